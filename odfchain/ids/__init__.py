@@ -1,0 +1,1 @@
+"""Identity: multicodec, multibase, multihash, DIDs, names and references. Ids are types, validated once."""

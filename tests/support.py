@@ -1,0 +1,132 @@
+"""What many tests need: conformance files, keys made from seeds, chains in memory."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata import events as ev
+from odfchain.metadata.block import MetadataBlock
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
+
+ROOT = Path(__file__).parent.parent
+FIXTURES = ROOT / "fixtures"
+MASK = (1 << 64) - 1
+
+
+@lru_cache
+def conformance(name: str) -> Any:
+    """A conformance file; a missing one is an error, never a skip."""
+    return json.loads((FIXTURES / "conformance" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def cases(name: str, *path: str) -> list[Any]:
+    """The cases of a conformance file as pytest parameters, named by their id."""
+    import pytest
+
+    found = conformance(name)
+    for step in path:
+        found = found[step]
+    assert found, f"{name} has no cases at {path}"
+    return [pytest.param(case, id=str(case.get("id", case.get("text", index)))) for index, case in enumerate(found)]
+
+
+def seeded_id(seed: str) -> DatasetId:
+    """The reference implementation's test identity for a seed (xoshiro256++ over the padded seed)."""
+    raw = seed.encode()
+    assert len(raw) <= 32
+    state = [int.from_bytes(raw.ljust(32, b"\0")[i : i + 8], "little") for i in range(0, 32, 8)]
+    if not any(state):
+        state = _split_mix()
+    out = b""
+    for _ in range(4):
+        out += _xoshiro(state).to_bytes(8, "little")
+    return DatasetId(out)
+
+
+def _rotl(x: int, k: int) -> int:
+    return (x << k | x >> (64 - k)) & MASK
+
+
+def _xoshiro(s: list[int]) -> int:
+    result = (_rotl((s[0] + s[3]) & MASK, 23) + s[0]) & MASK
+    t = s[1] << 17 & MASK
+    s[2] ^= s[0]
+    s[3] ^= s[1]
+    s[1] ^= s[2]
+    s[0] ^= s[3]
+    s[2] ^= t
+    s[3] = _rotl(s[3], 45)
+    return result
+
+
+def _split_mix() -> list[int]:
+    state, out = 0, []
+    for _ in range(4):
+        state = (state + 0x9E3779B97F4A7C15) & MASK
+        z = state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+        out.append(z ^ z >> 31)
+    return out
+
+
+def memory_chain(**kwargs: Any) -> MetadataChain:
+    """An empty chain in memory."""
+    return MetadataChain(MemoryObjectStore(), MemoryRefStore(), **kwargs)
+
+
+T0 = Timestamp.parse("2020-01-01T12:00:00Z")
+
+
+class ChainBuilder:
+    """Appends events one after the other with the right links."""
+
+    def __init__(self, chain: MetadataChain) -> None:
+        self.chain = chain
+        self.prev: Multihash | None = None
+        self.sequence = 0
+
+    def block(self, event: ev.MetadataEvent, **changes: Any) -> MetadataBlock:
+        """The next block, with some fields changed."""
+        fields = {
+            "system_time": T0,
+            "prev_block_hash": self.prev,
+            "sequence_number": self.sequence,
+            "event": event,
+        }
+        return MetadataBlock(**(fields | changes))
+
+    def append(self, event: ev.MetadataEvent, **changes: Any) -> Multihash:
+        """Append and move on."""
+        self.prev = self.chain.append(self.block(event, **changes))
+        self.sequence += 1
+        return self.prev
+
+    def seed(self, kind: DatasetKind = DatasetKind.ROOT) -> Multihash:
+        """Start the chain."""
+        return self.append(ev.Seed(dataset_id=seeded_id("test"), dataset_kind=kind))
+
+
+def hash_of(text: str) -> Multihash:
+    """The sha3-256 multihash of a label."""
+    from odfchain.digest.physical import hash_bytes
+
+    return hash_bytes(text.encode())
+
+
+def data_slice(start: int, end: int, size: int = 10) -> ev.DataSlice:
+    """A slice that exists on paper only."""
+    return ev.DataSlice(
+        logical_hash=hash_of("logical"),
+        physical_hash=hash_of("physical"),
+        offset_interval=ev.OffsetInterval(start=start, end=end),
+        size=size,
+    )
