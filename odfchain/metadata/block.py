@@ -1,0 +1,40 @@
+"""The metadata block, its header, and the snapshot that a new dataset is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.events import MetadataEvent
+from odfchain.metadata.timestamp import Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBlock:
+    """One link of a metadata chain (specification "MetadataBlock")."""
+
+    system_time: Timestamp
+    prev_block_hash: Multihash | None = None
+    sequence_number: int
+    event: MetadataEvent
+
+
+class BlockHeader(NamedTuple):
+    """What a walk along a chain needs; read without decoding the event."""
+
+    prev_block_hash: Multihash | None
+    sequence_number: int
+    event_kind: str
+    """Name of the event's table, such as `AddData`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSnapshot:
+    """A dataset's definition as a list of events (specification "DatasetSnapshot")."""
+
+    name: DatasetAlias
+    kind: DatasetKind
+    metadata: tuple[MetadataEvent, ...]

@@ -1,0 +1,80 @@
+"""Enumerations of the metadata reference; the values are the specification's spellings."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DatasetKind(Enum):
+    """Type of a dataset (specification "DatasetKind")."""
+
+    ROOT = "Root"
+    DERIVATIVE = "Derivative"
+
+
+class SourceOrdering(Enum):
+    """Order in which a `FilesGlob` source takes its files (specification "FetchStep::FilesGlob")."""
+
+    BY_EVENT_TIME = "ByEventTime"
+    BY_NAME = "ByName"
+
+
+class CompressionFormat(Enum):
+    """Archive formats of a `Decompress` step (specification "PrepStep::Decompress")."""
+
+    GZIP = "Gzip"
+    ZIP = "Zip"
+
+
+class MqttQos(Enum):
+    """Quality of service of an MQTT subscription (ODF 0.35 and later)."""
+
+    AT_MOST_ONCE = "AtMostOnce"
+    AT_LEAST_ONCE = "AtLeastOnce"
+    EXACTLY_ONCE = "ExactlyOnce"
+
+
+class TimeUnit(Enum):
+    """Resolution of a time, timestamp or duration type (ODF 0.37 and later)."""
+
+    SECOND = "Second"
+    MILLISECOND = "Millisecond"
+    MICROSECOND = "Microsecond"
+    NANOSECOND = "Nanosecond"
+
+
+class OperationType(Enum):
+    """What a row does to the history before it; `code` is what the `op` column holds.
+
+    Source: specification "Representation of Retractions and Corrections".
+    """
+
+    APPEND = "+A"
+    RETRACT = "-R"
+    CORRECT_FROM = "-C"
+    CORRECT_TO = "+C"
+
+    @property
+    def code(self) -> int:
+        """The number stored in the `op` column."""
+        return _OP_CODES[self]
+
+    @classmethod
+    def from_code(cls, code: int) -> OperationType:
+        """The operation with this number.
+
+        Raises:
+            ValueError: no operation has it.
+        """
+        for op, number in _OP_CODES.items():
+            if number == code:
+                return op
+        raise ValueError(f"{code} is not an operation type")
+
+
+_OP_CODES = {
+    OperationType.APPEND: 0,
+    OperationType.RETRACT: 1,
+    OperationType.CORRECT_FROM: 2,
+    OperationType.CORRECT_TO: 3,
+}

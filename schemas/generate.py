@@ -1,0 +1,28 @@
+"""Writes the JSON Schemas of the user-facing manifests beside this file: `python schemas/generate.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from odfchain.metadata.json_schema import manifest_schema
+from odfchain.metadata.manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
+from odfchain.workspace.config import WORKSPACE_CONFIG
+
+KINDS = (DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT, WORKSPACE_CONFIG)
+
+
+def render() -> dict[str, str]:
+    """File name to text of every schema."""
+    return {
+        f"{kind.name}.json": json.dumps(
+            manifest_schema(kind.name, kind.content, kind.versions), indent=2, ensure_ascii=False
+        )
+        + "\n"
+        for kind in KINDS
+    }
+
+
+if __name__ == "__main__":
+    for name, text in render().items():
+        (Path(__file__).parent / name).write_text(text, encoding="utf-8")
