@@ -34,5 +34,5 @@ def sha3_256(data: bytes | memoryview = b"") -> Hasher:
         return hashlib.sha3_256(data)
     from Crypto.Hash import SHA3_256  # noqa: PLC0415 - only where hashlib is the slow one
 
-    hasher: Hasher = SHA3_256.new(data)
+    hasher: Hasher = SHA3_256.new(data, update_after_digest=True)
     return hasher

@@ -1,0 +1,343 @@
+"""The logical hash against a plain, row-by-row reading of the algorithm, and the promises it makes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.digest.logical import LogicalDigest, hash_table
+from odfchain.digest.parquet import hash_parquet
+from odfchain.errors import BadInputError, SchemaError
+from odfchain.ids.multicodec import Multicodec
+
+U16, U64 = struct.Struct("<H").pack, struct.Struct("<Q").pack
+UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+# --- an oracle that follows the text of the algorithm, one value at a time ----------------------------
+
+
+def header(t: pa.DataType) -> bytes:
+    if pa.types.is_null(t):
+        return U16(0)
+    if pa.types.is_integer(t):
+        return U16(1) + bytes([pa.types.is_signed_integer(t)]) + U64(t.bit_width)
+    if pa.types.is_floating(t):
+        return U16(2) + U64(t.bit_width)
+    if pa.types.is_binary(t) or pa.types.is_fixed_size_binary(t):
+        return U16(3)
+    if pa.types.is_string(t):
+        return U16(4)
+    if pa.types.is_boolean(t):
+        return U16(5)
+    if pa.types.is_decimal(t):
+        return U16(6) + U64(t.bit_width) + U64(t.precision) + U64(t.scale)
+    if pa.types.is_date32(t):
+        return U16(7) + U64(32) + U16(0)
+    if pa.types.is_date64(t):
+        return U16(7) + U64(64) + U16(1)
+    if pa.types.is_time(t):
+        return U16(8) + U64(t.bit_width) + U16(UNITS[t.unit])
+    if pa.types.is_timestamp(t):
+        zone = b"\0" if t.tz is None else U64(len(t.tz)) + t.tz.encode()
+        return U16(9) + U16(UNITS[t.unit]) + zone
+    if pa.types.is_list(t) or pa.types.is_fixed_size_list(t):
+        return U16(11) + header(t.value_type)
+    raise AssertionError(t)
+
+
+def value(v: Any, t: pa.DataType) -> bytes:
+    if v is None:
+        return b"\0"
+    if pa.types.is_boolean(t):
+        return bytes([1 + v])
+    if pa.types.is_integer(t):
+        return int(v).to_bytes(t.bit_width // 8, "little", signed=pa.types.is_signed_integer(t))
+    if pa.types.is_floating(t):
+        return struct.pack({16: "<e", 32: "<f", 64: "<d"}[t.bit_width], v)
+    if pa.types.is_string(t):
+        return U64(len(v.encode())) + v.encode()
+    if pa.types.is_binary(t) or pa.types.is_fixed_size_binary(t):
+        return U64(len(v)) + v
+    if pa.types.is_decimal(t):
+        return int(v.scaleb(t.scale)).to_bytes(t.bit_width // 8, "little", signed=True)
+    if pa.types.is_date(t):
+        days = (v - dt.date(1970, 1, 1)).days
+        return struct.pack("<i", days) if t.bit_width == 32 else struct.pack("<q", days * 86_400_000)
+    if pa.types.is_time(t):
+        micros = ((v.hour * 60 + v.minute) * 60 + v.second) * 1_000_000 + v.microsecond
+        number = micros // {"s": 1_000_000, "ms": 1_000, "us": 1}[t.unit]
+        return number.to_bytes(t.bit_width // 8, "little")
+    if pa.types.is_timestamp(t):
+        aware = v if v.tzinfo else v.replace(tzinfo=dt.UTC)
+        return struct.pack("<q", (aware - EPOCH) // dt.timedelta(**{{"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[t.unit]: 1}))
+    return U64(len(v)) + b"".join(value(item, t.value_type) for item in v)
+
+
+def oracle(table: pa.Table) -> bytes:
+    schema_part, leaves = b"", []
+
+    def walk(fields: list[pa.Field], columns: list[list[Any]], level: int) -> None:
+        nonlocal schema_part
+        for field, items in zip(fields, columns, strict=True):
+            name = field.name.encode()
+            schema_part += U64(len(name)) + name + U64(level)
+            if pa.types.is_struct(field.type):
+                children = [field.type.field(i) for i in range(field.type.num_fields)]
+                below = [[None if item is None else item[c.name] for item in items] for c in children]
+                walk(children, below, level + 1)
+            else:
+                leaf = hashlib.sha3_256(header(field.type))
+                for item in items:
+                    leaf.update(value(item, field.type))
+                leaves.append(leaf.digest())
+
+    walk(list(table.schema), [c.to_pylist() for c in table.columns], 0)
+    return hashlib.sha3_256(schema_part + b"".join(leaves)).digest()
+
+
+# --- random tables -----------------------------------------------------------------------------------
+
+DAYS = st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1))
+MILLIS = st.integers(-(10**12), 10**13).map(lambda ms: EPOCH + dt.timedelta(milliseconds=ms))
+SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), st.booleans()),
+    *[(t, st.integers(-(2 ** (t.bit_width - 1)), 2 ** (t.bit_width - 1) - 1)) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())],
+    *[(t, st.integers(0, 2**t.bit_width - 1)) for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())],
+    (pa.float32(), st.floats(width=32, allow_nan=False)),
+    (pa.float64(), st.floats(allow_nan=False)),
+    (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=6)),
+    (pa.binary(), st.binary(max_size=6)),
+    (pa.binary(3), st.binary(min_size=3, max_size=3)),
+    (pa.decimal128(12, 3), st.decimals(-(10**8), 10**8, places=3)),
+    (pa.decimal256(50, 2), st.decimals(-(10**30), 10**30, places=2, allow_nan=False)),
+    (pa.date32(), DAYS),
+    (pa.date64(), DAYS),
+    (pa.time32("s"), st.times().map(lambda t: t.replace(microsecond=0))),
+    (pa.time64("us"), st.times()),
+    (pa.timestamp("ms", "UTC"), MILLIS),
+    (pa.timestamp("us"), MILLIS.map(lambda d: d.replace(tzinfo=None))),
+    (pa.null(), st.none()),
+]  # fmt: skip
+
+
+def lists(of: tuple[pa.DataType, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    t, items = of
+    return st.sampled_from(
+        [
+            (pa.list_(t), st.lists(st.none() | items, max_size=3)),
+            (pa.list_(t, 2), st.lists(st.none() | items, min_size=2, max_size=2)),
+        ]
+    )
+
+
+LEAVES = st.sampled_from(SCALARS)
+KINDS = st.one_of(LEAVES, LEAVES.flatmap(lists), LEAVES.flatmap(lists).flatmap(lists))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    rows = draw(st.integers(0, 12))
+    columns, fields = [], []
+    for index in range(draw(st.integers(1, 3))):
+        kind, items = draw(KINDS)
+        data = draw(st.lists(st.none() | items, min_size=rows, max_size=rows))
+        array = pa.array(data, kind)
+        if draw(st.booleans()):
+            other = pa.array(draw(st.lists(st.none() | st.integers(0, 9), min_size=rows, max_size=rows)), pa.int32())
+            mask = pa.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)), pa.bool_())
+            array = pa.StructArray.from_arrays([array, other], names=["x", "ý"], mask=mask)
+        columns.append(array)
+        fields.append(f"c{index}")
+    return pa.table(columns, names=fields)
+
+
+@given(tables())
+def test_agrees_with_the_algorithm_read_row_by_row(table: pa.Table) -> None:
+    found = hash_table(table)
+    assert found.codec is Multicodec.ARROW0_SHA3_256
+    assert found.digest == oracle(table)
+
+
+@given(tables(), st.lists(st.integers(1, 5), max_size=8))
+def test_same_however_rows_are_cut(table: pa.Table, cuts: list[int]) -> None:
+    digest, start = LogicalDigest(table.schema), 0
+    for length in [*cuts, max(1, len(table))]:
+        for batch in table.slice(start, length).to_batches():
+            digest.update(batch)
+        start += length
+    assert digest.finish() == hash_table(table)
+
+
+@given(tables())
+def test_same_with_leaves_on_threads(table: pa.Table) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        digest = LogicalDigest(table.schema, executor=pool)
+        for batch in table.to_batches():
+            digest.update(batch)
+    assert digest.finish() == hash_table(table)
+
+
+@given(tables())
+def test_same_whatever_the_nullability_flags(table: pa.Table) -> None:
+    strict = pa.schema([f.with_nullable(f.type == pa.null() or table[f.name].null_count > 0) for f in table.schema])
+    assert hash_table(pa.table(table.columns, schema=strict)) == hash_table(table)
+
+
+def plain_and_kin() -> list[Any]:
+    text = pa.array(["a", None, "", "žluť", "a"])
+    raw = pa.array([b"a", None, b"", b"\xff\x00"])
+    numbers = pa.array([[1, None], None, [], [3]], pa.list_(pa.int32()))
+    fixed = pa.array([b"abc", None, b"xyz"], pa.binary(3))
+    pairs = pa.array([[1, 2], None, [None, 4]], pa.list_(pa.int8(), 2))
+    return [
+        pytest.param(text, text.cast(pa.large_string()), id="large text"),
+        pytest.param(text, text.cast(pa.string_view()), id="text view"),
+        pytest.param(text, text.dictionary_encode(), id="dictionary"),
+        pytest.param(text, pa.compute.run_end_encode(text), id="run ends"),
+        pytest.param(raw, raw.cast(pa.large_binary()), id="large binary"),
+        pytest.param(raw, raw.cast(pa.binary_view()), id="binary view"),
+        pytest.param(fixed.cast(pa.binary()), fixed, id="fixed binary"),
+        pytest.param(numbers, numbers.cast(pa.large_list(pa.int32())), id="large list"),
+        pytest.param(numbers, pa.array(numbers.to_pylist(), pa.list_view(pa.int32())), id="list view"),
+        pytest.param(pa.array(pairs.to_pylist(), pa.list_(pa.int8())), pairs, id="fixed list"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plain", "kin"), plain_and_kin())
+def test_encodings_hash_like_their_plain_kin(plain: pa.Array, kin: pa.Array) -> None:
+    assert hash_table(pa.table({"c": kin})) == hash_table(pa.table({"c": plain}))
+    assert hash_table(pa.table({"c": kin.slice(1, 2)})) == hash_table(pa.table({"c": plain.slice(1, 2)}))
+
+
+def test_what_must_make_a_difference_does() -> None:
+    base = pa.table({"a": pa.array([1, 2], pa.int32()), "b": ["x", "y"]})
+    others = [
+        base.rename_columns(["a", "c"]),
+        base.select(["b", "a"]),
+        base.slice(0, 1),
+        base.take([1, 0]),
+        base.set_column(0, "a", pa.array([1, 2], pa.int64())),
+        base.set_column(0, "a", pa.array([1, 2], pa.uint32())),
+        base.set_column(0, "a", pa.array([1, None], pa.int32())),
+        base.set_column(1, "b", [["x", "yz"]]),
+        pa.table({"a": pa.array([{"a": 1}, {"a": 2}]), "b": ["x", "y"]}),
+    ]
+    hashes = [hash_table(t).digest for t in [base, *others]]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_values_cannot_slide_between_rows_or_lists() -> None:
+    assert hash_table(pa.table({"a": ["ab", "c"]})) != hash_table(pa.table({"a": ["a", "bc"]}))
+    one, two = pa.array([[1], [2, 3]]), pa.array([[1, 2], [3]])
+    assert hash_table(pa.table({"a": one})) != hash_table(pa.table({"a": two}))
+
+
+def test_an_empty_table_has_the_hash_of_its_schema() -> None:
+    schema = pa.schema([("a", pa.int32())])
+    assert hash_table(schema.empty_table()).digest == oracle(schema.empty_table())
+    assert hash_table(schema.empty_table()) != hash_table(pa.schema([("a", pa.int64())]).empty_table())
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [pa.map_(pa.string(), pa.int8()), pa.duration("s"), pa.month_day_nano_interval(),
+     pa.list_(pa.struct([("a", pa.int8())])), pa.dense_union([pa.field("a", pa.int8())])],
+    ids=str,
+)  # fmt: skip
+def test_types_without_a_defined_hash_are_refused(data_type: pa.DataType) -> None:
+    with pytest.raises(SchemaError, match="'col'"):
+        LogicalDigest(pa.schema([("col", data_type)]))
+
+
+# --- null structs (RFC-006) --------------------------------------------------------------------------
+
+
+def struct_with(child: list[Any], parents: list[bool], *, child_bitmap: bool) -> pa.Table:
+    array = pa.array(child, pa.int32())
+    if child_bitmap and array.buffers()[0] is None:
+        bitmap = pa.py_buffer(np.packbits([1] * len(child), bitorder="little").tobytes())
+        array = pa.Array.from_buffers(pa.int32(), len(child), [bitmap, array.buffers()[1]])
+    mask = pa.array([not p for p in parents])
+    return pa.table({"s": pa.StructArray.from_arrays([array], names=["x"], mask=mask)})
+
+
+def test_a_null_struct_makes_its_leaves_null() -> None:
+    garbage = struct_with([1, 2, 3], [True, False, True], child_bitmap=False)
+    clean = struct_with([1, None, 3], [True, False, True], child_bitmap=True)
+    assert hash_table(garbage) == hash_table(clean)
+
+
+def test_both_kinds_of_nulls_count() -> None:
+    table = struct_with([1, None, 3, 4], [True, True, False, True], child_bitmap=True)
+    assert hash_table(table).digest == oracle(table)
+
+
+def test_the_reference_rule_is_the_parents_alone_without_a_leaf_bitmap() -> None:
+    table = struct_with([1, 2, 3], [True, False, True], child_bitmap=False)
+    assert hash_table(table, null_rule="reference") == hash_table(table)
+
+
+def test_the_reference_rule_ors_when_both_have_nulls() -> None:
+    table = struct_with([1, None, 3, None], [True, True, False, False], child_bitmap=True)
+    # row 1: leaf null, parent valid -> the reference feeds what lies under the null; row 3: both null -> null
+    memory = np.frombuffer(table["s"].chunk(0).field("x").buffers()[1], dtype=np.int32)[:4].tolist()
+    expected = struct_with([1, memory[1], 3, None], [True, True, True, True], child_bitmap=True)
+    assert hash_table(table, null_rule="reference").digest == oracle(expected)
+    assert hash_table(table, null_rule="reference") != hash_table(table)
+
+
+def test_the_reference_rule_loses_nulls_when_only_one_side_has_them() -> None:
+    table = struct_with([1, 2, 3], [True, False, True], child_bitmap=True)
+    # both carry bitmaps, only the parent has nulls: the reference applies neither
+    expected = struct_with([1, 2, 3], [True, True, True], child_bitmap=False)
+    assert hash_table(table, null_rule="reference").digest == oracle(expected)
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+@given(tables())
+def test_a_parquet_file_hashes_like_its_table(table: pa.Table) -> None:
+    if not len(table):
+        return
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(table, sink, row_group_size=5)
+    except pa.ArrowNotImplementedError:
+        return
+    read_back = pq.read_table(pa.BufferReader(sink.getvalue()))
+    if read_back.schema.types == table.schema.types:
+        assert hash_table(read_back) == hash_table(table)
+
+
+def test_hash_parquet_streams_row_groups(tmp_path: Path) -> None:
+    table = pa.table({"a": range(1_000), "b": [str(i) for i in range(1_000)]})
+    pq.write_table(table, tmp_path / "f", row_group_size=100)
+    assert hash_parquet(tmp_path / "f") == (hash_table(table), 1_000)
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1", b"not parquet at all" * 10])
+def test_what_is_not_parquet_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(BadInputError, match="not a readable Parquet file"):
+        hash_parquet(tmp_path / "f")
+
+
+def test_decimal_negative_scale() -> None:
+    table = pa.table({"d": pa.array([Decimal(1200)], pa.decimal128(5, -2))})
+    leaf = hashlib.sha3_256(U16(6) + U64(128) + U64(5) + U64((1 << 64) - 2) + (12).to_bytes(16, "little"))
+    expected = hashlib.sha3_256(U64(1) + b"d" + U64(0) + leaf.digest()).digest()
+    assert hash_table(table).digest == expected
