@@ -35,7 +35,10 @@ def cases(name: str, *path: str) -> list[Any]:
     for step in path:
         found = found[step]
     assert found, f"{name} has no cases at {path}"
-    return [pytest.param(case, id=str(case.get("id", case.get("text", index)))) for index, case in enumerate(found)]
+    return [
+        pytest.param(case, id=str(case.get("id", case.get("text", index))))
+        for index, case in enumerate(found)
+    ]
 
 
 def seeded_id(seed: str) -> DatasetId:

@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 

@@ -82,7 +82,11 @@ def value(v: Any, t: pa.DataType) -> bytes:
         return number.to_bytes(t.bit_width // 8, "little")
     if pa.types.is_timestamp(t):
         aware = v if v.tzinfo else v.replace(tzinfo=dt.UTC)
-        return struct.pack("<q", (aware - EPOCH) // dt.timedelta(**{{"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[t.unit]: 1}))
+        return struct.pack(
+            "<q",
+            (aware - EPOCH)
+            // dt.timedelta(**{{"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[t.unit]: 1}),
+        )
     return U64(len(v)) + b"".join(value(item, t.value_type) for item in v)
 
 
@@ -156,7 +160,9 @@ def tables(draw: st.DrawFn) -> pa.Table:
         data = draw(st.lists(st.none() | items, min_size=rows, max_size=rows))
         array = pa.array(data, kind)
         if draw(st.booleans()):
-            other = pa.array(draw(st.lists(st.none() | st.integers(0, 9), min_size=rows, max_size=rows)), pa.int32())
+            other = pa.array(
+                draw(st.lists(st.none() | st.integers(0, 9), min_size=rows, max_size=rows)), pa.int32()
+            )
             mask = pa.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)), pa.bool_())
             array = pa.StructArray.from_arrays([array, other], names=["x", "ý"], mask=mask)
         columns.append(array)
@@ -192,7 +198,9 @@ def test_same_with_leaves_on_threads(table: pa.Table) -> None:
 
 @given(tables())
 def test_same_whatever_the_nullability_flags(table: pa.Table) -> None:
-    strict = pa.schema([f.with_nullable(f.type == pa.null() or table[f.name].null_count > 0) for f in table.schema])
+    strict = pa.schema(
+        [f.with_nullable(f.type == pa.null() or table[f.name].null_count > 0) for f in table.schema]
+    )
     assert hash_table(pa.table(table.columns, schema=strict)) == hash_table(table)
 
 

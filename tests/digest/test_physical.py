@@ -24,7 +24,9 @@ def test_known_hashes() -> None:
 
     found = 0
     for known in conformance("writer_cases")["known_hashes"]:
-        if match := re.search(r"'(census_.|multihash)'$|\"(It's.*)\"$", known["what"].replace(" (used as dangling)", "")):
+        if match := re.search(
+            r"'(census_.|multihash)'$|\"(It's.*)\"$", known["what"].replace(" (used as dangling)", "")
+        ):
             assert str(hash_bytes((match.group(1) or match.group(2)).encode())) == known["value"]
             found += 1
     assert found == 6

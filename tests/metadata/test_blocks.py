@@ -20,7 +20,7 @@ from odfchain.metadata.tree import from_tree, to_tree
 from odfchain.metadata.yaml_writer import dump_json, dump_yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
-from strategies import BLOCKS  # noqa: E402
+from strategies import BLOCKS
 
 FILE = conformance("flatbuffers_blocks")
 

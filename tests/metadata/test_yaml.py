@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -102,7 +103,7 @@ def test_every_listed_spelling_is_read_and_pascal_case_printed() -> None:
                 if name in unions:
                     variants = union_variants(unions[name])
                     assert variants is not None
-                    assert variants[text].KIND == value
+                    assert value == variants[text].KIND
                 else:
                     assert from_tree(getattr(enums, name), text).value == value
             wrong = value[0].lower() + value[1:-1] + value[-1].upper()
@@ -196,16 +197,14 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     "text",
     [BOMB, "[" * 5_000, "{a: " * 5_000, "a: " + "x" * (1 << 20), "- a\n" * 20_000, "a: 1\na: 2", "? {x: 1}\n: y",
-     "a: !!timestamp 2020-01-01", "<<: {a: 1}\nb: 2\n? [1]\n: 3", "a: " + "9" * 100, "a: \"\\ud800\""],
+     "a: !!timestamp 2020-01-01", "<<: {a: 1}\nb: 2\n? [1]\n: 3", "a: " + "9" * 100, 'a: "\\ud800"'],
     ids=["alias bomb", "brackets", "braces", "huge scalar", "many nodes", "duplicate key", "complex key", "tag",
          "sequence key", "long number", "surrogate"],
 )  # fmt: skip
 def test_attack_on_the_reader(text: str) -> None:
     began = time.perf_counter()
-    try:
+    with contextlib.suppress(ManifestError):
         read_documents(text)
-    except ManifestError:
-        pass
     assert time.perf_counter() - began < 2
 
 
@@ -261,10 +260,8 @@ def test_what_is_printed_is_read_back(tree: Any) -> None:
 
 @given(st.text(max_size=200))
 def test_reading_raises_only_the_projects_error(text: str) -> None:
-    try:
+    with contextlib.suppress(ManifestError):
         read_snapshots(text)
-    except ManifestError:
-        pass
 
 
 # --- JSON Schemas ----------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Storage: objects named by their hash, references moved by compare-and-swap."""

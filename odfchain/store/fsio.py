@@ -1,0 +1,204 @@
+"""The only place that syncs, renames, links and locks files.
+
+Every write follows the same steps: a temporary file in the target's folder, write, fsync, publish by an
+atomic operation, fsync of the folder. What has been acknowledged is durable; what was interrupted is an
+unreferenced temporary file. A failed fsync is never tried again: the error goes up (RFC-007).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from odfchain.errors import StorageFullError, StoreError
+
+TEMP_PREFIX = ".pending-"
+"""Name prefix of files that are not published yet."""
+
+_FULL = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+    errno.EMFILE: "too many open files",
+    errno.ENFILE: "too many open files in the system",
+}
+
+
+def storage_error(error: OSError, path: Path | str) -> StoreError:
+    """The project's error for an operating-system error on `path`."""
+    reason = _FULL.get(error.errno or 0)
+    if reason is not None:
+        return StorageFullError(f"{path}: {reason}", hint="free some space and run the command again")
+    return StoreError(f"{path}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable.
+
+    Raises:
+        StoreError: the operating system reports a failure.
+    """
+    with _mapped(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Make the file's content durable, whoever wrote it.
+
+    Raises:
+        StoreError: the operating system reports a failure.
+    """
+    with _mapped(path):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def temp_path(folder: Path) -> Path:
+    """A name in `folder` that nobody else uses."""
+    return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
+
+
+def remove_quietly(path: Path) -> None:
+    """Remove a file if it is there; used for clean-up after another error."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _write_temp(folder: Path, data: bytes, mode: int) -> Path:
+    temp = temp_path(folder)
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        remove_quietly(temp)
+        raise
+    return temp
+
+
+def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
+    """Durably create `path` with `data`, or leave an existing file alone.
+
+    Returns whether it was created; a reader sees all of the file or none of it.
+
+    Raises:
+        StoreError: the file cannot be written; nothing is left under its name.
+    """
+    with _mapped(path):
+        temp = _write_temp(path.parent, data, mode)
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return False
+        finally:
+            remove_quietly(temp)
+    sync_folder(path.parent)
+    return True
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Durably give `path` the content `data`, atomically.
+
+    Raises:
+        StoreError: the file cannot be written; the old content stays.
+    """
+    with _mapped(path):
+        temp = _write_temp(path.parent, data, mode)
+        try:
+            os.replace(temp, path)
+        except BaseException:
+            remove_quietly(temp)
+            raise
+    sync_folder(path.parent)
+
+
+def adopt_file(source: Path, path: Path) -> bool:
+    """Durably publish a finished file on the same file system under its final name, by moving it.
+
+    Returns whether it was published; when the name is taken the source is removed.
+
+    Raises:
+        StoreError: the file cannot be synced or moved; the source stays.
+    """
+    sync_file(source)
+    with _mapped(path):
+        os.chmod(source, 0o644)
+        try:
+            os.link(source, path)
+        except FileExistsError:
+            created = False
+        else:
+            created = True
+        source.unlink()
+    sync_folder(path.parent)
+    return created
+
+
+def make_folder(path: Path, *, mode: int = 0o755) -> None:
+    """Durably create a folder and its missing parents.
+
+    Raises:
+        StoreError: it cannot be created.
+    """
+    missing = []
+    folder = path
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for part in reversed(missing):
+        with _mapped(part):
+            part.mkdir(mode=mode, exist_ok=True)
+        sync_folder(part.parent)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Durably rename a folder; the target must not exist.
+
+    Raises:
+        StoreError: it cannot be moved.
+    """
+    with _mapped(target):
+        os.rename(source, target)
+    sync_folder(target.parent)
+    if source.parent != target.parent:
+        sync_folder(source.parent)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock named by `path`; it is released when the holder dies.
+
+    The lock is advisory (flock) and does not depend on what the file contains.
+
+    Raises:
+        StoreError: the lock file cannot be opened.
+    """
+    with _mapped(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,187 @@
+"""Objects and references in folders of the local file system (specification "Dataset Layout")."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from odfchain.digest.physical import hash_bytes, hash_file
+from odfchain.errors import (
+    InvalidIdError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    RefConflictError,
+    StoreError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.store import fsio
+from odfchain.store.base import check_object_name, parse_ref
+
+_OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
+_REF_NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+
+_Stamp = tuple[int, int, int]
+
+
+class LocalObjectStore:
+    """One folder, one file for each object, named by the base16 text of its multihash."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._verified: dict[Multihash, _Stamp] = {}
+        self._verified_lock = threading.Lock()
+
+    def _path(self, name: Multihash) -> Path:
+        check_object_name(name)
+        return self._folder / str(name)
+
+    def locate(self, name: Multihash) -> str:
+        """The object's file."""
+        return str(self._path(name))
+
+    def contains(self, name: Multihash) -> bool:
+        """Whether the object's file is there."""
+        return self._path(name).is_file()
+
+    def size(self, name: Multihash) -> int:
+        """Size of the object's file [bytes]."""
+        path = self._path(name)
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            raise _not_found(path) from None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+
+    def get(self, name: Multihash) -> bytes:
+        """The object's bytes, hashed before they are returned."""
+        path = self._path(name)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise _not_found(path) from None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        actual = hash_bytes(data)
+        if actual != name:
+            raise _corrupted(path, actual)
+        return data
+
+    def verified_path(self, name: Multihash) -> Path:
+        """The object's file, hashed once for each state (inode, size, modification time) in this process."""
+        path = self._path(name)
+        try:
+            stat = path.stat()
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if self._verified.get(name) == stamp:
+                return path
+            actual, _ = hash_file(path)
+        except FileNotFoundError:
+            raise _not_found(path) from None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        if actual != name:
+            raise _corrupted(path, actual)
+        with self._verified_lock:
+            self._verified[name] = stamp
+        return path
+
+    def put(self, data: bytes) -> Multihash:
+        """Store bytes; a damaged file under their name is repaired."""
+        name = hash_bytes(data)
+        path = self._path(name)
+        if not fsio.create_file(path, data) and not self._is_intact(name):
+            fsio.replace_file(path, data)
+        return name
+
+    def put_file(self, source: Path, name: Multihash) -> None:
+        """Move a finished file into the store; a damaged file under its name is repaired."""
+        path = self._path(name)
+        if path.exists() and not self._is_intact(name):
+            fsio.sync_file(source)
+            try:
+                source.replace(path)
+            except OSError as error:
+                raise fsio.storage_error(error, path) from error
+            fsio.sync_folder(self._folder)
+            return
+        fsio.adopt_file(source, path)
+
+    def _is_intact(self, name: Multihash) -> bool:
+        try:
+            self.verified_path(name)
+        except (ObjectCorruptedError, ObjectNotFoundError):
+            return False
+        return True
+
+    def names(self) -> Iterator[Multihash]:
+        """Every well-named file; temporary and foreign files are passed over."""
+        try:
+            entries = sorted(path.name for path in self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if _OBJECT_NAME.fullmatch(entry):
+                yield Multihash.parse(entry)
+
+
+class LocalRefStore:
+    """One folder, one file for each reference, holding the base16 text of a multihash and nothing else."""
+
+    def __init__(self, folder: Path, lock: Path) -> None:
+        self._folder = folder
+        self._lock = lock
+
+    def _path(self, name: str) -> Path:
+        if not _REF_NAME.fullmatch(name):
+            raise InvalidIdError(f"{name!r} is not a valid reference name")
+        return self._folder / name
+
+    def get(self, name: str) -> Multihash | None:
+        """What the reference file holds."""
+        path = self._path(name)
+        try:
+            with path.open("rb") as stream:
+                data = stream.read(4096)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        return parse_ref(data, str(path))
+
+    def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        """Compare under a lock that dies with its process, then replace the file."""
+        check_object_name(new)
+        path = self._path(name)
+        with fsio.locked(self._lock):
+            actual = self.get(name)
+            if actual != expected:
+                raise conflict(name, expected, actual)
+            fsio.replace_file(path, str(new).encode())
+
+    def names(self) -> Iterator[str]:
+        """Every well-named file in the folder."""
+        if self._folder.is_dir():
+            yield from sorted(p.name for p in self._folder.iterdir() if _REF_NAME.fullmatch(p.name))
+
+
+def conflict(name: str, expected: Multihash | None, actual: Multihash | None) -> RefConflictError:
+    """The error of a lost compare-and-swap."""
+    return RefConflictError(
+        f"reference {name!r} moved: expected {expected or 'nothing'}, found {actual or 'nothing'}",
+        expected=str(expected) if expected else None,
+        actual=str(actual) if actual else None,
+    )
+
+
+def _not_found(path: Path) -> StoreError:
+    return ObjectNotFoundError(f"{path}: no such object")
+
+
+def _corrupted(path: Path, actual: Multihash) -> StoreError:
+    return ObjectCorruptedError(
+        f"{path}: the content hashes to {actual}, not to its name",
+        hint="restore the file from a backup or another copy of the dataset",
+    )

@@ -1,0 +1,55 @@
+"""Private, disposable byte files: the home of derived data such as the chain index."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from odfchain.store import fsio
+
+
+class LocalScratch:
+    """A file that is never synced: losing it costs time, not data."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`; nothing when the file cannot be read."""
+        try:
+            with self._path.open("rb") as stream:
+                return os.pread(stream.fileno(), count, start)
+        except OSError:
+            return b""
+
+    def write(self, start: int, data: bytes) -> None:
+        """Write at `start` and drop everything after.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                os.pwrite(fd, data, start)
+                os.ftruncate(fd, start + len(data))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise fsio.storage_error(error, self._path) from error
+
+
+class MemoryScratch:
+    """The same in memory; `data` is open to tests that damage it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`."""
+        return bytes(self.data[start : start + count])
+
+    def write(self, start: int, data: bytes) -> None:
+        """Write at `start` and drop everything after."""
+        self.data[start:] = b"\0" * max(0, start - len(self.data))
+        self.data[start:] = data

@@ -1,0 +1,193 @@
+"""What every store promises, over every implementation."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import (
+    InvalidIdError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    RefConflictError,
+    StoreError,
+)
+from odfchain.ids.multicodec import Multicodec
+from odfchain.ids.multihash import Multihash
+from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
+from odfchain.store.scratch import LocalScratch, MemoryScratch
+
+
+@pytest.fixture(params=["local", "memory"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "memory":
+        return MemoryObjectStore()
+    (tmp_path / "objects").mkdir()
+    return LocalObjectStore(tmp_path / "objects")
+
+
+@pytest.fixture(params=["local", "memory"])
+def refs(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "memory":
+        return MemoryRefStore()
+    (tmp_path / "refs").mkdir()
+    return LocalRefStore(tmp_path / "refs", tmp_path / "lock")
+
+
+def damage(store: Any, name: Multihash, data: bytes) -> None:
+    if isinstance(store, MemoryObjectStore):
+        store.objects[name] = data
+    else:
+        Path(store.locate(name)).write_bytes(data)
+
+
+# --- objects -----------------------------------------------------------------------------------------
+
+
+def test_what_is_put_can_be_got(objects: Any) -> None:
+    name = objects.put(b"hello")
+    assert name == hash_bytes(b"hello")
+    assert objects.get(name) == b"hello"
+    assert objects.contains(name)
+    assert objects.size(name) == 5
+    assert list(objects.names()) == [name]
+    assert objects.verified_path(name).read_bytes() == b"hello"
+
+
+def test_putting_again_changes_nothing(objects: Any) -> None:
+    assert objects.put(b"x") == objects.put(b"x")
+    assert len(list(objects.names())) == 1
+
+
+def test_files_are_taken_over(objects: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        source = tmp_path / "staged"
+        source.write_bytes(b"slice")
+        objects.put_file(source, hash_bytes(b"slice"))
+        assert not source.exists()
+        assert objects.get(hash_bytes(b"slice")) == b"slice"
+
+
+def test_missing_objects(objects: Any) -> None:
+    name = hash_bytes(b"nothing")
+    assert not objects.contains(name)
+    for call in (objects.get, objects.size, objects.verified_path):
+        with pytest.raises(ObjectNotFoundError, match=str(name)):
+            call(name)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"hell", b"hello!", b"jello", b"\0" * 5])
+def test_reads_never_return_wrong_bytes(objects: Any, wrong: bytes) -> None:
+    name = objects.put(b"hello")
+    damage(objects, name, wrong)
+    for call in (objects.get, objects.verified_path):
+        with pytest.raises(ObjectCorruptedError, match=str(name)):
+            call(name)
+
+
+def test_swapped_objects_are_noticed(objects: Any) -> None:
+    a, b = objects.put(b"a"), objects.put(b"b")
+    damage(objects, a, b"b")
+    damage(objects, b, b"a")
+    for name in (a, b):
+        with pytest.raises(ObjectCorruptedError):
+            objects.get(name)
+
+
+def test_a_damaged_object_is_repaired_by_putting_it_again(objects: Any, tmp_path: Path) -> None:
+    name = objects.put(b"hello")
+    damage(objects, name, b"jello")
+    objects.put(b"hello")
+    assert objects.get(name) == b"hello"
+    damage(objects, name, b"jelly")
+    (tmp_path / "again").write_bytes(b"hello")
+    objects.put_file(tmp_path / "again", name)
+    assert objects.get(name) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "name", [Multihash(Multicodec.SHA3_256, b"short"), Multihash(Multicodec.SHA2_256, bytes(32)),
+             Multihash(Multicodec.ARROW0_SHA3_256, bytes(32))],
+)  # fmt: skip
+def test_only_full_sha3_hashes_name_objects(objects: Any, name: Multihash) -> None:
+    for call in (objects.contains, objects.get, objects.size, objects.verified_path):
+        with pytest.raises(StoreError):
+            call(name)
+
+
+# --- references --------------------------------------------------------------------------------------
+
+A, B, C = (hash_bytes(x) for x in (b"a", b"b", b"c"))
+
+
+def test_a_reference_moves_only_from_where_it_is(refs: Any) -> None:
+    assert refs.get("head") is None
+    refs.compare_and_swap("head", None, A)
+    assert refs.get("head") == A
+    with pytest.raises(RefConflictError) as caught:
+        refs.compare_and_swap("head", None, B)
+    assert caught.value.actual == str(A)
+    with pytest.raises(RefConflictError):
+        refs.compare_and_swap("head", B, C)
+    assert refs.get("head") == A
+    refs.compare_and_swap("head", A, B)
+    assert refs.get("head") == B
+    assert list(refs.names()) == ["head"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../head", "a/b", "HEAD", ".pending-x", "a\0", "head.lock/"])
+def test_reference_names_never_become_paths(refs: Any, name: str) -> None:
+    with pytest.raises(InvalidIdError):
+        refs.get(name)
+    with pytest.raises(InvalidIdError):
+        refs.compare_and_swap(name, None, A)
+
+
+def test_no_update_is_lost_between_threads(refs: Any) -> None:
+    refs.compare_and_swap("head", None, A)
+    won: list[Multihash] = []
+
+    def writer(number: int) -> None:
+        for step in range(20):
+            mine = hash_bytes(f"{number}-{step}".encode())
+            while True:
+                seen = refs.get("head")
+                try:
+                    refs.compare_and_swap("head", seen, mine)
+                except RefConflictError:
+                    continue
+                won.append(mine)
+                break
+
+    threads = [threading.Thread(target=writer, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == len(set(won)) == 80
+    assert refs.get("head") == won[-1] or refs.get("head") in won
+
+
+# --- scratch -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["local", "memory"])
+def scratch(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryScratch() if request.param == "memory" else LocalScratch(tmp_path / "scratch")
+
+
+def test_scratch(scratch: Any) -> None:
+    assert scratch.read(0, 10) == b""
+    scratch.write(0, b"abcdef")
+    assert scratch.read(2, 3) == b"cde"
+    scratch.write(2, b"X")
+    assert scratch.read(0, 10) == b"abX"
+    scratch.write(5, b"Y")
+    assert scratch.read(0, 10) == b"abX\0\0Y"
+    scratch.write(0, b"")
+    assert scratch.read(0, 10) == b""
