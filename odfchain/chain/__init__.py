@@ -1,0 +1,1 @@
+"""Metadata chains: append rules, walking, the derived index."""

@@ -1,0 +1,327 @@
+"""The metadata chain of one dataset: reading, walking and appending blocks.
+
+Blocks are kept as the bytes that were received and never encoded again. Appending checks the rules, stores
+the block, and then moves the reference by compare-and-swap; a crash in between leaves an unreferenced block.
+Source: specification "Metadata Chain"; RFC-004, RFC-007.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odfchain.chain.history import History, PendingHistory, WalkedHistory
+from odfchain.chain.index import ChainIndex, Link, Scratch
+from odfchain.chain.rules import check_alone, check_append
+from odfchain.errors import (
+    AppendError,
+    BrokenChainError,
+    ChainError,
+    ObjectNotFoundError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
+from odfchain.metadata.block import MetadataBlock
+from odfchain.metadata.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
+from odfchain.metadata.events import AddPushSource, MetadataEvent
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.store.base import HEAD, ObjectStore, RefStore
+
+_CACHE_BLOCKS = 256
+
+
+class HashedBlock(NamedTuple):
+    """A block and the hash it is stored under."""
+
+    hash: Multihash
+    block: MetadataBlock
+
+
+class EncodedBlock(NamedTuple):
+    """A block that is not stored yet: its hash and its bytes."""
+
+    hash: Multihash
+    data: bytes
+    block: MetadataBlock
+
+
+def link_blocks(
+    events: Sequence[MetadataEvent],
+    *,
+    prev: Multihash | None,
+    next_sequence_number: int,
+    system_time: Timestamp,
+) -> list[EncodedBlock]:
+    """Blocks for events that follow each other, linked by hash."""
+    blocks: list[EncodedBlock] = []
+    for number, event in enumerate(events, start=next_sequence_number):
+        block = MetadataBlock(
+            system_time=system_time, prev_block_hash=prev, sequence_number=number, event=event
+        )
+        data = encode_block(block, MANIFEST_VERSION)
+        prev = block_hash(data)
+        blocks.append(EncodedBlock(prev, data, block))
+    return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Unset:
+    pass
+
+
+_PREVIOUS = _Unset()
+
+
+class MetadataChain:
+    """The chain whose blocks are in `blocks` and whose references are in `refs`.
+
+    With a `scratch` file an index is kept there, which makes appending and looking up the nearest block of a
+    kind independent of the chain's length.
+    """
+
+    def __init__(self, blocks: ObjectStore, refs: RefStore, scratch: Scratch | None = None) -> None:
+        self._blocks = blocks
+        self._refs = refs
+        self._index = ChainIndex(scratch, self._walk_links) if scratch is not None else None
+        self._cache: OrderedDict[Multihash, MetadataBlock] = OrderedDict()
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def head(self, ref: str = HEAD) -> Multihash | None:
+        """The block that a reference points at, None when there is no such reference."""
+        return self._refs.get(ref)
+
+    def contains(self, name: Multihash) -> bool:
+        """Whether a block of this hash is stored."""
+        return self._blocks.contains(name)
+
+    def get_bytes(self, name: Multihash) -> bytes:
+        """A block file's bytes, as they were received.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: from the store.
+        """
+        return self._blocks.get(name)
+
+    def get(self, name: Multihash) -> MetadataBlock:
+        """A block by its hash.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: from the store.
+            DecodeError: the bytes are not a metadata block.
+        """
+        block = self._cache.get(name)
+        if block is None:
+            block = decode_block(self._blocks.get(name))
+            self._cache[name] = block
+            if len(self._cache) > _CACHE_BLOCKS:
+                self._cache.popitem(last=False)
+        return block
+
+    def walk(
+        self,
+        head: Multihash | None = None,
+        *,
+        tail: Multihash | None = None,
+        ignore_missing_tail: bool = False,
+    ) -> Iterator[HashedBlock]:
+        """Blocks from `head` (default: the head reference) towards the seed, newest first, without `tail`.
+
+        Raises:
+            BrokenChainError: sequence numbers do not count down, or the chain ends before its seed.
+            ChainError: the seed was reached without meeting `tail`.
+        """
+        current = head if head is not None else self.head()
+        if current is None or current == tail:
+            return
+        expected: int | None = None
+        while current is not None:
+            if current == tail:
+                return
+            block = self._get_linked(current, expected)
+            yield HashedBlock(current, block)
+            self._check_link(current, block.sequence_number, expected, block.prev_block_hash)
+            expected, current = block.sequence_number - 1, block.prev_block_hash
+        if tail is not None and not ignore_missing_tail:
+            raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or self.head()}")
+
+    def _get_linked(self, name: Multihash, expected: int | None) -> MetadataBlock:
+        try:
+            return self.get(name)
+        except ObjectNotFoundError as error:
+            if expected is None:
+                raise
+            raise BrokenChainError(f"block {expected} of the chain is missing: {error}") from error
+
+    def _check_link(
+        self, name: Multihash, sequence_number: int, expected: int | None, prev: Multihash | None
+    ) -> None:
+        if expected is not None and sequence_number != expected:
+            raise BrokenChainError(
+                f"block {self._blocks.locate(name)} has sequence number {sequence_number}, "
+                f"expected {expected}"
+            )
+        if (prev is None) != (sequence_number == 0):
+            raise BrokenChainError(
+                f"block {self._blocks.locate(name)} has sequence number {sequence_number} and "
+                f"{'no' if prev is None else 'a'} predecessor"
+            )
+        if sequence_number >= LIMITS.chain_blocks:
+            raise BrokenChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")
+
+    def _walk_links(self, head: Multihash) -> Iterator[Link]:
+        """Like `walk`, reading headers only."""
+        current: Multihash | None = head
+        expected: int | None = None
+        while current is not None:
+            header = decode_header(self._blocks.get(current))
+            self._check_link(current, header.sequence_number, expected, header.prev_block_hash)
+            yield Link(current, header.sequence_number, header.event_kind)
+            expected, current = header.sequence_number - 1, header.prev_block_hash
+
+    def nearest(self, *kinds: str, head: Multihash | None = None) -> HashedBlock | None:
+        """The newest block of these event kinds at or before `head` (default: the head reference)."""
+        start = head if head is not None else self.head()
+        if start is None:
+            return None
+        if self._index is None:
+            return next((hb for hb in self.walk(start) if hb.block.event.KIND in kinds), None)
+        return self._indexed(start, kinds)
+
+    def _indexed(self, start: Multihash, kinds: tuple[str, ...]) -> HashedBlock | None:
+        assert self._index is not None  # noqa: S101 - checked by the caller
+        block = self.get(start)
+        link = Link(start, block.sequence_number, block.event.KIND)
+        for attempt in (1, 2):
+            self._index.sync(link)
+            row = self._index.row(link.sequence_number)
+            if row is not None and row.hash == start:
+                number = row.nearest_of(kinds)
+                if number is None:
+                    return None
+                target = self._index.row(number)
+                if target is not None and target.kind in kinds:
+                    found = self.get(target.hash)
+                    if found.sequence_number == number and target.kind == found.event.KIND:
+                        return HashedBlock(target.hash, found)
+            if attempt == 1:
+                self._index.rebuild(link)
+        # The scratch file cannot hold rows (read-only media, say): walk.
+        return next((hb for hb in self.walk(start) if hb.block.event.KIND in kinds), None)
+
+    def nearest_all(self, kind: str, head: Multihash | None = None) -> Iterator[HashedBlock]:
+        """All blocks with this event kind, newest first, skipping the others."""
+        found = self.nearest(kind, head=head)
+        while found is not None:
+            yield found
+            prev = found.block.prev_block_hash
+            found = self.nearest(kind, head=prev) if prev is not None else None
+
+    # --- appending ---------------------------------------------------------------------------------
+
+    def history(self, prev: Multihash) -> History:
+        """What the append rules may ask when `prev` is the predecessor.
+
+        Raises:
+            AppendError: `PrevBlockNotFound`.
+        """
+        if not self._blocks.contains(prev):
+            raise AppendError("PrevBlockNotFound", "prev-block-exists", f"block {prev} is not in the store")
+        if self._index is None or self.head() != prev:
+            return WalkedHistory(lambda: (hb.block for hb in self.walk(prev)))
+        return _IndexedHistory(self, prev)
+
+    def append(
+        self,
+        block: MetadataBlock,
+        *,
+        data: bytes | None = None,
+        expected_hash: Multihash | None = None,
+        ref: str | None = HEAD,
+        expected_ref: Multihash | _Unset | None = _PREVIOUS,
+    ) -> Multihash:
+        """Check, store and publish one block; returns its hash.
+
+        `data` are the bytes as received (default: the block encoded now). `ref` is the reference to move
+        (None: none) from `expected_ref` (default: the block's predecessor).
+
+        Raises:
+            AppendError: a rule is broken; nothing is stored.
+            RefConflictError: the reference is not where it was expected; it stays there.
+        """
+        data = encode_block(block, MANIFEST_VERSION) if data is None else data
+        name = block_hash(data)
+        if expected_hash is not None and name != expected_hash:
+            raise AppendError(
+                "HashMismatch", "hash-mismatch", f"the block hashes to {name}, not {expected_hash}"
+            )
+        prev = block.prev_block_hash
+        check_alone(block)  # before the predecessor is looked for: the block's own faults come first
+        check_append(block, self.history(prev) if prev is not None else None)
+        self._blocks.put(data)
+        if ref is not None:
+            expected = prev if isinstance(expected_ref, _Unset) else expected_ref
+            self._refs.compare_and_swap(ref, expected, name)
+        return name
+
+    def check_all(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
+        """Check that blocks may follow `expected_head` one after the other; nothing is stored.
+
+        Raises:
+            AppendError: a rule is broken.
+        """
+        for encoded in blocks:
+            check_alone(encoded.block)
+        base = self.history(expected_head) if expected_head is not None else None
+        prev = expected_head
+        for index, (name, _, block) in enumerate(blocks):
+            if block.prev_block_hash != prev:
+                raise ChainError(f"block {block.sequence_number} does not follow the one before it")
+            pending = [b.block for b in blocks[:index]]
+            check_append(block, PendingHistory(pending, base) if pending else base)
+            prev = name
+
+    def publish(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
+        """Store checked blocks oldest first, then move the head once; all become visible together.
+
+        Raises:
+            RefConflictError: the head is not `expected_head` any more; it stays where it is.
+        """
+        for encoded in blocks:
+            self._blocks.put(encoded.data)
+        self._refs.compare_and_swap(HEAD, expected_head, blocks[-1].hash)
+
+    def set_ref(self, ref: str, target: Multihash, *, expected: Multihash | None) -> None:
+        """Point a reference at a stored block.
+
+        Raises:
+            ObjectNotFoundError: the block is not in the store.
+            RefConflictError: the reference is not where it was expected.
+        """
+        if not self._blocks.contains(target):
+            raise ObjectNotFoundError(f"{self._blocks.locate(target)}: no such block")
+        self._refs.compare_and_swap(ref, expected, target)
+
+
+class _IndexedHistory:
+    """Answers from the index; falls back to walking where the index gives up."""
+
+    def __init__(self, chain: MetadataChain, prev: Multihash) -> None:
+        self._chain = chain
+        self._prev = prev
+
+    def previous(self) -> MetadataBlock:
+        return self._chain.get(self._prev)
+
+    def nearest(self, *kinds: str) -> MetadataBlock | None:
+        found = self._chain.nearest(*kinds, head=self._prev)
+        return found.block if found else None
+
+    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
+        for found in self._chain.nearest_all("AddPushSource", head=self._prev):
+            event = found.block.event
+            if isinstance(event, AddPushSource) and event.source_name == source_name:
+                return found.block
+        return None

@@ -1,0 +1,120 @@
+"""Questions about earlier blocks that the append rules ask.
+
+Three answers exist: by walking (always right, slow on long chains), from the derived index (one look-up),
+and from blocks that are not in the store yet because their transaction is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from odfchain.metadata import events as ev
+from odfchain.metadata.block import MetadataBlock
+
+DataEvent: TypeAlias = ev.AddData | ev.ExecuteTransform
+DATA_EVENTS = ("AddData", "ExecuteTransform")
+
+
+class History(Protocol):
+    """The blocks before the one that is being appended."""
+
+    def previous(self) -> MetadataBlock:
+        """The direct predecessor."""
+
+    def nearest(self, *kinds: str) -> MetadataBlock | None:
+        """The nearest earlier block whose event is of one of these kinds."""
+
+    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
+        """The nearest earlier `AddPushSource` of this name."""
+
+
+class WalkedHistory:
+    """Answers by walking from the predecessor towards the seed; every block is read at most once."""
+
+    def __init__(self, walk: Callable[[], Iterator[MetadataBlock]]) -> None:
+        self._rest = walk()
+        self._seen: list[MetadataBlock] = [next(self._rest)]
+
+    def _blocks(self) -> Iterator[MetadataBlock]:
+        index = 0
+        while True:
+            if index == len(self._seen):
+                block = next(self._rest, None)
+                if block is None:
+                    return
+                self._seen.append(block)
+            yield self._seen[index]
+            index += 1
+
+    def previous(self) -> MetadataBlock:
+        """The block the walk starts at."""
+        return self._seen[0]
+
+    def nearest(self, *kinds: str) -> MetadataBlock | None:
+        """The first block of one of these kinds that the walk meets."""
+        return next((b for b in self._blocks() if b.event.KIND in kinds), None)
+
+    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
+        """The first `AddPushSource` of this name that the walk meets."""
+        return next((b for b in self._blocks() if _is_push_source(b, source_name)), None)
+
+
+class ReplayHistory:
+    """Answers from blocks seen so far while a chain is replayed from its seed; every question costs O(1)."""
+
+    def __init__(self) -> None:
+        self._last: MetadataBlock | None = None
+        self._nearest: dict[str, MetadataBlock] = {}
+        self._push_sources: dict[str, MetadataBlock] = {}
+
+    def add(self, block: MetadataBlock) -> None:
+        """The next block of the chain."""
+        self._last = block
+        self._nearest[block.event.KIND] = block
+        if isinstance(block.event, ev.AddPushSource):
+            self._push_sources[block.event.source_name] = block
+
+    def previous(self) -> MetadataBlock:
+        """The block added last."""
+        assert self._last is not None  # noqa: S101 - asked after the seed
+        return self._last
+
+    def nearest(self, *kinds: str) -> MetadataBlock | None:
+        """The newest block of one of these kinds."""
+        found = [self._nearest[kind] for kind in kinds if kind in self._nearest]
+        return max(found, key=lambda block: block.sequence_number, default=None)
+
+    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
+        """The newest `AddPushSource` of this name."""
+        return self._push_sources.get(source_name)
+
+
+class PendingHistory:
+    """Blocks of an open transaction (oldest first) in front of what is in the chain already."""
+
+    def __init__(self, pending: Sequence[MetadataBlock], base: History | None) -> None:
+        self._pending = pending
+        self._base = base
+
+    def previous(self) -> MetadataBlock:
+        """The last pending block."""
+        return self._pending[-1]
+
+    def nearest(self, *kinds: str) -> MetadataBlock | None:
+        """The newest pending block of one of these kinds, else what the chain has."""
+        for block in reversed(self._pending):
+            if block.event.KIND in kinds:
+                return block
+        return self._base.nearest(*kinds) if self._base else None
+
+    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
+        """The newest pending `AddPushSource` of this name, else what the chain has."""
+        for block in reversed(self._pending):
+            if _is_push_source(block, source_name):
+                return block
+        return self._base.nearest_push_source(source_name) if self._base else None
+
+
+def _is_push_source(block: MetadataBlock, source_name: str) -> bool:
+    return isinstance(block.event, ev.AddPushSource) and block.event.source_name == source_name

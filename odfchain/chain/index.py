@@ -1,0 +1,156 @@
+"""A derived, disposable index of a chain: for every block its hash, its kind, and where to look next.
+
+Row `n` (fixed size, position = sequence number) holds the hash and event kind of block `n` and, for each of
+the thirteen event kinds, the sequence number of the nearest block of that kind at or before `n`. So "the last
+data block before here" is one look-up however long the chain is (RFC-004).
+
+The index is only a cache. Rows carry a checksum; before use the newest row must name the chain's head, and
+every block found through it is read by its hash and checked to be what the row says. Whatever does not fit
+is thrown away and rebuilt by walking. Verification never uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from odfchain.errors import StoreError
+from odfchain.ids.multihash import Multihash
+
+EVENT_KINDS = (
+    "AddData",
+    "ExecuteTransform",
+    "Seed",
+    "SetPollingSource",
+    "SetTransform",
+    "SetVocab",
+    "SetAttachments",
+    "SetInfo",
+    "SetLicense",
+    "SetDataSchema",
+    "AddPushSource",
+    "DisablePushSource",
+    "DisablePollingSource",
+)
+"""Event kinds in the order of the union `MetadataEvent`."""
+
+_NONE = (1 << 64) - 1
+_BODY = struct.Struct("<32sB7x13Q")
+_CRC = struct.Struct("<I4x")
+ROW_BYTES = _BODY.size + _CRC.size
+
+
+class Scratch(Protocol):
+    """A private byte file that may vanish at any time without harm."""
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start` (fewer at the end)."""
+
+    def write(self, start: int, data: bytes) -> None:
+        """Write at `start` and drop everything after what was written."""
+
+
+class IndexRow(NamedTuple):
+    """What the index knows of one block."""
+
+    hash: Multihash
+    kind: str
+    nearest: tuple[int | None, ...]
+    """For each of `EVENT_KINDS`: sequence number of the nearest block of that kind at or before this one."""
+
+    def nearest_of(self, kinds: tuple[str, ...]) -> int | None:
+        """The largest sequence number among these kinds."""
+        found = [n for kind in kinds if (n := self.nearest[EVENT_KINDS.index(kind)]) is not None]
+        return max(found, default=None)
+
+
+class Link(NamedTuple):
+    """One step of a walk: a block's hash, sequence number and event kind."""
+
+    hash: Multihash
+    sequence_number: int
+    kind: str
+
+
+def _pack(row: IndexRow) -> bytes:
+    numbers = [_NONE if n is None else n for n in row.nearest]
+    body = _BODY.pack(row.hash.digest, EVENT_KINDS.index(row.kind), *numbers)
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def _unpack(data: bytes) -> IndexRow | None:
+    if len(data) != ROW_BYTES:
+        return None
+    body = data[: _BODY.size]
+    if _CRC.unpack(data[_BODY.size :])[0] != zlib.crc32(body):
+        return None
+    digest, kind, *numbers = _BODY.unpack(body)
+    if kind >= len(EVENT_KINDS):
+        return None
+    return IndexRow(
+        Multihash.sha3_256(digest),
+        EVENT_KINDS[kind],
+        tuple(None if n == _NONE else n for n in numbers),
+    )
+
+
+class ChainIndex:
+    """The index of one chain, brought up to date against a head before it is asked."""
+
+    def __init__(self, scratch: Scratch, walk: Callable[[Multihash], Iterator[Link]]) -> None:
+        self._scratch = scratch
+        self._walk = walk
+        self._head: Link | None = None
+
+    def row(self, sequence_number: int) -> IndexRow | None:
+        """The row of a block, or None when it is missing or damaged."""
+        return _unpack(self._scratch.read(sequence_number * ROW_BYTES, ROW_BYTES))
+
+    def sync(self, head: Link) -> None:
+        """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`.
+
+        Reads only the blocks that the index does not know yet; a damaged or foreign index is rebuilt.
+        """
+        if self._head == head:
+            return
+        if self._fits(head) is not None:
+            self._head = head
+            return
+        missing: list[Link] = []
+        known: IndexRow | None = None
+        for link in self._walk(head.hash):
+            known = self._fits(link)
+            if known is not None:
+                break
+            missing.append(link)
+        self._extend(known, reversed(missing))
+        self._head = head
+
+    def _fits(self, link: Link) -> IndexRow | None:
+        row = self.row(link.sequence_number)
+        return row if row is not None and (row.hash, row.kind) == (link.hash, link.kind) else None
+
+    def _extend(self, known: IndexRow | None, links: Iterator[Link]) -> None:
+        nearest: list[int | None] = list(known.nearest) if known else [None] * len(EVENT_KINDS)
+        pending, start = bytearray(), -1
+        for link in links:
+            if start < 0:
+                start = link.sequence_number * ROW_BYTES
+            nearest[EVENT_KINDS.index(link.kind)] = link.sequence_number
+            pending += _pack(IndexRow(link.hash, link.kind, tuple(nearest)))
+        if pending:
+            self._write(start, bytes(pending))
+
+    def rebuild(self, head: Link) -> None:
+        """Forget everything and index the chain anew."""
+        self._head = None
+        self._write(0, b"")
+        self.sync(head)
+
+    def _write(self, start: int, data: bytes) -> None:
+        # A cache that cannot be written (full disk, read-only media) must not stop the work.
+        with contextlib.suppress(StoreError):
+            self._scratch.write(start, data)

@@ -1,0 +1,327 @@
+"""`chain_rules.json`: the scenarios, step by step, on a chain in memory and on one with an index."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from support import ChainBuilder, cases, conformance, data_slice, hash_of, memory_chain, seeded_id
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata import events as ev
+from odfchain.metadata.enums import DatasetKind, TimeUnit
+from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.sources import (
+    FetchStepUrl,
+    MergeStrategyAppend,
+    ReadStepNdJson,
+    SqlQueryStep,
+    TransformSql,
+)
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.store.scratch import MemoryScratch
+
+MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+RAW = ev.SetDataSchema(
+    raw_arrow_schema=encode_raw_arrow(
+        ds.DataSchema(fields=(ds.DataField(name="a", type=ds.DataTypeInt64()),))
+    )
+)
+FOO, BAR = seeded_id("foo"), seeded_id("bar")
+T = Timestamp.parse("2020-01-01T12:00:00Z")
+TYPES: dict[str, ds.DataType] = {
+    "Int64": ds.DataTypeInt64(), "Int32": ds.DataTypeInt32(), "String": ds.DataTypeString(), "Timestamp": MS,
+    "i64": ds.DataTypeInt64(), "i32": ds.DataTypeInt32(), "utf8": ds.DataTypeString(), "ts(ms,UTC)": MS,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["walked", "indexed"])
+def chain(request: pytest.FixtureRequest) -> MetadataChain:
+    return memory_chain(scratch=MemoryScratch() if request.param == "indexed" else None)
+
+
+def add_data(builder: ChainBuilder, start: int, end: int, **kwargs: Any) -> ev.AddData:
+    prev = start - 1 if start else None
+    return ev.AddData(prev_offset=prev, new_data=data_slice(start, end), **kwargs)
+
+
+def push(name: str = "default", **read: Any) -> ev.AddPushSource:
+    return ev.AddPushSource(source_name=name, read=ReadStepNdJson(**read), merge=MergeStrategyAppend())
+
+
+def polling(**read: Any) -> ev.SetPollingSource:
+    return ev.SetPollingSource(
+        fetch=FetchStepUrl(url="https://example.com"),
+        read=ReadStepNdJson(**read),
+        merge=MergeStrategyAppend(),
+    )
+
+
+def set_transform() -> ev.SetTransform:
+    inputs = tuple(
+        ev.TransformInput(dataset_ref=RemoteDatasetId(None, i), alias=a)
+        for i, a in ((FOO, "foo"), (BAR, "bar"))
+    )
+    return ev.SetTransform(
+        inputs=inputs, transform=TransformSql(engine="spark", queries=(SqlQueryStep(query="x"),))
+    )
+
+
+def execute(**kwargs: Any) -> ev.ExecuteTransform:
+    inputs = tuple(ev.ExecuteTransformInput(dataset_id=i) for i in (FOO, BAR))
+    return ev.ExecuteTransform(query_inputs=inputs, **kwargs)
+
+
+def checkpoint(label: str) -> ev.Checkpoint:
+    return ev.Checkpoint(physical_hash=hash_of(label), size=1)
+
+
+BOTH = {
+    "ddl_schema": ("foo STRING",),
+    "schema": ds.DataSchema(fields=(ds.DataField(name="foo", type=ds.DataTypeString()),)),
+}
+
+
+def base_schema(**changes: Any) -> ds.DataSchema:
+    fields = []
+    for text in next(s for s in conformance("chain_rules")["scenarios"] if s["id"] == "schema_evolution")[
+        "base_fields"
+    ]:
+        name, kind = text.split()
+        fields.append(ds.DataField(name=name, type=TYPES[kind]))
+    return ds.DataSchema(fields=tuple(changes["edit"](fields) if "edit" in changes else fields))
+
+
+def edited(name: str, /, **changes: Any) -> ds.DataSchema:
+    return base_schema(
+        edit=lambda fields: [dataclasses.replace(f, **changes) if f.name == name else f for f in fields]
+    )
+
+
+def odf(schema: ds.DataSchema) -> ev.SetDataSchema:
+    return ev.SetDataSchema(schema=schema)
+
+
+def with_field(*, optional: bool) -> ds.DataSchema:
+    text = ds.DataTypeString()
+    new = ds.DataField(name="survey_url", type=ds.optional(text) if optional else text)
+    return base_schema(edit=lambda fields: [*fields, new])
+
+
+def legacy_fields(text: str) -> ds.DataSchema:
+    """`raw Arrow: offset i64 req, …` as a schema."""
+    fields = []
+    for part in re.split(r", (?=\w+ )", text.removeprefix("raw Arrow: ")):
+        name, kind, needed = part.split()
+        fields.append(
+            ds.DataField(name=name, type=TYPES[kind] if needed == "req" else ds.optional(TYPES[kind]))
+        )
+    return ds.DataSchema(fields=tuple(fields))
+
+
+LEGACY = "raw Arrow: offset i64 req, op i32 req, system_time ts(ms,UTC) req, event_time ts(ms,UTC) null, city utf8 null, population i64 null"
+
+
+def required(**rename: str) -> ds.DataSchema:
+    return ds.DataSchema(
+        fields=tuple(
+            ds.DataField(name=rename.get(f.name, f.name), type=f.value_type)
+            for f in legacy_fields(LEGACY).fields
+        )
+    )
+
+
+def optional_city() -> ds.DataSchema:
+    fields = [
+        dataclasses.replace(f, type=ds.optional(f.type)) if f.name == "city" else f for f in required().fields
+    ]
+    return ds.DataSchema(fields=tuple(fields))
+
+
+EVENTS: dict[str, Any] = {
+    "Seed": lambda b: ev.Seed(dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT),
+    "Seed(Root)": lambda b: ev.Seed(dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT),
+    "Seed(Derivative)": lambda b: ev.Seed(dataset_id=seeded_id("test"), dataset_kind=DatasetKind.DERIVATIVE),
+    "Seed, without moving a reference": lambda b: ev.Seed(
+        dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT
+    ),
+    "SetDataSchema": lambda b: RAW,
+    "SetDataSchema, caller expects head = 'does-not-exist'": lambda b: RAW,
+    "AddData": lambda b: ev.AddData(new_watermark=T),
+    "AddData 0..9": lambda b: add_data(b, 0, 9),
+    "AddData 10..19": lambda b: add_data(b, 10, 19),
+    "AddData 20..29": lambda b: add_data(b, 20, 29),
+    "SetTransform(foo, bar)": lambda b: set_transform(),
+    "ExecuteTransform(foo, bar) with data, checkpoint, watermark, empty inputs": lambda b: execute(
+        new_data=data_slice(0, 9), new_checkpoint=checkpoint("foo"), new_watermark=T
+    ),
+    "ExecuteTransform(foo, bar) without data, same checkpoint and watermark, empty inputs": lambda b: execute(
+        prev_offset=9, prev_checkpoint=hash_of("foo"), new_checkpoint=checkpoint("foo"), new_watermark=T
+    ),
+    "ExecuteTransform(foo, bar) newCheckpoint 'foo' size 1, no data": lambda b: execute(
+        new_checkpoint=checkpoint("foo")
+    ),
+    "ExecuteTransform prevCheckpoint 'foo', newCheckpoint 'bar', data 0..9": lambda b: execute(
+        prev_checkpoint=hash_of("foo"), new_checkpoint=checkpoint("bar"), new_data=data_slice(0, 9)
+    ),
+    "same ExecuteTransform again": lambda b: execute(
+        prev_checkpoint=hash_of("foo"), new_checkpoint=checkpoint("bar"), new_data=data_slice(0, 9)
+    ),
+    "AddPushSource NdJson without schema": lambda b: push(),
+    "AddPushSource default NdJson Append": lambda b: push(),
+    "same again": lambda b: push(),
+    "AddPushSource another, otherwise the same": lambda b: push("another"),
+    "AddPushSource default with schema [foo String]": lambda b: push(ddl_schema=("foo STRING",)),
+    "SetPollingSource": lambda b: polling(),
+    "AddPushSource NdJson with schema and ddlSchema": lambda b: push(**BOTH),
+    "SetPollingSource NdJson with schema and ddlSchema": lambda b: polling(**BOTH),
+    "base": lambda b: odf(base_schema()),
+    "base again": lambda b: odf(base_schema()),
+    "city gets attribute kamu.dev/test": lambda b: odf(
+        edited("city", extra=ds.ExtraAttributes({"kamu.dev/test": "x"}))
+    ),
+    "attribute removed": lambda b: odf(base_schema()),
+    "city renamed to pity": lambda b: odf(edited("city", name="pity")),
+    "city made optional": lambda b: odf(edited("city", type=ds.optional(ds.DataTypeString()))),
+    "required field survey_url added": lambda b: odf(with_field(optional=False)),
+    "optional field survey_url added": lambda b: odf(with_field(optional=True)),
+    LEGACY: lambda b: ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(legacy_fields(LEGACY))),
+    "ODF with pity instead of city": lambda b: odf(required(city="pity")),
+    "ODF, same names and types, all required": lambda b: odf(required()),
+    "ODF, city optional": lambda b: odf(optional_city()),
+}
+
+
+def kind_of(error: OdfchainError) -> str:
+    match error:
+        case AppendError():
+            return error.kind
+        case RefConflictError():
+            return "RefCASFailed"
+        case ObjectNotFoundError():
+            return "BlockNotFound"
+    return type(error).__name__
+
+
+def changes_of(step: dict[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if "seq" in step:
+        changes["sequence_number"] = step["seq"]
+    if step.get("prev", "").startswith("multihash of utf8"):
+        changes["prev_block_hash"] = hash_of(re.findall("'(.*)'", step["prev"])[0])
+    if step.get("systemTime", "the present") != "the present":
+        changes["system_time"] = Timestamp.parse(step["systemTime"])
+    return changes
+
+
+def run_event(builder: ChainBuilder, step: dict[str, Any]) -> None:
+    event = EVENTS[step["event"]](builder)
+    if "newWatermark" in step:
+        watermark = step["newWatermark"]
+        event = dataclasses.replace(event, new_watermark=Timestamp.parse(watermark) if watermark else None)
+    changes = changes_of(step)
+    if step.get("systemTime") == "the present":
+        changes["system_time"] = Timestamp.now()
+    kwargs: dict[str, Any] = {}
+    if "without moving" in step["event"]:
+        kwargs["ref"] = None
+    if "does-not-exist" in step["event"]:
+        kwargs["expected_ref"] = hash_of("does-not-exist")
+    block = builder.block(event, **changes)
+    if step.get("ok"):
+        builder.prev = builder.chain.append(block, **kwargs)
+        builder.sequence = block.sequence_number + 1
+        return
+    before = builder.chain.head()
+    with pytest.raises(OdfchainError) as caught:
+        builder.chain.append(block, **kwargs)
+    assert kind_of(caught.value) == step["error"], str(caught.value)
+    assert builder.chain.head() == before, "a refused block moved the head"
+
+
+def run_other(builder: ChainBuilder, step: dict[str, Any]) -> None:
+    chain = builder.chain
+    if step.get("check") == "head still at Seed":
+        head = chain.head()
+        assert head is not None
+        assert isinstance(chain.get(head).event, ev.Seed)
+    elif step.get("check") == "head not found":
+        assert chain.head() is None
+    elif step["op"] == "set head to an unknown hash":
+        with pytest.raises(ObjectNotFoundError):
+            chain.set_ref("head", hash_of("unknown"), expected=None)
+    elif step["op"].startswith("set head with expected"):
+        assert builder.prev is not None
+        with pytest.raises(RefConflictError):
+            chain.set_ref("head", builder.prev, expected=hash_of("wrong"))
+    elif step["op"] == "set head":
+        assert builder.prev is not None
+        chain.set_ref("head", builder.prev, expected=None)
+        assert chain.head() == builder.prev
+    else:
+        run_iteration(builder, step)
+
+
+def run_iteration(builder: ChainBuilder, step: dict[str, Any]) -> None:
+    chain = builder.chain
+    if step["op"].startswith("blocks 1..4"):
+        builder.seed()
+        builder.append(RAW)
+        builder.append(add_data(builder, 0, 9))
+        builder.append(add_data(builder, 10, 19))
+    names = [hb.hash for hb in chain.walk()][::-1]
+
+    def walked(head: int, **kwargs: Any) -> str:
+        found = [names.index(hb.hash) + 1 for hb in chain.walk(names[head - 1], **kwargs)]
+        return ",".join(map(str, found))
+
+    match step["op"]:
+        case op if op.startswith("blocks 1..4"):
+            assert walked(4) == step["result"]
+        case "from 3, tail 1":
+            assert walked(3, tail=names[0]) == step["result"].split()[0]
+        case "from 3, tail unknown":
+            with pytest.raises(ChainError, match=step["error"]):
+                walked(3, tail=hash_of("unknown"))
+        case "from 3, tail unknown, missing tail ignored":
+            assert walked(3, tail=hash_of("unknown"), ignore_missing_tail=True) == step["result"]
+        case other:
+            raise AssertionError(other)
+
+
+STARTS_AFTER_SEED = ("schema_evolution", "schema_legacy_upgrade_flat")
+"""Scenarios that leave the Seed out because they are about what comes later."""
+
+
+@pytest.mark.parametrize("scenario", cases("chain_rules", "scenarios"))
+def test_scenario(scenario: dict[str, Any], chain: MetadataChain) -> None:
+    builder = ChainBuilder(chain)
+    if scenario["id"] in STARTS_AFTER_SEED:
+        builder.seed()
+    for step in scenario["steps"]:
+        if "event" in step:
+            run_event(builder, step)
+        else:
+            run_other(builder, step)
+
+
+def test_sequence_error_says_which_numbers(chain: MetadataChain) -> None:
+    builder = ChainBuilder(chain)
+    builder.seed()
+    with pytest.raises(AppendError, match="block 4 cannot follow block 0"):
+        chain.append(builder.block(RAW, sequence_number=4))
+
+
+def test_hash_mismatch(chain: MetadataChain) -> None:
+    builder = ChainBuilder(chain)
+    block = builder.block(EVENTS["Seed"](builder))
+    with pytest.raises(AppendError) as caught:
+        chain.append(block, expected_hash=hash_of("other"))
+    assert caught.value.kind == "HashMismatch"
+    assert isinstance(chain.append(block), Multihash)
