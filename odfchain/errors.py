@@ -79,16 +79,11 @@ class ManifestError(OdfchainError):
         self.source = source
 
     def __str__(self) -> str:
-        where = "".join(
-            part
-            for part in (
-                f"{self.source}:" if self.source else "",
-                f"{self.line}:" if self.line else "",
-                " " if (self.source or self.line) else "",
-                f"{self.path}: " if self.path else "",
-            )
-        )
-        return f"{where}{self.message}"
+        if self.source:
+            where = f"{self.source}:{self.line}: " if self.line else f"{self.source}: "
+        else:
+            where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
 
     def located(self, *, source: str | None = None, line: int | None = None) -> ManifestError:
         """The same fault with the file or line filled in where they were unknown."""

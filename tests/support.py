@@ -10,9 +10,11 @@ from typing import Any
 from odfchain.chain.chain import MetadataChain
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
+from odfchain.metadata import data_schema as ds
 from odfchain.metadata import events as ev
 from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 
@@ -85,6 +87,13 @@ def memory_chain(**kwargs: Any) -> MetadataChain:
     """An empty chain in memory."""
     return MetadataChain(MemoryObjectStore(), MemoryRefStore(), **kwargs)
 
+
+RAW_SCHEMA = ev.SetDataSchema(
+    raw_arrow_schema=encode_raw_arrow(
+        ds.DataSchema(fields=(ds.DataField(name="a", type=ds.DataTypeInt64()),))
+    )
+)
+"""A data schema of one column, for chains whose slices exist on paper only."""
 
 T0 = Timestamp.parse("2020-01-01T12:00:00Z")
 

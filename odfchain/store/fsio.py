@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,3 +203,46 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
+    """A folder in `base` that is gone afterwards, whatever happens, and is not handed out twice.
+
+    It is locked by its owner; what owners that died have left in `base` is removed on the way.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+    folder = base / (name or uuid.uuid4().hex)
+    fd = -1
+    try:
+        with locked(base / ".lock"):
+            _remove_abandoned(base)
+            with _mapped(folder):
+                folder.mkdir()
+                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if fd >= 0:
+            os.close(fd)
+
+
+def _remove_abandoned(base: Path) -> None:
+    for folder in base.iterdir():
+        if not folder.is_dir() or folder.is_symlink():
+            continue
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # its owner lives
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(fd)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from support import ChainBuilder, cases, conformance, data_slice, hash_of, memory_chain, seeded_id
+from support import RAW_SCHEMA, ChainBuilder, cases, conformance, data_slice, hash_of, memory_chain, seeded_id
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
@@ -28,11 +28,6 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.scratch import MemoryScratch
 
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
-RAW = ev.SetDataSchema(
-    raw_arrow_schema=encode_raw_arrow(
-        ds.DataSchema(fields=(ds.DataField(name="a", type=ds.DataTypeInt64()),))
-    )
-)
 FOO, BAR = seeded_id("foo"), seeded_id("bar")
 T = Timestamp.parse("2020-01-01T12:00:00Z")
 TYPES: dict[str, ds.DataType] = {
@@ -151,8 +146,8 @@ EVENTS: dict[str, Any] = {
     "Seed, without moving a reference": lambda b: ev.Seed(
         dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT
     ),
-    "SetDataSchema": lambda b: RAW,
-    "SetDataSchema, caller expects head = 'does-not-exist'": lambda b: RAW,
+    "SetDataSchema": lambda b: RAW_SCHEMA,
+    "SetDataSchema, caller expects head = 'does-not-exist'": lambda b: RAW_SCHEMA,
     "AddData": lambda b: ev.AddData(new_watermark=T),
     "AddData 0..9": lambda b: add_data(b, 0, 9),
     "AddData 10..19": lambda b: add_data(b, 10, 19),
@@ -272,7 +267,7 @@ def run_iteration(builder: ChainBuilder, step: dict[str, Any]) -> None:
     chain = builder.chain
     if step["op"].startswith("blocks 1..4"):
         builder.seed()
-        builder.append(RAW)
+        builder.append(RAW_SCHEMA)
         builder.append(add_data(builder, 0, 9))
         builder.append(add_data(builder, 10, 19))
     names = [hb.hash for hb in chain.walk()][::-1]
@@ -315,7 +310,7 @@ def test_sequence_error_says_which_numbers(chain: MetadataChain) -> None:
     builder = ChainBuilder(chain)
     builder.seed()
     with pytest.raises(AppendError, match="block 4 cannot follow block 0"):
-        chain.append(builder.block(RAW, sequence_number=4))
+        chain.append(builder.block(RAW_SCHEMA, sequence_number=4))
 
 
 def test_hash_mismatch(chain: MetadataChain) -> None:

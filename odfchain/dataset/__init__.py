@@ -1,0 +1,1 @@
+"""One dataset: its chain, its objects, and what they say about its present state."""

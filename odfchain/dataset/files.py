@@ -1,0 +1,103 @@
+"""The folder of one dataset (specification "Dataset Layout").
+
+blocks/  data/  checkpoints/  refs/     what a peer may read
+info/                                   private: alias, lock, chain index
+staging/                                files of transactions that are not committed
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.errors import BrokenChainError, StoreError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.names import DatasetAlias
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.events import Seed
+from odfchain.store import fsio
+from odfchain.store.base import HEAD
+from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.store.scratch import LocalScratch
+
+PUBLIC_FOLDERS = ("blocks", "data", "checkpoints", "refs")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFiles:
+    """An opened dataset: identity, chain and object stores. Opening reads one reference and no data."""
+
+    folder: Path
+    alias: DatasetAlias
+    chain: MetadataChain
+    data: LocalObjectStore
+    checkpoints: LocalObjectStore
+
+    @classmethod
+    def create_folders(cls, folder: Path, alias: DatasetAlias) -> None:
+        """Make the empty layout of a dataset.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        for name in (*PUBLIC_FOLDERS, "info", "staging"):
+            fsio.make_folder(folder / name)
+        fsio.replace_file(folder / "info" / "alias", str(alias).encode())
+
+    @classmethod
+    def open(cls, folder: Path) -> DatasetFiles:
+        """Open the dataset in a folder.
+
+        Raises:
+            StoreError: the folder is not a dataset.
+        """
+        try:
+            alias = DatasetAlias.parse((folder / "info" / "alias").read_text(encoding="utf-8").strip())
+        except OSError as error:
+            raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
+        chain = MetadataChain(
+            LocalObjectStore(folder / "blocks"),
+            LocalRefStore(folder / "refs", folder / "info" / "lock"),
+            LocalScratch(folder / "info" / "chain-index"),
+        )
+        return cls(
+            folder,
+            alias,
+            chain,
+            LocalObjectStore(folder / "data"),
+            LocalObjectStore(folder / "checkpoints"),
+        )
+
+    @property
+    def seed(self) -> Seed:
+        """The first event of the chain.
+
+        Raises:
+            BrokenChainError: the dataset has no head or no seed.
+        """
+        if self.chain.head() is None:
+            raise BrokenChainError(f"{self.folder / 'refs' / HEAD}: the dataset has no head")
+        found = self.chain.nearest("Seed")
+        if found is None or not isinstance(found.block.event, Seed):
+            raise BrokenChainError(f"{self.folder}: the chain has no Seed")
+        return found.block.event
+
+    @property
+    def id(self) -> DatasetId:
+        """The dataset's identity."""
+        return self.seed.dataset_id
+
+    @property
+    def kind(self) -> DatasetKind:
+        """Root or derivative."""
+        return self.seed.dataset_kind
+
+    def staging(self) -> AbstractContextManager[Path]:
+        """A private folder on the dataset's file system that is gone afterwards, whatever happens.
+
+        Raises:
+            StoreError: it cannot be made.
+        """
+        return fsio.private_folder(self.folder / "staging")

@@ -1,0 +1,92 @@
+"""Recorded rows without Spark: whole datasets and their newest rows, as Arrow.
+
+Slices are checked against their physical hash before they are read. The declared schema decides the types;
+a column that an older slice does not have yet is null there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState, SliceRef
+from odfchain.errors import SchemaError
+from odfchain.metadata.arrow import to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] | None = None) -> pa.Table:
+    """All records in order of offset, with the declared schema (or the given columns of it).
+
+    Raises:
+        SchemaError: a column is not in the schema.
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = _schema(state, columns)
+    tables = [_read_slice(dataset, ref, schema) for ref in state.slices()]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: int = 0) -> pa.Table:
+    """The newest `count` records before the newest `skip`, in order of offset.
+
+    Reads only the slices that hold them.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = _schema(state, None)
+    last = state.last_offset
+    if last is None or count <= 0:
+        return schema.empty_table()
+    high = last - skip
+    low = max(0, high - count + 1)
+    tables: list[Any] = []
+    for ref in state.slices_newest_first():
+        interval = ref.slice.offset_interval
+        if interval.start > high:
+            continue
+        if interval.end < low:
+            break
+        table = _read_slice(dataset, ref, schema)
+        first = max(low, interval.start) - interval.start
+        tables.append(table.slice(first, min(high, interval.end) - interval.start - first + 1))
+    return pa.concat_tables(tables[::-1]) if tables else schema.empty_table()
+
+
+def _schema(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
+    import pyarrow as pa  # noqa: PLC0415
+
+    declared = state.schema
+    schema = to_arrow(declared) if declared is not None else pa.schema([])
+    if columns is None:
+        return schema
+    for name in columns:
+        if name not in schema.names:
+            raise SchemaError(f"no column {name!r} (the dataset has {', '.join(schema.names)})")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _read_slice(dataset: DatasetFiles, ref: SliceRef, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    path = dataset.data.verified_path(ref.slice.physical_hash)
+    try:
+        with pq.ParquetFile(path) as file:
+            present = [name for name in schema.names if name in file.schema_arrow.names]
+            table = file.read(columns=present)
+        columns = [
+            table.column(f.name).cast(f.type) if f.name in present else pa.nulls(table.num_rows, f.type)
+            for f in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise SchemaError(f"{path}: the slice does not fit the declared schema: {error}") from None

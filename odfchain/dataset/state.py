@@ -1,0 +1,187 @@
+"""What a chain says about the present: names, schema, sources, offsets, watermark.
+
+Everything here is found through the chain's index: the cost does not grow with the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.chain.history import DATA_EVENTS, DataEvent
+from odfchain.errors import BrokenChainError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.block import MetadataBlock
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.events import (
+    AddData,
+    AddPushSource,
+    DatasetVocabulary,
+    DataSlice,
+    DisablePushSource,
+    ExecuteTransform,
+    Seed,
+    SetDataSchema,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    SourceState,
+)
+from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.metadata.timestamp import Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRef:
+    """A data slice and the block that added it."""
+
+    block_hash: Multihash
+    sequence_number: int
+    slice: DataSlice
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset as of one head."""
+
+    chain: MetadataChain
+    head: Multihash
+    head_block: MetadataBlock
+
+    @classmethod
+    def read(cls, chain: MetadataChain, head: Multihash | None = None) -> DatasetState:
+        """The state at `head` (default: the head reference).
+
+        Raises:
+            BrokenChainError: there is no head.
+        """
+        at = head if head is not None else chain.head()
+        if at is None:
+            raise BrokenChainError("the dataset has no head")
+        return cls(chain, at, chain.get(at))
+
+    def _nearest(self, *kinds: str) -> HashedBlock | None:
+        return self.chain.nearest(*kinds, head=self.head)
+
+    @property
+    def seed(self) -> Seed:
+        """The first event."""
+        found = self._nearest("Seed")
+        if found is None or not isinstance(found.block.event, Seed):
+            raise BrokenChainError("the chain has no Seed")
+        return found.block.event
+
+    @property
+    def vocabulary(self) -> DatasetVocabulary:
+        """Names of the system columns."""
+        found = self._nearest("SetVocab")
+        event = found.block.event if found else None
+        return DatasetVocabulary.from_event(event if isinstance(event, SetVocab) else None)
+
+    @property
+    def schema(self) -> DataSchema | None:
+        """The declared schema, system columns included; None before the first data."""
+        found = self._nearest("SetDataSchema")
+        if found is None:
+            return None
+        event = found.block.event
+        assert isinstance(event, SetDataSchema)  # noqa: S101 - asked for this kind
+        return schema_of_event(event.raw_arrow_schema, event.schema)
+
+    @property
+    def last_data(self) -> DataEvent | None:
+        """The latest AddData or ExecuteTransform."""
+        found = self._nearest(*DATA_EVENTS)
+        event = found.block.event if found else None
+        return event if isinstance(event, AddData | ExecuteTransform) else None
+
+    @property
+    def last_offset(self) -> int | None:
+        """Offset of the last record, None when there is none."""
+        last = self.last_data
+        return last.last_offset if last else None
+
+    @property
+    def record_count(self) -> int:
+        """Number of records in all slices."""
+        last = self.last_offset
+        return 0 if last is None else last + 1
+
+    @property
+    def watermark(self) -> Timestamp | None:
+        """The present watermark."""
+        last = self.last_data
+        return last.new_watermark if last else None
+
+    @property
+    def source_state(self) -> SourceState | None:
+        """The source state that the latest AddData carries."""
+        last = self.last_data
+        return last.new_source_state if isinstance(last, AddData) else None
+
+    @property
+    def prev_checkpoint(self) -> Multihash | None:
+        """Hash of the latest checkpoint of an AddData, for the next one to continue."""
+        found = self._nearest("AddData")
+        event = found.block.event if found else None
+        if isinstance(event, AddData) and event.new_checkpoint is not None:
+            return event.new_checkpoint.physical_hash
+        return None
+
+    @property
+    def transform(self) -> SetTransform | None:
+        """The transform in force."""
+        found = self._nearest("SetTransform")
+        event = found.block.event if found else None
+        return event if isinstance(event, SetTransform) else None
+
+    @property
+    def polling_source(self) -> SetPollingSource | None:
+        """The polling source in force."""
+        found = self._nearest("SetPollingSource", "DisablePollingSource")
+        event = found.block.event if found else None
+        return event if isinstance(event, SetPollingSource) else None
+
+    @property
+    def push_sources(self) -> dict[str, AddPushSource]:
+        """The push sources in force by name, the most recently defined first."""
+        active: dict[str, AddPushSource] = {}
+        decided: set[str] = set()
+        for found in self._push_source_events():
+            event = found.block.event
+            if isinstance(event, AddPushSource | DisablePushSource) and event.source_name not in decided:
+                decided.add(event.source_name)
+                if isinstance(event, AddPushSource):
+                    active[event.source_name] = event
+        return active
+
+    def _push_source_events(self) -> Iterator[HashedBlock]:
+        head: Multihash | None = self.head
+        while head is not None:
+            found = self.chain.nearest("AddPushSource", "DisablePushSource", head=head)
+            if found is None:
+                return
+            yield found
+            head = found.block.prev_block_hash
+
+    def data_blocks(self) -> Iterator[HashedBlock]:
+        """Blocks with a data event, newest first; the others are skipped through the index."""
+        head: Multihash | None = self.head
+        while head is not None:
+            found = self.chain.nearest(*DATA_EVENTS, head=head)
+            if found is None:
+                return
+            yield found
+            head = found.block.prev_block_hash
+
+    def slices_newest_first(self) -> Iterator[SliceRef]:
+        """The data slices, newest first."""
+        for found in self.data_blocks():
+            event = found.block.event
+            if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+                yield SliceRef(found.hash, found.block.sequence_number, event.new_data)
+
+    def slices(self) -> list[SliceRef]:
+        """All data slices, oldest first."""
+        return list(self.slices_newest_first())[::-1]

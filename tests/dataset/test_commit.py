@@ -1,0 +1,195 @@
+"""The commit order: slices, blocks, head. Whatever fails, the dataset is as it was or as it should be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from faults import faulty
+from support import RAW_SCHEMA, seeded_id
+
+from odfchain.chain.chain import link_blocks
+from odfchain.dataset.commit import StagedSlice, commit
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import AppendError, RefConflictError, StorageFullError, StoreError
+from odfchain.ids.names import DatasetAlias
+from odfchain.metadata import events as ev
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.timestamp import Timestamp
+
+T = Timestamp.parse("2020-01-01T00:00:00Z")
+
+
+def make_seeded(folder: Path, *more: ev.MetadataEvent) -> DatasetFiles:
+    DatasetFiles.create_folders(folder, DatasetAlias.parse("d"))
+    dataset = DatasetFiles.open(folder)
+    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.ROOT)
+    blocks = link_blocks([seed, *more], prev=None, next_sequence_number=0, system_time=T)
+    dataset.chain.publish(blocks, expected_head=None)
+    return dataset
+
+
+def make_dataset(folder: Path) -> DatasetFiles:
+    return make_seeded(folder, RAW_SCHEMA)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetFiles:
+    return make_dataset(tmp_path / "dataset")
+
+
+def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.AddData, StagedSlice]:
+    path = staging / "slice"
+    path.write_bytes(content)
+    name = hash_bytes(content)
+    start = 0 if state.last_offset is None else state.last_offset + 1
+    event = ev.AddData(
+        prev_offset=state.last_offset,
+        new_data=ev.DataSlice(
+            logical_hash=name,
+            physical_hash=name,
+            offset_interval=ev.OffsetInterval(start=start, end=start),
+            size=len(content),
+        ),
+    )
+    return event, StagedSlice(path, name)
+
+
+def run(dataset: DatasetFiles, content: bytes) -> None:
+    state = DatasetState.read(dataset.chain)
+    with dataset.staging() as staging:
+        event, staged = transaction(staging, state, content)
+        commit(dataset, state, [event], [staged], system_time=T)
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+
+
+def test_a_commit(dataset: DatasetFiles) -> None:
+    run(dataset, b"one")
+    run(dataset, b"two")
+    state = DatasetState.read(dataset.chain)
+    assert (state.record_count, state.head_block.sequence_number) == (2, 3)
+    assert [dataset.data.get(ref.slice.physical_hash) for ref in state.slices()] == [b"one", b"two"]
+    assert names(dataset.folder / "staging") == set()
+
+
+def test_a_block_that_breaks_a_rule_publishes_nothing(dataset: DatasetFiles) -> None:
+    state = DatasetState.read(dataset.chain)
+    with dataset.staging() as staging:
+        event, staged = transaction(staging, state, b"one")
+        early = Timestamp.parse("2019-01-01T00:00:00Z")
+        with pytest.raises(AppendError, match="system time"):
+            commit(dataset, state, [event], [staged], system_time=early)
+    assert names(dataset.folder / "data") == set()
+    assert len(names(dataset.folder / "blocks")) == 2
+    assert dataset.chain.head() == state.head
+
+
+def test_the_slower_of_two_writers_changes_nothing(dataset: DatasetFiles) -> None:
+    state = DatasetState.read(dataset.chain)
+    run(dataset, b"faster")
+    winner = dataset.chain.head()
+    with dataset.staging() as staging:
+        event, staged = transaction(staging, state, b"slower")
+        with pytest.raises(RefConflictError):
+            commit(dataset, state, [event], [staged], system_time=T)
+    assert dataset.chain.head() == winner
+
+
+@pytest.mark.parametrize(("error", "forever"), [(errno.ENOSPC, True), (errno.EIO, False)])
+def test_a_fault_at_any_system_call(tmp_path: Path, error: int, forever: bool) -> None:
+    with faulty(None) as counter:
+        run(make_dataset(tmp_path / "count"), b"data")
+    refused = 0
+    for fail_at in range(1, counter.count + 1):
+        dataset = make_dataset(tmp_path / f"run{fail_at}")
+        before = dataset.chain.head()
+        with faulty(fail_at, error, forever=forever):
+            try:
+                run(dataset, b"data")
+            except StoreError as caught:
+                refused += 1
+                assert isinstance(caught, StorageFullError) == (error == errno.ENOSPC)
+                # The head moves last; only the sync of its folder comes after.
+        head = dataset.chain.head()
+        if head != before:
+            state = DatasetState.read(dataset.chain)
+            assert state.record_count == 1
+            assert dataset.data.get(state.slices()[0].slice.physical_hash) == b"data"
+        assert names(dataset.folder / "staging") == set()
+        run(dataset, b"more")
+        state = DatasetState.read(dataset.chain)
+        assert dataset.data.get(state.slices()[-1].slice.physical_hash) == b"more"
+    assert refused > 10
+
+
+def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None:
+    """SIGKILL at system call n, for every n: a reader never sees anything half-done."""
+    code = textwrap.dedent("""
+        import os, signal, sys
+        from pathlib import Path
+        sys.path.insert(0, sys.argv[3])
+        from odfchain.dataset.files import DatasetFiles
+        from odfchain.store import fsio
+        from test_commit import run
+
+        dataset, stop = DatasetFiles.open(Path(sys.argv[1])), int(sys.argv[2])
+        count = 0
+
+        class Killer:
+            def __getattr__(self, name):
+                real = getattr(os, name)
+                if name not in ("open", "fsync", "link", "replace", "rename", "unlink"):
+                    return real
+                def call(*args, **kwargs):
+                    global count
+                    count += 1
+                    if count == stop:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return real(*args, **kwargs)
+                return call
+
+        fsio.os = Killer()
+        run(dataset, b"data")
+        print(count)
+    """)
+    here = Path(__file__).parent
+    env = os.environ | {"PYTHONPATH": f"{here}:{here.parent}:{here.parent / 'store'}"}
+
+    def attempt(folder: Path, stop: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, str(folder), str(stop), str(here)],
+            env=env, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    make_dataset(tmp_path / "count")
+    total = int(attempt(tmp_path / "count", -1).stdout)
+    assert total > 15
+    old = new = 0
+    for stop in range(2, total + 1, 3):
+        dataset = make_dataset(tmp_path / f"kill{stop}")
+        before = dataset.chain.head()
+        assert attempt(dataset.folder, stop).returncode == -signal.SIGKILL
+        if dataset.chain.head() == before:
+            old += 1
+        else:
+            new += 1
+            state = DatasetState.read(dataset.chain)
+            assert dataset.data.get(state.slices()[0].slice.physical_hash) == b"data"
+        for name in dataset.data.names():
+            assert dataset.data.get(name) == b"data"
+        run(dataset, b"more")  # locks of the dead are gone
+        assert DatasetState.read(dataset.chain).record_count in (1, 2)
+        assert names(dataset.folder / "staging") == set(), "what the dead left behind is gone too"
+    assert old > 3
+    assert new >= 1
