@@ -9,22 +9,30 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from odfchain.errors import CodecError
-from odfchain.metadata import block, data_schema, engine, enums, events, sources
+from odfchain.metadata import block, data_schema, enums, events, sources
 from odfchain.metadata.fbs import FbsSchema, FieldKind
 
-_MODULES = (events, sources, data_schema, engine, block)
+_MODULES = (events, sources, data_schema, block)
 
 
 @lru_cache
 def dataclass_of(table: str) -> type[Any] | None:
     """The dataclass with this name, if there is one."""
-    for module in _MODULES:
-        found = getattr(module, table, None)
+    return _find(_MODULES, table) or _find((import_module("odfchain.metadata.engine"),), table)
+
+
+def _find(modules: Iterable[ModuleType], name: str) -> type[Any] | None:
+    # The messages to engines come last and are loaded when asked for: few commands need them.
+    for module in modules:
+        found = getattr(module, name, None)
         if isinstance(found, type) and dataclasses.is_dataclass(found):
             return found
     return None

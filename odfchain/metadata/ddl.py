@@ -291,3 +291,12 @@ def format_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None)
     if name is None:
         raise SchemaError(f"type {data_type.KIND} has no DDL name")
     return name
+
+
+def type_name(data_type: ds.DataType) -> str:
+    """The name of a type for messages: as in DDL, or its kind where DDL has no name."""
+    inner = data_type.inner if isinstance(data_type, ds.DataTypeOption) else data_type
+    try:
+        return format_type(inner)
+    except SchemaError:
+        return inner.KIND

@@ -1,0 +1,1 @@
+"""A workspace: a folder of datasets, their keys and settings."""

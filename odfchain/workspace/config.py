@@ -1,0 +1,79 @@
+"""The workspace's settings: `.odfchain/config.yaml`, a manifest of kind `WorkspaceConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.errors import ManifestError
+from odfchain.metadata.manifest import ManifestKind, read_manifest
+from odfchain.metadata.yaml_reader import read_document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """How the Spark session is made."""
+
+    master: str = "local[*]"
+    """Master URL; ignored when `remote` is given."""
+
+    remote: str | None = None
+    """Spark Connect URL, such as `sc://host:15002`."""
+
+    driver_memory: str = "2g"
+    """Heap of the driver (in local mode also of the tasks)."""
+
+    conf: dict[str, str] = field(default_factory=dict)
+    """Any other Spark settings; they win over odfchain's own defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestConfig:
+    """How ingestion behaves."""
+
+    max_retract_ratio: float = 0.5
+    """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
+
+    retries: int = 3
+    """How often a run is repeated on a new head when another writer was faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceConfig:
+    """Settings of a workspace."""
+
+    spark: SparkConfig = SparkConfig()
+    ingest: IngestConfig = IngestConfig()
+
+
+WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
+
+DEFAULT_TEXT = """\
+# Settings of this workspace. Everything is optional; the values shown are the defaults.
+kind: WorkspaceConfig
+version: 1
+content:
+  spark:
+    master: local[*]        # any Spark master URL
+    # remote: sc://host:15002   # or a Spark Connect URL
+    driverMemory: 2g
+    conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
+  ingest:
+    maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
+    retries: 3              # runs repeated when another writer was faster
+"""
+
+
+def load_config(path: Path) -> WorkspaceConfig:
+    """The settings in a file, or the defaults when there is none.
+
+    Raises:
+        ManifestError: naming the line and path of what is wrong.
+    """
+    if not path.exists():
+        return WorkspaceConfig()
+    document = read_document(path.read_bytes(), source=str(path))
+    config: WorkspaceConfig = read_manifest(document, WORKSPACE_CONFIG, str(path))
+    if not 0 <= config.ingest.max_retract_ratio <= 1:
+        raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=str(path))
+    return config
