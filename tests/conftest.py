@@ -28,7 +28,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     """The one Spark engine of the run."""
     from odfchain.spark.session import SparkEngine
 
-    engine = SparkEngine(tmp_path_factory.mktemp("spark"), conf={"spark.sql.shuffle.partitions": "4"})
+    engine = SparkEngine(tmp_path_factory.mktemp("spark"), conf={"spark.sql.shuffle.partitions": "2"})
     yield engine
     engine.close()
 

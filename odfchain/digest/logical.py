@@ -87,6 +87,15 @@ class LogicalDigest:
         return Multihash(Multicodec.ARROW0_SHA3_256, final.digest())
 
 
+def check_hashable(schema: pa.Schema) -> None:
+    """Nothing when rows of this schema have a logical hash.
+
+    Raises:
+        SchemaError: as `LogicalDigest`.
+    """
+    LogicalDigest(schema)
+
+
 def hash_table(table: pa.Table, *, null_rule: NullRule = "correct") -> Multihash:
     """The logical hash of a table in memory.
 

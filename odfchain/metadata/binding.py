@@ -71,7 +71,13 @@ def field_types(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
 
 def field_defaults(cls: type[Any]) -> dict[str, Any]:
     """Defaults of the fields that have one."""
-    return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+    found = {}
+    for f in dataclasses.fields(cls):
+        if f.default is not dataclasses.MISSING:
+            found[f.name] = f.default
+        elif f.default_factory is not dataclasses.MISSING:
+            found[f.name] = f.default_factory()
+    return found
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -305,6 +305,15 @@ def test_settings_are_read(workspace: WorkspaceFiles) -> None:
 
 
 @pytest.mark.parametrize(
+    "content", ["{}", "{spark: {}}", "{spark: {remote: 'sc://host:15002'}}", "{ingest: {}}"]
+)
+def test_every_setting_is_optional(workspace: WorkspaceFiles, content: str) -> None:
+    (workspace.root / "config.yaml").write_text(f"kind: WorkspaceConfig\nversion: 1\ncontent: {content}\n")
+    assert workspace.config.spark.master == "local[*]"
+    assert workspace.config.spark.conf == {}
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("spark: {masters: x}", r"config\.yaml:3: spark: unknown property 'masters'"),

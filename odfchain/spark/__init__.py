@@ -1,0 +1,1 @@
+"""The Spark layer: Java, the session, reading, parsing, and the stage that writes slices."""

@@ -1,0 +1,36 @@
+"""Columns by their exact names, and conditions put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def col(name: str) -> Column:
+    """A column by its exact name, dots and backticks and all."""
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def all_of(conditions: Iterable[Column]) -> Column:
+    """Whether every condition holds; true for none."""
+    from pyspark.sql import functions as F
+
+    result: Column | None = None
+    for condition in conditions:
+        result = condition if result is None else result & condition
+    return F.lit(True) if result is None else result
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Whether some condition holds; false for none."""
+    from pyspark.sql import functions as F
+
+    result: Column | None = None
+    for condition in conditions:
+        result = condition if result is None else result | condition
+    return F.lit(False) if result is None else result

@@ -1,0 +1,58 @@
+"""What Spark reports when a task fails, as one line a person can use.
+
+Our own stages fail with a marker in the message; it survives the way from a Python worker or an expression
+through the JVM to the driver, and is turned into the right error here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError
+
+_MARKER = re.compile(r"odfchain\{(.*?)\}odfchain", re.DOTALL)
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
+
+
+def marker(kind: str, **fields: str | int) -> str:
+    """A message that `find_marker` recognises inside any other text."""
+    body = json.dumps({"kind": kind, **fields}, ensure_ascii=True)
+    return f"odfchain{body}odfchain"
+
+
+def find_marker(text: str) -> dict[str, str | int] | None:
+    """The first marker in a message."""
+    match = _MARKER.search(text)
+    if match is None:
+        return None
+    try:
+        found: dict[str, str | int] = json.loads("{" + match.group(1) + "}")
+    except ValueError:
+        return None
+    return found
+
+
+def first_line(error: Exception) -> str:
+    """The line of a Spark error that says what happened."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if match := re.search(r"\[([A-Z_.]+)\] (.*)", line):
+            return match.group(2)
+    return lines[0] if lines else type(error).__name__
+
+
+def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
+    """The project's error for a failed Spark job."""
+    if isinstance(error, OdfchainError):
+        return error
+    text = str(error)
+    found = find_marker(text)
+    if found is not None:
+        return BadInputError(str(found.get("message", found["kind"])), file=file)
+    if _FULL.search(text):
+        return StorageFullError(
+            "no space left on the device while writing", hint="free some space and run the command again"
+        )
+    return EngineError(f"Spark failed: {first_line(error)}")

@@ -1,0 +1,111 @@
+"""The JVM that PySpark talks to, started by odfchain.
+
+PySpark can start the JVM itself, but then its log lands on the user's screen and Spark's launcher asks for
+a module (`jdk.incubator.vector`) that small Java runtimes lack. So the launcher's command is asked for, the
+module flag taken out, and PySpark connected through its own `PYSPARK_GATEWAY_PORT`/`_SECRET` interface.
+The JVM ends when its standard input is closed, that is, when this process ends in any way.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.errors import EngineError
+
+_INCUBATOR = "--add-modules=jdk.incubator.vector"
+_START_SECONDS = 120
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A running JVM: what PySpark needs to connect, and how to end it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+    log: Path
+
+    def close(self) -> None:
+        """End the JVM; it is killed when it does not go by itself."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that start Spark's gateway with these settings.
+
+    Raises:
+        EngineError: Spark's launcher fails.
+    """
+    home = _spark_home()
+    env = dict(os.environ)
+    env.update(
+        SPARK_HOME=str(home),
+        SPARK_SCALA_VERSION="2.13",
+        JAVA_HOME=str(java.parent.parent),
+        SPARK_CONNECT_MODE="0",
+    )
+    settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    launcher = subprocess.run(
+        [str(java), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{home}/jars/*",
+         "org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"],
+        env=env, capture_output=True, text=True, timeout=_START_SECONDS, check=False,
+    )  # fmt: skip
+    command = [part for part in launcher.stdout.strip("\n").split("\0") if part.strip("\n")]
+    if launcher.returncode != 0 or not command:
+        raise EngineError(f"Spark's launcher failed: {launcher.stderr.strip().splitlines()[:1]}")
+    command[0] = command[0].strip("\n")
+    return [part for part in command if part != _INCUBATOR], env
+
+
+def start_gateway(java: Path, conf: dict[str, str], log: Path) -> Gateway:
+    """Start the JVM and wait until it can be connected to; its output goes to `log`.
+
+    Raises:
+        EngineError: it ends or stays silent instead.
+    """
+    command, env = launch_command(java, conf)
+    folder = Path(tempfile.mkdtemp(prefix="odfchain-gateway-"))
+    info = folder / "connection"
+    env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for us, not for the JVM
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not info.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise EngineError("the Java process for Spark did not start", hint=f"its output is in {log}")
+            time.sleep(0.02)
+        data = info.read_bytes()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    # two fields: the port as a big-endian int, then the length-prefixed secret
+    port = int.from_bytes(data[:4], "big")
+    length = int.from_bytes(data[4:8], "big")
+    return Gateway(process, port, data[8 : 8 + length].decode(), log)

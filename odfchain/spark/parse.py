@@ -1,0 +1,150 @@
+"""Text to typed columns, strictly: one set of rules for CSV and JSON, as Spark expressions.
+
+Spark's own parsers accept more than a ledger should: a time of day becomes today's date, a decimal is
+rounded, spaces are trimmed away. Here a value either means exactly one thing or stops the run. Defaults are
+those of the specification's read steps: RFC 3339 dates and times, naive times are UTC, everything finer than
+a millisecond is cut off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odfchain.errors import SchemaError
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.enums import TimeUnit
+from odfchain.spark.failure import marker
+from odfchain.spark.types import carrier_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+RFC3339 = "rfc3339"
+_UNSIGNED_MAX: dict[type[ds.DataType], int] = {
+    ds.DataTypeUInt8: 2**8 - 1,
+    ds.DataTypeUInt16: 2**16 - 1,
+    ds.DataTypeUInt32: 2**32 - 1,
+    ds.DataTypeUInt64: 2**64 - 1,
+}
+_PER_SECOND = {
+    TimeUnit.SECOND: 1,
+    TimeUnit.MILLISECOND: 1_000,
+    TimeUnit.MICROSECOND: 1_000_000,
+    TimeUnit.NANOSECOND: 1_000_000_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How values are written: formats of dates and times, and whether a bare integer is a time in ms."""
+
+    date_format: str = RFC3339
+    timestamp_format: str = RFC3339
+    integer_timestamps: bool = False
+
+
+DEFAULT_RULES = TextRules()
+
+
+def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:
+    """The typed value of a text column: null where the text is null or does not mean a value of the type.
+
+    Raises:
+        SchemaError: the type cannot be read from text.
+    """
+    from pyspark.sql import functions as F
+
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return parse_text(text, inner, rules)
+        case ds.DataTypeString():
+            return text
+        case ds.DataTypeBool():
+            lower = F.lower(text)
+            return F.when(lower == "true", F.lit(True)).when(lower == "false", F.lit(False))
+        case ds.DataTypeInt8() | ds.DataTypeInt16() | ds.DataTypeInt32() | ds.DataTypeInt64():
+            return F.when(_untrimmed(text), text.try_cast(carrier_type(data_type)))
+        case ds.DataTypeUInt8() | ds.DataTypeUInt16() | ds.DataTypeUInt32() | ds.DataTypeUInt64():
+            number = text.try_cast("decimal(20,0)")
+            largest = F.lit(str(_UNSIGNED_MAX[type(data_type)])).cast("decimal(20,0)")
+            fits = text.rlike(r"\A\+?[0-9]+\z") & (number <= largest)
+            return F.when(fits, number.cast(carrier_type(data_type)))
+        case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
+            # Java also reads `1d`, `1f` and `0x1p3`
+            suffixed = F.lower(F.right(text, F.lit(1))).isin("d", "f") & ~F.lower(text).isin(
+                "inf", "+inf", "-inf"
+            )
+            hexadecimal = F.contains(F.lower(text), F.lit("x"))
+            plain = _untrimmed(text) & ~suffixed & ~hexadecimal
+            return F.when(plain, text.try_cast(carrier_type(data_type)))
+        case ds.DataTypeDecimal(precision=precision, scale=scale):
+            exact = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z")
+            return F.when(exact, text.try_cast(f"decimal({precision},{scale})"))
+        case ds.DataTypeDate():
+            if rules.date_format != RFC3339:
+                return F.try_to_date(text, rules.date_format)
+            return F.when((F.length(text) == 10) & _untrimmed(text), text.try_cast("date"))
+        case ds.DataTypeTimestamp():
+            return _timestamp(text, rules)
+        case ds.DataTypeTime(unit=unit):
+            return _time(text, unit or TimeUnit.MILLISECOND)
+        case ds.DataTypeBinary(fixed_length=16):
+            uuid = text.rlike(r"\A[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\z")
+            return F.when(uuid, F.unhex(F.replace(text, F.lit("-"), F.lit(""))))
+    raise SchemaError(f"type {data_type.KIND} cannot be read from text")
+
+
+def _untrimmed(text: Column) -> Column:
+    """Whether Spark's casts leave a text as it is (they drop blanks and control characters around it)."""
+    from pyspark.sql import functions as F
+
+    return F.ascii(text).between(33, 126) & F.ascii(F.right(text, F.lit(1))).between(33, 126)
+
+
+def _timestamp(text: Column, rules: TextRules) -> Column:
+    from pyspark.sql import functions as F
+
+    if rules.timestamp_format != RFC3339:
+        value = F.try_to_timestamp(text, F.lit(rules.timestamp_format))
+    else:
+        dashes = (F.substring(text, 5, 1) == "-") & (F.substring(text, 8, 1) == "-")
+        value = F.when((F.length(text) >= 10) & dashes & _untrimmed(text), text.try_cast("timestamp"))
+    if rules.integer_timestamps:
+        number = F.when(text.rlike(r"\A-?[0-9]{1,18}\z"), text.try_cast("bigint"))
+        value = F.coalesce(value, F.timestamp_millis(number))
+    return to_milliseconds(value)
+
+
+def to_milliseconds(value: Column) -> Column:
+    """A timestamp without what is finer than a millisecond (rounded towards the past)."""
+    from pyspark.sql import functions as F
+
+    return F.timestamp_millis(F.unix_millis(value))
+
+
+def _time(text: Column, unit: TimeUnit) -> Column:
+    from pyspark.sql import functions as F
+
+    shape = text.rlike(r"\A[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?\z")
+    moment = F.concat(F.lit("1970-01-01T"), text).try_cast("timestamp")
+    micros = F.unix_micros(moment)
+    per_second = _PER_SECOND[unit]
+    if per_second <= 1_000_000:
+        number = F.floor(micros / F.lit(1_000_000 // per_second)).cast("bigint")
+    else:
+        number = micros * F.lit(per_second // 1_000_000)
+    return F.when(shape, number)
+
+
+def or_fail(text: Column, value: Column, name: str, *, required: bool) -> Column:
+    """`value`, or a failed task where the text is not a value (or is missing in a required column)."""
+    from pyspark.sql import functions as F
+
+    failure = F.raise_error(F.lit(marker("bad-value", column=name)))
+    return F.coalesce(value, failure if required else F.when(text.isNotNull(), failure))
+
+
+def is_bad(text: Column, value: Column, *, required: bool) -> Column:
+    """Whether `or_fail` would fail; for finding the row afterwards."""
+    return value.isNull() if required else text.isNotNull() & value.isNull()

@@ -1,0 +1,217 @@
+"""One Spark session for a process, made when it is first needed.
+
+Everything Spark writes at run time goes under the workspace's run folder and is removed at the end; the
+session's time zone is UTC, SQL is ANSI, names are case-sensitive, and there is no catalogue on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import EngineError
+from odfchain.spark.gateway import Gateway, start_gateway
+from odfchain.spark.java import find_java
+from odfchain.store.fsio import private_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_ROWS = 65_536
+"""Rows of one Arrow batch between Spark and Python."""
+
+_LOG_DAYS = 7
+_PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+class SparkEngine:
+    """Owns the session; `session` starts it on first use, `close` ends it and removes what it left."""
+
+    def __init__(
+        self,
+        run_folder: Path,
+        *,
+        master: str = "local[*]",
+        remote: str | None = None,
+        driver_memory: str = "2g",
+        conf: dict[str, str] | None = None,
+    ) -> None:
+        self._run_folder = run_folder
+        self._master = master
+        self._remote = remote
+        self._driver_memory = driver_memory
+        self._conf = conf or {}
+        self._session: SparkSession | None = None
+        self._gateway: Gateway | None = None
+        self._resources = contextlib.ExitStack()
+
+    @property
+    def started(self) -> bool:
+        """Whether a session exists."""
+        return self._session is not None
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, started now if need be.
+
+        Raises:
+            JavaNotFoundError: no Java 17 or newer on this machine.
+            EngineError: Spark does not start.
+        """
+        if self._session is None:
+            self._session = self._connect() if self._remote else self._start()
+        return self._session
+
+    def _settings(self, scratch: Path) -> dict[str, str]:
+        local = self._master.startswith("local")
+        settings = {
+            "spark.master": self._master,
+            "spark.app.name": "odfchain",
+            "spark.driver.memory": self._driver_memory,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.local.dir": str(scratch / "local"),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'} "
+            f"-Duser.timezone=UTC -Djava.io.tmpdir={scratch} -XX:-UsePerfData",
+        }
+        if local:
+            settings["spark.driver.host"] = "127.0.0.1"
+            settings["spark.driver.bindAddress"] = "127.0.0.1"
+            settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
+        if self._master.startswith("local-cluster"):
+            # its work folders would land under SPARK_HOME
+            settings["spark.executorEnv.SPARK_WORKER_DIR"] = str(scratch / "work")
+        return settings | SQL_SETTINGS | self._conf
+
+    def _start(self) -> SparkSession:
+        java = find_java()
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        _remove_old_logs(self._run_folder)
+        name = f"spark-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        scratch = self._resources.enter_context(private_folder(_scratch_base(self._run_folder), name))
+        for part in ("local", "warehouse", "work"):
+            (scratch / part).mkdir()
+        (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+        settings = self._settings(scratch)
+        os.environ["SPARK_WORKER_DIR"] = str(scratch / "work")
+        log = self._run_folder / f"{name}.log"
+        self._gateway = start_gateway(java, settings, log)
+        from pyspark.sql import SparkSession
+
+        with _gateway_environment(self._gateway):
+            try:
+                return _configured(SparkSession.builder, settings).getOrCreate()
+            except Exception as error:
+                self.close()
+                raise EngineError(
+                    f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {log}"
+                ) from error
+
+    def _connect(self) -> SparkSession:
+        try:
+            from pyspark.sql import SparkSession
+
+            builder = SparkSession.builder.remote(str(self._remote))
+            session = _configured(builder, SQL_SETTINGS | self._conf).getOrCreate()
+            session.range(1).count()
+        except Exception as error:
+            raise EngineError(
+                f"no Spark Connect session at {self._remote}: {str(error).splitlines()[0]}",
+                hint="pip install 'odfchain[connect]' brings the client's libraries",
+            ) from error
+        return session
+
+    def close(self) -> None:
+        """Stop the session and the JVM and remove their temporary files."""
+        if self._session is not None:
+            with contextlib.suppress(Exception):
+                self._session.stop()
+            self._session = None
+        if self._gateway is not None:
+            self._disconnect(self._gateway)
+            self._gateway = None
+        self._resources.close()
+
+    @staticmethod
+    def _disconnect(gateway: Gateway) -> None:
+        """Forget PySpark's process-wide connection, so that another engine can be started later."""
+        from pyspark import SparkContext
+
+        if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has no public way
+            with contextlib.suppress(Exception):
+                SparkContext._gateway.shutdown()  # noqa: SLF001
+            SparkContext._gateway = None  # noqa: SLF001
+            SparkContext._jvm = None  # noqa: SLF001
+        gateway.close()
+        gateway.log.unlink(missing_ok=True)
+
+
+SQL_SETTINGS = {
+    # an empty result must not remove the nodes that count rows on the way to it
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.legacy.javaCharsets": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Settings that results depend on or that every plan here assumes; a remote session takes them too."""
+
+
+@contextlib.contextmanager
+def _gateway_environment(gateway: Gateway) -> Iterator[None]:
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(gateway.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = gateway.secret
+    try:
+        yield
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+def _configured(builder: SparkSession.Builder, settings: dict[str, str]) -> SparkSession.Builder:
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def _scratch_base(run_folder: Path) -> Path:
+    """Where Spark's temporary files go: some of its settings cannot hold blanks, commas or quotes."""
+    if _PLAIN_PATH.fullmatch(str(run_folder)):
+        return run_folder
+    base = Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.stat().st_uid != os.getuid():
+        raise EngineError(f"{base} belongs to another user")
+    return base
+
+
+def _remove_old_logs(folder: Path) -> None:
+    limit = time.time() - _LOG_DAYS * 86_400
+    for log in folder.glob("spark-*.log"):
+        with contextlib.suppress(OSError):
+            if log.stat().st_mtime < limit:
+                log.unlink()

@@ -1,0 +1,115 @@
+"""How logical types travel through Spark.
+
+Spark has no unsigned integers and no half floats, so a column travels as the smallest Spark type that holds
+all its values (its *carrier*) and becomes the declared Arrow type when the slice is written. These are also
+the types as which Spark reads such columns from Parquet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odfchain.errors import SchemaError
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.enums import TimeUnit
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType as SparkType
+    from pyspark.sql.types import StructType
+
+_SIMPLE: dict[type[ds.DataType], str] = {
+    ds.DataTypeBool: "BooleanType",
+    ds.DataTypeInt8: "ByteType",
+    ds.DataTypeInt16: "ShortType",
+    ds.DataTypeInt32: "IntegerType",
+    ds.DataTypeInt64: "LongType",
+    ds.DataTypeUInt8: "ShortType",
+    ds.DataTypeUInt16: "IntegerType",
+    ds.DataTypeUInt32: "LongType",
+    ds.DataTypeFloat16: "FloatType",
+    ds.DataTypeFloat32: "FloatType",
+    ds.DataTypeFloat64: "DoubleType",
+    ds.DataTypeDate: "DateType",
+    ds.DataTypeTimestamp: "TimestampType",
+    ds.DataTypeTime: "LongType",
+    ds.DataTypeDuration: "LongType",
+    ds.DataTypeString: "StringType",
+    ds.DataTypeBinary: "BinaryType",
+    ds.DataTypeNull: "StringType",
+}
+
+
+def carrier_type(data_type: ds.DataType) -> SparkType:
+    """The Spark type that carries a logical type.
+
+    Raises:
+        SchemaError: a type that Spark cannot carry (decimals of more than 38 digits).
+    """
+    from pyspark.sql import types as t
+
+    simple = _SIMPLE.get(type(data_type))
+    if simple is not None:
+        found: SparkType = getattr(t, simple)()
+        return found
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return carrier_type(inner)
+        case ds.DataTypeUInt64():
+            return t.DecimalType(20, 0)
+        case ds.DataTypeDecimal(precision=precision, scale=scale) if precision <= 38 and scale >= 0:
+            return t.DecimalType(precision, scale)
+        case ds.DataTypeList(item_type=item):
+            return t.ArrayType(carrier_type(item))
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            return t.MapType(carrier_type(key), carrier_type(value))
+        case ds.DataTypeStruct(fields=fields):
+            return carrier_struct(fields)
+    raise SchemaError(f"type {data_type.KIND} cannot be processed by Spark")
+
+
+def carrier_struct(fields: tuple[ds.DataField, ...]) -> StructType:
+    """The Spark struct that carries these fields; everything is nullable.
+
+    Raises:
+        SchemaError: a type that Spark cannot carry.
+    """
+    from pyspark.sql import types as t
+
+    return t.StructType([t.StructField(f.name, carrier_type(f.type), True) for f in fields])
+
+
+def from_spark_type(data_type: SparkType) -> ds.DataType:
+    """The logical type of a type that Spark inferred; integers become 64-bit, timestamps ms UTC.
+
+    Raises:
+        SchemaError: a type without a logical counterpart.
+    """
+    from pyspark.sql import types as t
+
+    match data_type:
+        case t.BooleanType():
+            return ds.DataTypeBool()
+        case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
+            return ds.DataTypeInt64()
+        case t.FloatType() | t.DoubleType():
+            return ds.DataTypeFloat64()
+        case t.DecimalType():
+            return ds.DataTypeDecimal(precision=data_type.precision, scale=data_type.scale)
+        case t.DateType():
+            return ds.DataTypeDate()
+        case t.TimestampType() | t.TimestampNTZType():
+            return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+        case t.StringType() | t.NullType():
+            return ds.DataTypeString()
+        case t.BinaryType():
+            return ds.DataTypeBinary()
+        case t.ArrayType():
+            return ds.DataTypeList(item_type=ds.optional(from_spark_type(data_type.elementType)))
+        case t.StructType():
+            return ds.DataTypeStruct(
+                fields=tuple(
+                    ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
+                    for f in data_type.fields
+                )
+            )
+    raise SchemaError(f"Spark type {data_type.simpleString()} has no counterpart in ODF")

