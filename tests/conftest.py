@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import Result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from odfchain.api import Workspace
     from odfchain.spark.session import SparkEngine
 
 # "ci" is what `make test` runs: reproducible. "local" explores; "deep" is for a long look before a release.
@@ -39,3 +41,41 @@ def staging(tmp_path: Path) -> Path:
     folder = tmp_path / "staging"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, engine: SparkEngine) -> Workspace:
+    """A new workspace that uses the session of the run."""
+    from odfchain.api import Workspace
+
+    workspace = Workspace.init(tmp_path / "workspace")
+    workspace._engine = engine
+    return workspace
+
+
+@pytest.fixture
+def run_cli(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """The command line in this process, on the session of the run."""
+    from odfchain.cli.main import main
+    from odfchain.spark import session
+
+    class Shared:
+        """Starts nothing and stops nothing."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.started = True
+            self.session = engine.session
+
+        def close(self) -> None:
+            pass
+
+    def run(*args: object) -> Result:
+        monkeypatch.setattr(session, "SparkEngine", Shared)
+        capsys.readouterr()
+        code = main([str(a) for a in args])
+        out, err = capsys.readouterr()
+        return Result(code, out, err)
+
+    return run

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.ids.did import DatasetId
@@ -142,3 +144,65 @@ def data_slice(start: int, end: int, size: int = 10) -> ev.DataSlice:
         offset_interval=ev.OffsetInterval(start=start, end=end),
         size=size,
     )
+
+
+class Result(NamedTuple):
+    """What a command line printed and returned."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The records of `-o json`."""
+        found: list[dict[str, Any]] = json.loads(self.out)
+        return found
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a dataset that a reader may see, and whatever waits in staging."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for part in ("blocks", "data", "checkpoints", "refs", "staging")
+        for path in sorted((folder / part).rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@contextlib.contextmanager
+def unchanged(folder: Path) -> Iterator[None]:
+    """The dataset is exactly as it was: same head, no new files, nothing staged."""
+    before = tree_of(folder)
+    yield
+    assert tree_of(folder) == before
+    assert [p for p in (folder / "staging").iterdir() if p.name != ".lock"] == []
+
+
+SOURCE = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: {kind}
+        header: true
+        schema: {schema}
+      merge: {merge}
+"""
+
+
+def manifest(
+    merge: str = "{kind: Append}",
+    schema: str = '["city STRING", "population BIGINT"]',
+    *,
+    name: str = "cities",
+    kind: str = "Csv",
+) -> str:
+    """A root dataset with one push source."""
+    text = SOURCE.format(name=name, kind=kind, schema=schema, merge=merge)
+    return text if kind == "Csv" else text.replace("        header: true\n", "")

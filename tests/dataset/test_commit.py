@@ -25,7 +25,7 @@ from odfchain.metadata import events as ev
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.timestamp import Timestamp
 
-T = Timestamp.parse("2020-01-01T00:00:00Z")
+T = Timestamp.parse("2000-01-01T00:00:00Z")
 
 
 def make_seeded(folder: Path, *more: ev.MetadataEvent) -> DatasetFiles:
@@ -87,7 +87,7 @@ def test_a_block_that_breaks_a_rule_publishes_nothing(dataset: DatasetFiles) -> 
     state = DatasetState.read(dataset.chain)
     with dataset.staging() as staging:
         event, staged = transaction(staging, state, b"one")
-        early = Timestamp.parse("2019-01-01T00:00:00Z")
+        early = Timestamp.parse("1999-01-01T00:00:00Z")
         with pytest.raises(AppendError, match="system time"):
             commit(dataset, state, [event], [staged], system_time=early)
     assert names(dataset.folder / "data") == set()

@@ -1,0 +1,347 @@
+"""The public Python API: workspaces and datasets. The command line is built on nothing else.
+
+Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from odfchain.chain.chain import HashedBlock
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.metadata.block import DatasetSnapshot
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.workspace.workspace import WorkspaceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odfchain.audit.verify import Report
+    from odfchain.ingest.ingest import IngestOptions, IngestOutcome
+    from odfchain.spark.session import SparkEngine
+
+
+class Workspace:
+    """A folder of datasets, and the one Spark session that works on them.
+
+    Use it as a context manager (or call `close`): a session that was started is stopped at the end.
+    """
+
+    def __init__(self, files: WorkspaceFiles) -> None:
+        self._files = files
+        self._engine: SparkEngine | None = None
+
+    @classmethod
+    def init(cls, path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
+        """Make a workspace in a folder.
+
+        Raises:
+            WorkspaceError: there is one already (unless `exists_ok`).
+            StoreError: it cannot be written.
+        """
+        return cls(WorkspaceFiles.init(Path(path), exists_ok=exists_ok))
+
+    @classmethod
+    def find(cls, path: str | Path = ".") -> Workspace:
+        """The workspace of a folder or of the nearest folder above it.
+
+        Raises:
+            NotAWorkspaceError: there is none.
+        """
+        return cls(WorkspaceFiles.find(Path(path)))
+
+    @property
+    def path(self) -> Path:
+        """The `.odfchain` folder."""
+        return self._files.root
+
+    # --- datasets ----------------------------------------------------------------------------------
+
+    def datasets(self) -> list[Dataset]:
+        """Every dataset, ordered by alias."""
+        return [Dataset(self, files) for files in self._files.datasets()]
+
+    def dataset(self, ref: str | DatasetId | DatasetAlias) -> Dataset:
+        """The dataset that an alias or `did:odf` id names (names ignore case).
+
+        Raises:
+            InvalidIdError: not a reference.
+            DatasetNotFoundError: there is no such dataset.
+        """
+        return Dataset(self, self._files.dataset(ref))
+
+    def matching(self, pattern: str) -> list[Dataset]:
+        """The datasets that a reference or a `%` pattern names.
+
+        Raises:
+            DatasetNotFoundError: none does.
+        """
+        return [Dataset(self, files) for files in self._files.matching(pattern)]
+
+    def add(self, manifest: str | bytes | Path, *, name: str | None = None) -> list[Dataset]:
+        """Make every dataset that a manifest (YAML or JSON text, or a file) defines.
+
+        All of the manifest is checked before the first dataset is made. `name` replaces the name in a
+        manifest of one dataset.
+
+        Raises:
+            ManifestError: naming file, line and path.
+            NameCollisionError: a name is taken.
+        """
+        from odfchain.dataset.creation import in_creation_order
+        from odfchain.metadata.manifest import read_snapshots
+
+        if isinstance(manifest, Path):
+            snapshots = read_snapshots(_read_file(manifest), source=str(manifest))
+        else:
+            snapshots = read_snapshots(manifest)
+        alias = DatasetAlias.parse(name) if name is not None else None
+        return [self.create(snapshot, alias=alias) for snapshot in in_creation_order(snapshots)]
+
+    def create(
+        self,
+        snapshot: DatasetSnapshot,
+        *,
+        alias: DatasetAlias | None = None,
+        system_time: Timestamp | None = None,
+    ) -> Dataset:
+        """Make a dataset with a new identity; it appears complete or not at all.
+
+        Raises:
+            NameCollisionError: the name is taken.
+            ManifestError, AppendError: the snapshot breaks a rule.
+        """
+        return Dataset(self, self._files.create(snapshot, alias=alias, system_time=system_time))
+
+    def rename(self, ref: str, name: str) -> None:
+        """Give a dataset another alias; its id and history stay.
+
+        Raises:
+            DatasetNotFoundError, NameCollisionError, InvalidIdError.
+        """
+        self._files.rename(self._files.dataset(ref), DatasetAlias.parse(name))
+
+    def delete(self, ref: str) -> None:
+        """Remove a dataset from this workspace; its private key is kept.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+        """
+        self._files.delete(self._files.dataset(ref))
+
+    # --- Spark -------------------------------------------------------------------------------------
+
+    def session(self) -> SparkSession:
+        """The workspace's Spark session, started at the first call with the workspace's settings.
+
+        Raises:
+            JavaNotFoundError, EngineError: Spark does not start.
+            ManifestError: the settings are malformed.
+        """
+        if self._engine is None:
+            from odfchain.spark.session import SparkEngine
+
+            spark = self._files.config.spark
+            self._engine = SparkEngine(
+                self._files.run_folder,
+                master=spark.master,
+                remote=spark.remote,
+                driver_memory=spark.driver_memory,
+                conf=spark.conf,
+            )
+        return self._engine.session
+
+    def close(self) -> None:
+        """Stop the Spark session if one was started."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Dataset:
+    """One dataset of a workspace. Reading its log never starts Spark."""
+
+    def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
+        self._workspace = workspace
+        self._files = files
+
+    @property
+    def id(self) -> DatasetId:
+        """The unique identity, `did:odf:…` (specification "Unique Identifiers")."""
+        return self._files.id
+
+    @property
+    def alias(self) -> DatasetAlias:
+        """The local name."""
+        return self._files.alias
+
+    @property
+    def kind(self) -> DatasetKind:
+        """Root or derivative."""
+        return self._files.kind
+
+    @property
+    def path(self) -> Path:
+        """The dataset's folder (specification "Dataset Layout")."""
+        return self._files.folder
+
+    @property
+    def head(self) -> Multihash | None:
+        """Hash of the newest block."""
+        return self._files.chain.head()
+
+    @property
+    def state(self) -> DatasetState:
+        """What the chain says about the present: schema, sources, offsets, watermark."""
+        return DatasetState.read(self._files.chain)
+
+    @property
+    def schema(self) -> DataSchema | None:
+        """The declared schema, system columns included; None before the first data."""
+        return self.state.schema
+
+    @property
+    def data_size(self) -> int:
+        """Size of all slice files [bytes]."""
+        return sum(self._files.data.size(name) for name in self._files.data.names())
+
+    def log(self, limit: int | None = None) -> Iterator[HashedBlock]:
+        """Blocks from newest to oldest, at most `limit`, each with its hash.
+
+        Raises:
+            ObjectCorruptedError, ObjectNotFoundError, DecodeError, BrokenChainError: naming the file.
+        """
+        for count, found in enumerate(self._files.chain.walk()):
+            if limit is not None and count >= limit:
+                return
+            yield found
+
+    def block_bytes(self, name: Multihash) -> bytes | None:
+        """The file of a block, exactly as it is hashed; None when the dataset does not have it.
+
+        Raises:
+            ObjectCorruptedError: the file does not hash to its name.
+        """
+        return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
+
+    def ingest(
+        self,
+        files: Sequence[str | Path],
+        options: IngestOptions | None = None,
+        *,
+        progress: Progress = SILENT,
+    ) -> IngestOutcome:
+        """Ingest files in the order given: each is one transaction, all are published together or none.
+
+        Raises:
+            UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
+            StorageFullError, EngineError: the dataset is as it was.
+        """
+        from odfchain.ingest.ingest import IngestOptions, ingest_files, with_defaults
+
+        limits = self._workspace._files.config.ingest  # noqa: SLF001 - same module
+        options = with_defaults(
+            options or IngestOptions(),
+            max_retract_ratio=limits.max_retract_ratio,
+            retries=limits.retries,
+        )
+        paths = [Path(file).resolve() for file in files]
+        return ingest_files(self._files, self._session(progress), paths, options, progress)
+
+    def ingest_stream(
+        self, stream: BinaryIO, options: IngestOptions | None = None, *, progress: Progress = SILENT
+    ) -> IngestOutcome:
+        """Ingest what a stream yields as one file; it is written to disk first, to be read more than once.
+
+        Raises:
+            As `ingest`.
+        """
+        from odfchain.ingest.preflight import spool
+
+        with self._files.staging() as folder:
+            path = folder / "stdin"
+            progress.phase("Reading standard input")
+            spool(stream, path)
+            return self.ingest([path], options, progress=progress)
+
+    def _session(self, progress: Progress) -> Callable[[], SparkSession]:
+        def start() -> SparkSession:
+            engine = self._workspace._engine  # noqa: SLF001 - same module
+            if engine is None or not engine.started:
+                progress.phase("Starting Spark")
+            return self._workspace.session()
+
+        return start
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All records in order of offset, with the declared schema; held in memory.
+
+        Raises:
+            SchemaError: a column is not in the schema.
+            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+        """
+        from odfchain.dataset.records import read_all
+
+        return read_all(self._files, self.state, columns)
+
+    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
+        """The newest records, in order of offset; reads only the slices that hold them.
+
+        Raises:
+            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+        """
+        from odfchain.dataset.records import read_tail
+
+        return read_tail(self._files, self.state, count, skip=skip)
+
+    def to_spark(self) -> DataFrame:
+        """All records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
+
+        Raises:
+            JavaNotFoundError, EngineError: Spark does not start.
+            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+        """
+        from odfchain.spark.read import spark_path
+        from odfchain.spark.types import carrier_struct
+
+        state = self.state
+        struct = carrier_struct(state.schema.fields if state.schema else ())
+        session = self._workspace.session()
+        data = self._files.data
+        paths = [spark_path(data.verified_path(ref.slice.physical_hash)) for ref in state.slices()]
+        if not paths:
+            return session.createDataFrame([], struct)
+        return session.read.schema(struct).parquet(*paths)
+
+    def verify(self, *, progress: Progress = SILENT, jobs: int = 2) -> Report:
+        """Check chain, rules, sizes and hashes; faults are in the report, not raised."""
+        from odfchain.audit.verify import verify_dataset
+
+        return verify_dataset(self._files, progress, jobs=jobs)
+
+
+def _read_file(path: Path) -> bytes:
+    from odfchain.errors import ManifestError
+    from odfchain.limits import LIMITS
+
+    try:
+        with path.open("rb") as stream:
+            return stream.read(LIMITS.manifest_bytes + 1)
+    except OSError as error:
+        raise ManifestError(f"cannot be read: {error.strerror}", source=str(path)) from None

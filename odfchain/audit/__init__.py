@@ -1,0 +1,1 @@
+"""Verification: what is recorded against what is there."""

@@ -1,0 +1,92 @@
+"""What several commands share: the workspace, completion of names, confirmation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.main import Globals
+from odfchain.errors import OdfchainError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain.api import Workspace
+    from odfchain.metadata.timestamp import Timestamp
+
+
+def options() -> Globals:
+    """The global options of the running command."""
+    found = click.get_current_context().find_object(Globals)
+    assert found is not None  # noqa: S101 - set by the group
+    return found
+
+
+def open_workspace() -> Workspace:
+    """The workspace that is meant.
+
+    Raises:
+        NotAWorkspaceError: there is none.
+    """
+    from odfchain.api import Workspace
+
+    return Workspace.find(Path(options().workspace or "."))
+
+
+class DatasetParam(click.ParamType[str]):
+    """A dataset reference; completes the names of the workspace's datasets."""
+
+    name = "dataset"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from odfchain.api import Workspace
+
+        del param
+        try:
+            folder = ctx.find_root().params.get("workspace") or "."
+            aliases = [str(d.alias) for d in Workspace.find(folder).datasets()]
+        except OdfchainError:
+            return []
+        return [CompletionItem(a) for a in aliases if a.lower().startswith(incomplete.lower())]
+
+
+DATASET = DatasetParam()
+
+
+class TimestampParam(click.ParamType[Any]):
+    """A time in RFC 3339, a date (midnight UTC), or `now`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timestamp:
+        from odfchain.metadata.timestamp import Timestamp
+
+        if isinstance(value, Timestamp):
+            return value
+        text = str(value)
+        if text == "now":
+            return Timestamp.now()
+        try:
+            return Timestamp.parse(f"{text}T00:00:00Z" if len(text) == 10 else text)
+        except OdfchainError as error:
+            self.fail(f"{error} ({error.hint})" if error.hint else str(error), param, ctx)
+
+
+TIMESTAMP = TimestampParam()
+
+
+def confirm(question: str) -> None:
+    """Ask before something that cannot be undone.
+
+    Raises:
+        UsageError: the answer is no, or nobody can be asked.
+    """
+    if options().yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} nobody is there to answer", hint="use -y to say yes")
+    if not click.confirm(question, err=True):
+        raise UsageError("not confirmed; nothing was changed")

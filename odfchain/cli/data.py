@@ -1,0 +1,242 @@
+"""Commands that move and check data: ingest, tail, verify, digest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.common import DATASET, TIMESTAMP, open_workspace, options
+from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.progress import TerminalProgress
+from odfchain.errors import OdfchainError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain.audit.verify import Report
+    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain.metadata.timestamp import Timestamp
+
+INTEGRITY_FAULT = 6
+
+
+@click.command("ingest")
+@click.argument("dataset", type=DATASET)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read one input from standard input.")
+@click.option("--source-name", metavar="NAME", help="Push source to use when there are several.")
+@click.option(
+    "--input-format",
+    type=click.Choice(["csv", "ndjson", "parquet"]),
+    help="Format of the files, when it is not the source's.",
+)
+@click.option("--event-time", type=TIMESTAMP, help="Event time of rows that carry none.")
+@click.option(
+    "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
+)
+@click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything).")
+@click.option("--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records.")
+@format_option()
+def ingest_command(
+    dataset: str,
+    files: tuple[Path, ...],
+    from_stdin: bool,
+    source_name: str | None,
+    input_format: str | None,
+    event_time: Timestamp | None,
+    system_time: Timestamp | None,
+    allow_empty: bool,
+    allow_retract: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Ingest files into a root dataset, in the order given.
+
+    Each file becomes one transaction; all of them are published together, or none when one is refused.
+    """
+    if bool(files) == from_stdin:
+        raise UsageError("name the files to ingest, or use --stdin")
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        target = workspace.dataset(dataset)
+        from odfchain.ingest.ingest import IngestOptions
+
+        chosen = IngestOptions(
+            source_name=source_name,
+            input_format=input_format,
+            event_time=event_time,
+            system_time=system_time,
+            allow_empty=allow_empty,
+            allow_retract=allow_retract,
+        )
+        if from_stdin:
+            outcome = target.ingest_stream(sys.stdin.buffer, chosen, progress=progress)
+        else:
+            outcome = target.ingest(files, chosen, progress=progress)
+        progress.stop()
+        _print_outcome(outcome, output)
+
+
+def _print_outcome(outcome: IngestOutcome, output: str) -> None:
+    columns = ["file", "rows", "+A", "-R", "-C", "+C", "offsets"]
+    rows = [
+        {
+            "file": Path(item.file).name if output == "table" else item.file,
+            "rows": item.input_rows,
+            **{op: item.operations.get(op, 0) for op in ("+A", "-R", "-C", "+C")},
+            "offsets": f"{item.offsets[0]}-{item.offsets[1]}" if item.offsets else None,
+        }
+        for item in outcome.inputs
+    ]
+    print_records(rows, columns, output, right=columns[1:])
+    if options().quiet:
+        return
+    if outcome.up_to_date:
+        click.secho("up to date: nothing new to commit", fg="yellow", err=True)
+    else:
+        plural = "s" if outcome.blocks > 1 else ""
+        click.secho(f"committed {outcome.blocks} block{plural}, head is {outcome.head}", fg="green", err=True)
+
+
+@click.command("tail")
+@click.argument("dataset", type=DATASET)
+@click.option("-n", "--num-records", default=10, show_default=True, type=click.IntRange(min=0))
+@click.option("-s", "--skip-records", default=0, show_default=True, type=click.IntRange(min=0))
+@format_option()
+def tail_command(dataset: str, num_records: int, skip_records: int, output: str) -> None:
+    """Show the newest records of a dataset. Operations are shown as +A, -R, -C and +C in tables."""
+    found = open_workspace().dataset(dataset)
+    table = found.tail(num_records, skip=skip_records)
+    rows = table.to_pylist()
+    names = list(table.schema.names)
+    op = found.state.vocabulary.operation_type_column
+    if output == "table" and op in names:
+        from odfchain.metadata.enums import OperationType
+
+        for row in rows:
+            try:
+                row[op] = OperationType.from_code(row[op]).value
+            except ValueError:
+                continue
+    numeric = [
+        n
+        for n in names
+        if str(table.schema.field(n).type).startswith(("int", "uint", "float", "double", "dec"))
+    ]
+    print_records(rows, names, output, right=numeric)
+
+
+@click.command("verify")
+@click.argument("datasets", nargs=-1, required=True, type=DATASET)
+@click.option(
+    "--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Slices hashed side by side."
+)
+@format_option("table", "json", "ndjson")
+def verify_command(datasets: tuple[str, ...], jobs: int, output: str) -> int:
+    """Verify datasets: chain links, append rules, sizes, and both hashes of every slice.
+
+    All faults are listed with the file they are in. Exit code 0: clean; 6: faults.
+    """
+    workspace = open_workspace()
+    with TerminalProgress(quiet=options().quiet) as progress:
+        seen = {d.path: d for text in datasets for d in workspace.matching(text)}
+        reports = [dataset.verify(progress=progress, jobs=jobs) for dataset in seen.values()]
+    if output == "table":
+        for report in reports:
+            _print_report(report)
+    else:
+        from odfchain.metadata.yaml_writer import dump_json
+
+        trees = [_report_tree(report) for report in reports]
+        if output == "json":
+            click.echo(dump_json(trees))
+        else:
+            for tree in trees:
+                click.echo(dump_json(tree, indent=None))
+    return 0 if all(report.ok for report in reports) else INTEGRITY_FAULT
+
+
+def _report_tree(report: Report) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from odfchain.audit.verify import CHECKS
+
+    return {
+        "dataset": report.alias,
+        "id": report.dataset_id,
+        "head": report.head,
+        "ok": report.ok,
+        "blocks": report.blocks,
+        "slices": report.slices,
+        "records": report.records,
+        "dataBytes": report.data_bytes,
+        "checks": [{"number": n, "name": name} for n, name in CHECKS.items()],
+        "faults": [
+            {
+                "check": f["check"],
+                "file": f["file"],
+                "message": f["message"],
+                "sequenceNumber": f["sequence_number"],
+            }
+            for f in map(asdict, report.faults)
+        ],
+        "notes": report.notes,
+    }
+
+
+def _print_report(report: Report) -> None:
+    from odfchain.audit.verify import CHECKS
+
+    click.secho("ok    " if report.ok else "FAULT ", fg="green" if report.ok else "red", bold=True, nl=False)
+    click.echo(
+        f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
+        f"{human_size(report.data_bytes)}"
+    )
+    for fault in report.faults:
+        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
+        click.echo(f"  check {fault.check} ({CHECKS[fault.check]}){block}")
+        click.echo(f"    {fault.file}")
+        click.echo(f"    {fault.message}")
+    for note in report.notes:
+        click.echo(f"  note: {note}")
+
+
+@click.command("digest")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.parquet…")
+@format_option()
+def digest_command(files: tuple[Path, ...], output: str) -> int:
+    """Print the physical and the logical hash of Parquet files; no workspace is needed."""
+    from odfchain.cli.main import report_error
+    from odfchain.digest.parquet import hash_parquet
+    from odfchain.digest.physical import hash_file
+
+    rows, code = [], 0
+    for file in files:
+        try:
+            physical, size = hash_file(file)
+        except OSError as error:
+            raise UsageError(f"{file}: {error.strerror}") from None
+        row: dict[str, Any] = {
+            "file": str(file),
+            "physicalHash": str(physical),
+            "logicalHash": None,
+            "size": size,
+        }
+        try:
+            logical, row["records"] = hash_parquet(file)
+            row["logicalHash"] = str(logical)
+        except OdfchainError as error:
+            report_error(error)
+            code = error.exit_code
+        rows.append(row)
+    if output == "table":
+        for row in rows:
+            if len(rows) > 1:
+                click.echo(row["file"])
+            click.echo(f"physical  {row['physicalHash']}")
+            click.echo(f"logical   {row['logicalHash'] or '-'}")
+    else:
+        print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
+    return code

@@ -1,0 +1,140 @@
+"""Printing records: a table for people, json, ndjson or csv for programs. Data goes to standard output."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+RECORD_FORMATS = ("table", "json", "ndjson", "csv")
+
+
+def format_option(*formats: str, default: str = "table") -> Callable[[_F], _F]:
+    """The option `-o/--output-format`."""
+    return click.option(
+        "-o",
+        "--output-format",
+        "output",
+        type=click.Choice(formats or RECORD_FORMATS),
+        default=default,
+        show_default=True,
+        help="How to print the result.",
+    )
+
+
+def print_records(
+    rows: Iterable[dict[str, Any]],
+    columns: Sequence[str],
+    output: str,
+    *,
+    titles: dict[str, str] | None = None,
+    right: Sequence[str] = (),
+) -> None:
+    """Print records; `titles` and `right` (columns aligned right) concern the table only."""
+    match output:
+        case "json":
+            click.echo(json.dumps(list(rows), default=plain, ensure_ascii=False, indent=2))
+        case "ndjson":
+            for row in rows:
+                click.echo(json.dumps(row, default=plain, ensure_ascii=False))
+        case "csv":
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([_cell(row.get(c)) for c in columns] for row in rows)
+        case _:
+            names = [(titles or {}).get(c, c) for c in columns]
+            _table(
+                names,
+                [[_cell(row.get(c)) for c in columns] for row in rows],
+                {columns.index(c) for c in right},
+            )
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    match value:
+        case dt.datetime():
+            utc = value.astimezone(dt.UTC) if value.tzinfo else value
+            text = utc.isoformat(timespec="milliseconds" if utc.microsecond else "seconds")
+            return text.replace("+00:00", "Z")
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case dt.timedelta():
+            return value.total_seconds()
+    return str(value)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case list() | dict():
+            return json.dumps(value, default=plain, ensure_ascii=False)
+    return str(plain(value))
+
+
+def _table(names: list[str], rows: list[list[str]], right: set[int]) -> None:
+    if not sys.stdout.isatty():
+        widths = [max(len(r[i]) for r in [names, *rows]) for i in range(len(names))]
+        for row in [names, *rows]:
+            cells = [
+                c.rjust(w) if i in right else c.ljust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            ]
+            click.echo("  ".join(cells).rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for index, name in enumerate(names):
+        table.add_column(Text(name), justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*[Text(cell) for cell in row])
+    Console().print(table)
+
+
+def human_size(size: float) -> str:
+    """Bytes for people: `1.2 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_age(epoch_ns: int, now_ns: int) -> str:
+    """A time for people: `3 hours ago`."""
+    seconds = (now_ns - epoch_ns) // 1_000_000_000
+    if seconds < 0:
+        return "in the future"
+    for size, unit in (
+        (31_536_000, "year"),
+        (2_592_000, "month"),
+        (86_400, "day"),
+        (3_600, "hour"),
+        (60, "minute"),
+    ):
+        if seconds >= size:
+            count = seconds // size
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -1,0 +1,1 @@
+"""Getting data into root datasets: check, read, merge, write, commit."""

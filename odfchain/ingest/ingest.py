@@ -1,0 +1,251 @@
+"""Push ingestion: files into a root dataset, all of them or none.
+
+    plan      which source, which merge strategy, from the chain
+    for each file: check → read → merge → write a slice (staged)
+    commit    slices, blocks, one move of the head
+
+When another writer moved the head in between, the staged work is thrown away and the run repeated on the new
+head: what was new before may not be new any more. Source: specification "Data Ingestion", "Push Source".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.dataset.commit import StagedSlice, commit
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.ingest.formats import declared_schema, open_input, read_step_for
+from odfchain.ingest.inference import fix_up
+from odfchain.ingest.merge import takes_operations
+from odfchain.ingest.writer import WriteOptions, WriterState, Written, write_input
+from odfchain.metadata.enums import DatasetKind, OperationType
+from odfchain.metadata.events import AddPushSource, MetadataEvent
+from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """What a user may say about a run."""
+
+    source_name: str | None = None
+    input_format: str | None = None
+    event_time: Timestamp | None = None
+    """Event time of rows that carry none; default is the system time."""
+    system_time: Timestamp | None = None
+    allow_empty: bool = False
+    allow_retract: bool = False
+    max_retract_ratio: float | None = None
+    """Largest share of the recorded keys that a snapshot may retract; default is the workspace's setting."""
+    retries: int | None = None
+    """Runs repeated when another writer was faster; default is the workspace's setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputOutcome:
+    """What one file brought."""
+
+    file: str
+    input_rows: int
+    operations: dict[str, int]
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+    offsets: tuple[int, int] | None
+    """First and last offset of the slice."""
+
+    @property
+    def rows(self) -> int:
+        """Rows written."""
+        return sum(self.operations.values())
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOutcome:
+    """What a run committed; `head` is the old one when there was nothing new."""
+
+    inputs: tuple[InputOutcome, ...]
+    old_head: Multihash
+    head: Multihash
+    blocks: int
+    watermark: Timestamp | None
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether nothing was committed."""
+        return self.blocks == 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    read: ReadStep | None
+    merge: MergeStrategy
+
+
+def ingest_files(
+    dataset: DatasetFiles,
+    session: Callable[[], SparkSession],
+    files: Sequence[Path],
+    options: IngestOptions,
+    progress: Progress = SILENT,
+) -> IngestOutcome:
+    """Ingest files in the order given, each as one transaction, published together by one head move.
+
+    Raises:
+        UsageError: the source or the format is not clear.
+        BadInputError, IncompatibleSchemaError, GuardError: naming the file; the dataset is as it was.
+        RefConflictError: other writers were faster in every attempt.
+        StorageFullError, EngineError: the dataset is as it was.
+    """
+    attempts = max(0, options.retries or 0) + 1
+    for attempt in range(1, attempts + 1):
+        try:
+            return _attempt(dataset, session, files, options, progress)
+        except RefConflictError:
+            if attempt == attempts:
+                raise
+            progress.note("another writer was faster; repeating the run on the new head")
+    raise AssertionError("unreachable")
+
+
+def plan_push(dataset: DatasetFiles, state: DatasetState, source_name: str | None) -> _Plan:
+    """The read step and merge strategy of a push, by the sources in force.
+
+    Raises:
+        UsageError: there is no such source, or several to choose from.
+        IngestError: the dataset cannot be pushed to.
+    """
+    if state.seed.dataset_kind is not DatasetKind.ROOT:
+        raise UsageError(f"{dataset.alias} is a derivative dataset: its data comes from its inputs")
+    sources = state.push_sources
+    if source_name is not None:
+        if source_name not in sources:
+            known = f"it has {', '.join(sources)}" if sources else "it has none"
+            raise UsageError(f"{dataset.alias} has no push source called {source_name!r} ({known})")
+        return _plan_source(dataset, sources[source_name])
+    if len(sources) == 1:
+        return _plan_source(dataset, next(iter(sources.values())))
+    if sources:
+        raise UsageError(
+            f"{dataset.alias} has several push sources: {', '.join(sources)}",
+            hint="choose one with --source-name",
+        )
+    if state.polling_source is not None:
+        raise IngestError(
+            f"{dataset.alias} has a polling source: its data is pulled, not pushed",
+            hint="define a push source in a dataset of its own",
+        )
+    return _Plan(None, MergeStrategyAppend())
+
+
+def _plan_source(dataset: DatasetFiles, source: AddPushSource) -> _Plan:
+    if source.preprocess is not None:
+        raise IngestError(
+            f"{dataset.alias}: push source {source.source_name!r} has a preprocess step, "
+            "which this version cannot run",
+        )
+    return _Plan(source.read, source.merge)
+
+
+def _attempt(
+    dataset: DatasetFiles,
+    session: Callable[[], SparkSession],
+    files: Sequence[Path],
+    options: IngestOptions,
+    progress: Progress,
+) -> IngestOutcome:
+    state = DatasetState.read(dataset.chain)
+    plan = plan_push(dataset, state, options.source_name)
+    # System time never goes back, even when the clock did.
+    now = (options.system_time or Timestamp.now()).truncated_to_ms()
+    system_time = max(now, state.head_block.system_time)
+    with dataset.staging() as staging:
+        events: list[MetadataEvent] = []
+        slices: list[StagedSlice] = []
+        outcomes: list[InputOutcome] = []
+        writer = WriterState.of(dataset, state, plan.merge)
+        for path in files:
+            written = _write_file(session, writer, path, plan, system_time, staging, options, progress)
+            if written is None:
+                outcomes.append(InputOutcome(str(path), 0, {}, None))
+                continue
+            events += written.events
+            slices += [written.slice] if written.slice else []
+            outcomes.append(_outcome(path, written))
+            writer = written.state
+        if not events:
+            return IngestOutcome(tuple(outcomes), state.head, state.head, 0, state.watermark)
+        progress.phase("Committing")
+        hashes = commit(dataset, state, events, slices, system_time=system_time)
+    return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
+
+
+def _write_file(
+    session: Callable[[], SparkSession],
+    writer: WriterState,
+    path: Path,
+    plan: _Plan,
+    system_time: Timestamp,
+    staging: Path,
+    options: IngestOptions,
+    progress: Progress,
+) -> Written | None:
+    read = read_step_for(path, options.input_format, plan.read)
+    progress.phase(f"Checking {path.name}", path.stat().st_size if path.is_file() else None)
+    opened = open_input(session, path, read, scratch=staging, progress=progress.advance)
+    for note in opened.notes:
+        progress.note(f"{path}: {note}")
+    source = opened.frame
+    if source is not None and declared_schema(read) is None:
+        source = fix_up(source, writer.vocabulary, operations=takes_operations(plan.merge))
+    progress.phase(f"Merging {path.name}")
+    try:
+        return write_input(
+            session,
+            writer,
+            source,
+            WriteOptions(
+                system_time=system_time,
+                event_time=(options.event_time or system_time).truncated_to_ms(),
+                staging=staging,
+                allow_empty=options.allow_empty,
+                max_retract_ratio=_allowed_ratio(options),
+            ),
+            malformed=opened.malformed,
+        )
+    except NothingToCommitError:
+        return None
+
+
+def _allowed_ratio(options: IngestOptions) -> float:
+    return 1.0 if options.allow_retract or options.max_retract_ratio is None else options.max_retract_ratio
+
+
+def _outcome(path: Path, written: Written) -> InputOutcome:
+    facts = written.facts
+    if facts is None:
+        return InputOutcome(str(path), written.input_rows, {}, None)
+    last = written.state.prev_offset
+    assert last is not None  # noqa: S101 - a slice was written
+    operations = {OperationType.from_code(int(code)).value: n for code, n in facts.ops.items()}
+    return InputOutcome(str(path), written.input_rows, operations, (last - facts.rows + 1, last))
+
+
+def with_defaults(options: IngestOptions, *, max_retract_ratio: float, retries: int) -> IngestOptions:
+    """The options with the workspace's settings where nothing else was said."""
+    return dataclasses.replace(
+        options,
+        max_retract_ratio=max_retract_ratio
+        if options.max_retract_ratio is None
+        else options.max_retract_ratio,
+        retries=retries if options.retries is None else options.retries,
+    )

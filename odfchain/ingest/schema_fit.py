@@ -1,0 +1,143 @@
+"""Does an input fit a dataset, and what schema does a new dataset get: pure rules over schemas.
+
+Source: specification "Common Data Schema"; facts in `fixtures/conformance/writer_cases.json`. System columns
+of datasets made here have the specification's types; the schema that a dataset declares decides how it is
+appended to (RFC-001).
+"""
+
+from __future__ import annotations
+
+from odfchain.chain.schema_rules import canonical
+from odfchain.errors import BadInputError, IncompatibleSchemaError
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.ddl import type_name
+from odfchain.metadata.enums import TimeUnit
+from odfchain.metadata.events import DatasetVocabulary
+
+MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+
+
+def normalized(schema: ds.DataSchema) -> ds.DataSchema:
+    """The input's schema as it is stored: top-level timestamps in milliseconds UTC."""
+    return ds.DataSchema(fields=tuple(_normalized(f) for f in schema.fields))
+
+
+def _normalized(f: ds.DataField) -> ds.DataField:
+    if not isinstance(f.value_type, ds.DataTypeTimestamp):
+        return f
+    return ds.DataField(name=f.name, type=ds.optional(MS_UTC) if f.optional else MS_UTC, extra=f.extra)
+
+
+def check_reserved(
+    schema: ds.DataSchema, vocabulary: DatasetVocabulary, file: str, *, operations: bool
+) -> None:
+    """No input column has the name of a system column; event time has a type of time.
+
+    Raises:
+        BadInputError: a column does.
+    """
+    reserved = [vocabulary.offset_column, vocabulary.system_time_column]
+    if not operations:
+        reserved.append(vocabulary.operation_type_column)
+    for name in reserved:
+        if schema.field(name) is not None:
+            raise BadInputError(
+                f"column `{name}` conflicts with the system column name",
+                file=file,
+                hint="rename the column, or the system column with a SetVocab event",
+            )
+    event_time = schema.field(vocabulary.event_time_column)
+    if event_time is not None and not isinstance(
+        event_time.value_type, ds.DataTypeDate | ds.DataTypeTimestamp
+    ):
+        raise BadInputError(
+            f"event time column `{event_time.name}` is {type_name(event_time.type)}, "
+            "it must be DATE or TIMESTAMP",
+            file=file,
+        )
+
+
+def with_event_time(
+    schema: ds.DataSchema, dataset: ds.DataSchema | None, vocabulary: DatasetVocabulary
+) -> ds.DataSchema:
+    """The schema with an event time column, of the dataset's type, when it has none."""
+    name = vocabulary.event_time_column
+    if schema.field(name) is not None:
+        return schema
+    recorded = dataset.field(name) if dataset is not None else None
+    data_type = recorded.value_type if recorded is not None else MS_UTC
+    added = ds.DataField(
+        name=name, type=ds.optional(data_type), extra=recorded.extra if recorded is not None else None
+    )
+    return ds.DataSchema(fields=(*schema.fields, added))
+
+
+def dataset_schema(data: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
+    """The schema of a dataset that starts with this input: system columns first, all of them required."""
+    offset, op, system_time, event_time = vocabulary.columns
+    given = data.field(event_time)
+    event_type = given.value_type if given is not None else MS_UTC
+    system = (
+        ds.DataField(name=offset, type=ds.DataTypeUInt64()),
+        ds.DataField(name=op, type=ds.DataTypeUInt8()),
+        ds.DataField(name=system_time, type=MS_UTC),
+        ds.DataField(name=event_time, type=event_type, extra=given.extra if given is not None else None),
+    )
+    return ds.DataSchema(fields=system + tuple(f for f in data.fields if f.name not in vocabulary.columns))
+
+
+def check_compatible(
+    dataset: ds.DataSchema, data: ds.DataSchema, vocabulary: DatasetVocabulary, file: str
+) -> None:
+    """The input has the dataset's columns: same names, order and types; nullability is coerced later.
+
+    Raises:
+        IncompatibleSchemaError: both schemas are shown.
+    """
+    event_time = vocabulary.event_time_column
+    expected = [f for f in dataset.fields if f.name not in vocabulary.columns]
+    actual = [f for f in data.fields if f.name not in vocabulary.columns]
+    problems = []
+    recorded_time, given_time = dataset.field(event_time), data.field(event_time)
+    if recorded_time is not None and given_time is not None:
+        problems += _difference(recorded_time, given_time)
+    names, given = [f.name for f in expected], [f.name for f in actual]
+    if names != given:
+        if missing := [n for n in names if n not in given]:
+            problems.append(f"missing {', '.join(missing)}")
+        if extra := [n for n in given if n not in names]:
+            problems.append(f"unexpected {', '.join(extra)}")
+        if sorted(names) == sorted(given):
+            problems.append("columns are in another order")
+    else:
+        for a, b in zip(expected, actual, strict=True):
+            problems += _difference(a, b)
+    if problems:
+        raise IncompatibleSchemaError(
+            f"{file}: the input does not fit the dataset's schema: {'; '.join(problems)} "
+            f"(dataset: {_shown(expected)} — input: {_shown(actual)})"
+        )
+
+
+def _difference(expected: ds.DataField, actual: ds.DataField) -> list[str]:
+    a, b = canonical(expected.value_type), canonical(actual.value_type)
+    if _without_nullability(a) == _without_nullability(b):
+        return []
+    return [f"column {expected.name} is {type_name(expected.type)}, the input has {type_name(actual.type)}"]
+
+
+def _without_nullability(data_type: ds.DataType) -> ds.DataType:
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return _without_nullability(inner)
+        case ds.DataTypeList(item_type=item, fixed_length=length):
+            return ds.DataTypeList(item_type=_without_nullability(item), fixed_length=length)
+        case ds.DataTypeStruct(fields=fields):
+            return ds.DataTypeStruct(
+                fields=tuple(ds.DataField(name=f.name, type=_without_nullability(f.type)) for f in fields)
+            )
+    return data_type
+
+
+def _shown(fields: list[ds.DataField]) -> str:
+    return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)

@@ -1,0 +1,359 @@
+"""One input into one transaction: merge, write the slice, and say which events record it.
+
+The state of the dataset goes in as a value and comes out as the next one, so that several inputs can follow
+each other before anything is committed. Source: specification "AddData", "SetDataSchema", "Watermark";
+facts in `fixtures/conformance/writer_cases.json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.dataset.commit import StagedSlice
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.logical import check_hashable
+from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.ingest.merge import (
+    Merged,
+    MergeInput,
+    first_bad_key,
+    history_columns,
+    merge,
+    primary_key,
+    takes_operations,
+)
+from odfchain.ingest.schema_fit import (
+    check_compatible,
+    check_reserved,
+    dataset_schema,
+    normalized,
+    with_event_time,
+)
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.arrow import to_arrow
+from odfchain.metadata.events import (
+    AddData,
+    DatasetVocabulary,
+    DataSlice,
+    MetadataEvent,
+    OffsetInterval,
+    SetDataSchema,
+    SourceState,
+)
+from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, MergeStrategySnapshot
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.spark.columns import col
+from odfchain.spark.failure import explain
+from odfchain.spark.read import InputFrame, empty_input, first_bad_row, spark_path
+from odfchain.spark.slice_writer import SliceFacts, SliceSpec
+from odfchain.spark.types import carrier_struct, carrier_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """What a write needs to know of the dataset, pending transactions included."""
+
+    vocabulary: DatasetVocabulary
+    merge: MergeStrategy
+    schema: ds.DataSchema | None
+    prev_offset: int | None
+    prev_checkpoint: Multihash | None
+    watermark: Timestamp | None
+    source_state: SourceState | None
+    history: Callable[[], Sequence[Path]]
+    """Paths of all slices so far, verified when asked for."""
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
+        """The state of a dataset at a head."""
+        return cls(
+            vocabulary=state.vocabulary,
+            merge=strategy,
+            schema=state.schema,
+            prev_offset=state.last_offset,
+            prev_checkpoint=state.prev_checkpoint,
+            watermark=state.watermark,
+            source_state=state.source_state,
+            history=lambda: [dataset.data.verified_path(ref.slice.physical_hash) for ref in state.slices()],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How one input is written."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+    """Event time of rows that carry none."""
+    staging: Path
+    new_source_state: SourceState | None = None
+    new_watermark: Timestamp | None = None
+    """Overrides the computed watermark."""
+    allow_empty: bool = False
+    max_retract_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A transaction that is ready to be committed, and the state after it."""
+
+    events: tuple[MetadataEvent, ...]
+    slice: StagedSlice | None
+    state: WriterState
+    facts: SliceFacts | None
+    input_rows: int
+
+
+def write_input(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: InputFrame | None,
+    options: WriteOptions,
+    *,
+    malformed: Callable[[], OdfchainError | None] | None = None,
+) -> Written:
+    """Merge an input into a dataset's history and write what is new as a slice in `options.staging`.
+
+    `source` is None for an empty input of unknown columns: only watermark and source state can change then,
+    unless it is a snapshot, which says that nothing is left.
+
+    Raises:
+        NothingToCommitError: no new rows, and watermark and source state as they were.
+        BadInputError: naming file and row.
+        IncompatibleSchemaError: the columns do not fit the dataset's.
+        SchemaError: a column has a type for which there is no logical hash.
+        GuardError: an empty snapshot, or one that retracts too much.
+        StorageFullError, EngineError: from Spark.
+    """
+    if source is None and isinstance(state.merge, MergeStrategySnapshot) and state.schema is not None:
+        fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
+        source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
+    if source is None:
+        return _record(state, None, None, options, input_rows=0)
+    data, target = _settle_schema(state, source)
+    facts, input_rows, recorded = _run(session, state, source, data, target, options, malformed)
+    _guard(state, facts, input_rows, recorded, options)
+    return _record(state, target, facts, options, input_rows=input_rows)
+
+
+def _settle_schema(state: WriterState, source: InputFrame) -> tuple[ds.DataSchema, ds.DataSchema]:
+    """(schema of the input's data columns, schema of the dataset)."""
+    operations = takes_operations(state.merge)
+    data = normalized(source.schema)
+    check_reserved(data, state.vocabulary, source.file, operations=operations)
+    data = with_event_time(data, state.schema, state.vocabulary)
+    if state.schema is None:
+        target = dataset_schema(data, state.vocabulary)
+        check_hashable(to_arrow(target))
+        return data, target
+    check_compatible(state.schema, data, state.vocabulary, source.file)
+    return data, state.schema
+
+
+def _run(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: InputFrame,
+    data: ds.DataSchema,
+    target: ds.DataSchema,
+    options: WriteOptions,
+    malformed: Callable[[], OdfchainError | None] | None,
+) -> tuple[SliceFacts | None, int, int | None]:
+    """(facts of the slice, rows of the input, keys in the recorded state)."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    from odfchain.spark.stage import write_frame
+
+    vocabulary = state.vocabulary
+    seen = Observation()
+    frame = source.frame
+    if vocabulary.event_time_column not in source.schema.names:
+        event_field = data.field(vocabulary.event_time_column)
+        assert event_field is not None  # noqa: S101 - with_event_time
+        frame = frame.withColumn(
+            vocabulary.event_time_column, F.lit(None).cast(carrier_type(event_field.type))
+        )
+    new = MergeInput(frame.observe(seen, F.count(F.lit(1)).alias("rows")), data, vocabulary, source.file)
+    merged = merge(new, _history(session, state, data), state.merge)
+    try:
+        facts = write_frame(
+            _finished(merged, data, target, options, vocabulary),
+            merged.order,
+            SliceSpec(
+                schema=to_arrow(target).serialize().to_pybytes(),
+                vocabulary=vocabulary,
+                start_offset=0 if state.prev_offset is None else state.prev_offset + 1,
+                system_time_ms=options.system_time.epoch_ms,
+                folder=str(options.staging),
+            ),
+            file=source.file,
+        )
+    except OdfchainError as error:
+        raise _diagnose(error, source, new, target, state.merge, malformed) from error
+    rows = 0 if source.known_empty else _observed(seen, "rows")
+    return facts, rows, _observed(merged.recorded, "recorded") if merged.recorded else None
+
+
+def _observed(observation: Observation, name: str) -> int:
+    return int(observation.get.get(name) or 0)
+
+
+def _history(
+    session: Callable[[], SparkSession], state: WriterState, data: ds.DataSchema
+) -> DataFrame | None:
+    """All recorded rows, with the columns that the strategy looks at; None when there are none."""
+    columns = history_columns(state.merge, data)
+    if columns is None or state.prev_offset is None or state.schema is None:
+        return None
+    paths = [spark_path(path) for path in state.history()]
+    if not paths:
+        return None
+    vocabulary = state.vocabulary
+    wanted = {*columns, vocabulary.offset_column, vocabulary.operation_type_column}
+    fields = tuple(f for f in state.schema.fields if f.name in wanted)
+    return session().read.schema(carrier_struct(fields)).parquet(*paths)
+
+
+def _finished(
+    merged: Merged,
+    data: ds.DataSchema,
+    target: ds.DataSchema,
+    options: WriteOptions,
+    vocabulary: DatasetVocabulary,
+) -> DataFrame:
+    """The merged rows with missing event times filled in; `ROW_ID` stays for the order."""
+    from pyspark.sql import functions as F
+
+    name = vocabulary.event_time_column
+    field = data.field(name)
+    assert field is not None  # noqa: S101 - with_event_time
+    fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(carrier_type(field.type))
+    del target
+    return merged.frame.withColumn(name, F.coalesce(col(name), fallback))
+
+
+def _diagnose(
+    error: OdfchainError,
+    source: InputFrame,
+    new: MergeInput,
+    target: ds.DataSchema,
+    strategy: MergeStrategy,
+    malformed: Callable[[], OdfchainError | None] | None,
+) -> OdfchainError:
+    """The fault that made a job fail, with its row where the input is to blame."""
+    required = frozenset(f.name for f in target.fields if not f.optional) - {new.vocabulary.event_time_column}
+    try:
+        found = malformed() if malformed is not None else None
+        found = found or first_bad_row(source, required)
+        if found is None and (key := primary_key(strategy)):
+            found = first_bad_key(new, key)
+    except Exception as second:  # noqa: BLE001 - the first error is what counts
+        return explain(second, file=source.file) if error.exit_code == 1 else error
+    return found or error
+
+
+def _guard(
+    state: WriterState,
+    facts: SliceFacts | None,
+    input_rows: int,
+    recorded: int | None,
+    options: WriteOptions,
+) -> None:
+    """Refuse a snapshot that looks like an accident."""
+    if not isinstance(state.merge, MergeStrategySnapshot):
+        return
+    if input_rows == 0:
+        if options.allow_empty:
+            return
+        raise GuardError(
+            f"the snapshot is empty: it would retract {'all' if recorded is None else f'all {recorded:,}'} "
+            "recorded rows",
+            flag="--allow-empty",
+        )
+    retracted = facts.ops.get("1", 0) if facts else 0
+    if recorded and retracted > options.max_retract_ratio * recorded:
+        raise GuardError(
+            f"the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
+            f"({retracted / recorded:.0%}, at most {options.max_retract_ratio:.0%} is allowed)",
+            flag="--allow-retract",
+        )
+
+
+def _record(
+    state: WriterState,
+    target: ds.DataSchema | None,
+    facts: SliceFacts | None,
+    options: WriteOptions,
+    *,
+    input_rows: int,
+) -> Written:
+    """The events that record a write, by the writer rules."""
+    watermark = _next_watermark(state, facts, options)
+    source_state = options.new_source_state or state.source_state
+    new_data = staged = None
+    if facts is not None:
+        start = 0 if state.prev_offset is None else state.prev_offset + 1
+        physical = Multihash.parse(facts.physical_hash)
+        new_data = DataSlice(
+            logical_hash=Multihash.parse(facts.logical_hash),
+            physical_hash=physical,
+            offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
+            size=facts.size,
+        )
+        staged = StagedSlice(Path(facts.path), physical)
+    events: list[MetadataEvent] = []
+    if state.schema is None and target is not None:
+        events.append(SetDataSchema(raw_arrow_schema=encode_raw_arrow(target)))
+    if new_data is not None or watermark != state.watermark or source_state != state.source_state:
+        events.append(
+            AddData(
+                prev_checkpoint=state.prev_checkpoint,
+                prev_offset=state.prev_offset,
+                new_data=new_data,
+                new_watermark=watermark,
+                new_source_state=source_state,
+            )
+        )
+    if not events:
+        raise NothingToCommitError("nothing to commit")
+    after = dataclasses.replace(
+        state,
+        schema=state.schema or target,
+        prev_offset=new_data.offset_interval.end if new_data else state.prev_offset,
+        prev_checkpoint=None if isinstance(events[-1], AddData) else state.prev_checkpoint,
+        watermark=watermark,
+        source_state=source_state,
+        history=_extended(state.history, staged),
+    )
+    return Written(tuple(events), staged, after, facts, input_rows)
+
+
+def _extended(
+    history: Callable[[], Sequence[Path]], staged: StagedSlice | None
+) -> Callable[[], Sequence[Path]]:
+    return history if staged is None else lambda: [*history(), staged.path]
+
+
+def _next_watermark(state: WriterState, facts: SliceFacts | None, options: WriteOptions) -> Timestamp | None:
+    if options.new_watermark is not None:
+        return options.new_watermark
+    if facts is None or facts.max_event_time_ms is None:
+        return state.watermark
+    latest = Timestamp.from_epoch_ms(facts.max_event_time_ms)
+    return latest if state.watermark is None or latest > state.watermark else state.watermark
+
+
+def is_append(strategy: MergeStrategy) -> bool:
+    """Whether rows are taken as they are."""
+    return isinstance(strategy, MergeStrategyAppend)
