@@ -1,0 +1,84 @@
+"""What happened to which airport, told from the recorded operations alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+EARTH_KM = 6371.0
+NEAR_KM = 0.5
+FAR_KM = 50.0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The operations of one slice, with corrections paired."""
+
+    appeared: list[Row]
+    gone: list[Row]
+    corrected: list[tuple[Row, Row]]
+
+    @classmethod
+    def of(cls, rows: list[Row]) -> Changes:
+        """`-C` stands right before its `+C` (specification "Retractions and corrections")."""
+        pairs = [(a, b) for a, b in zip(rows, rows[1:], strict=False) if (a["op"], b["op"]) == (2, 3)]
+        return cls([r for r in rows if r["op"] == 0], [r for r in rows if r["op"] == 1], pairs)
+
+
+def label(row: Row) -> str:
+    """`BER  Berlin Brandenburg Airport, Berlin (DE)`."""
+    place = row["city"] or row["subd"]
+    return f"{row['iata']}  {row['name']}{f', {place}' if place else ''} ({row['country']})"
+
+
+def distance_km(a: Row, b: Row) -> float:
+    """Great-circle distance between two rows."""
+    lat1, lon1, lat2, lon2 = (math.radians(v) for v in (a["lat"], a["lon"], b["lat"], b["lon"]))
+    h = math.sin((lat2 - lat1) / 2) ** 2 + math.cos(lat1) * math.cos(lat2) * math.sin((lon2 - lon1) / 2) ** 2
+    return 2 * EARTH_KM * math.asin(math.sqrt(min(1.0, h)))
+
+
+def reasons(old: Row, new: Row) -> Iterator[tuple[str, str]]:
+    """(kind, sentence) for everything that differs, the weightiest first."""
+    moved = distance_km(old, new)
+    if moved > FAR_KM:
+        yield "code given to another airport", f"the code moved {moved:,.0f} km, from {label(old)[5:]}"
+    elif moved > NEAR_KM:
+        yield "location corrected", f"location corrected by {moved:,.1f} km"
+    if old["country"] != new["country"]:
+        yield "country corrected", f"country {old['country']} → {new['country']}"
+    if old["icao"] != new["icao"]:
+        yield "ICAO code changed", f"ICAO code {old['icao']} → {new['icao']}"
+    if old["name"] != new["name"]:
+        yield "renamed", f"renamed from “{old['name']}”"
+    if (old["city"], old["subd"]) != (new["city"], new["subd"]):
+        before = ", ".join(v for v in (old["city"], old["subd"]) if v) or "nowhere"
+        after = ", ".join(v for v in (new["city"], new["subd"]) if v) or "nowhere"
+        yield "place name corrected", f"place {before} → {after}"
+    if old["tz"] != new["tz"]:
+        yield "time zone corrected", f"time zone {old['tz']} → {new['tz']}"
+    if old["elevation"] != new["elevation"]:
+        yield "elevation corrected", f"elevation {old['elevation']:g} → {new['elevation']:g} ft"
+    if 0 < moved <= NEAR_KM:
+        yield "location refined", f"location refined by {moved * 1000:,.0f} m"
+
+
+def story(changes: Changes, examples: int) -> Iterator[str]:
+    """Lines that tell what happened: totals, why, and the most telling examples."""
+    told = [(old, new, list(reasons(old, new))) for old, new in changes.corrected]
+    yield f"{len(changes.appeared):,} appeared, {len(changes.gone):,} are gone, {len(told):,} were corrected"
+    kinds = Counter(kind for *_, why in told for kind, _ in why)
+    if kinds:
+        yield "why corrected: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
+    for row in changes.appeared[:examples] if changes.corrected or changes.gone else []:
+        yield f"  + {label(row)}"
+    for row in changes.gone[:examples]:
+        yield f"  - {label(row)}: no longer in the release"
+    rare_first = sorted(told, key=lambda t: min((kinds[k] for k, _ in t[2]), default=0))
+    for _, new, why in rare_first[:examples]:
+        yield f"  ~ {label(new)}: {'; '.join(text for _, text in why)}"
