@@ -6,9 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 Row = dict[str, Any]
+Corrected = tuple[Row, list[tuple[str, str]]]
+"""The corrected row, and the reasons."""
 
 EARTH_KM = 6371.0
 NEAR_KM = 0.5
@@ -26,7 +29,7 @@ class Changes:
     @classmethod
     def of(cls, rows: list[Row]) -> Changes:
         """`-C` stands right before its `+C` (specification "Retractions and corrections")."""
-        pairs = [(a, b) for a, b in zip(rows, rows[1:], strict=False) if (a["op"], b["op"]) == (2, 3)]
+        pairs = [(a, b) for a, b in pairwise(rows) if (a["op"], b["op"]) == (2, 3)]
         return cls([r for r in rows if r["op"] == 0], [r for r in rows if r["op"] == 1], pairs)
 
 
@@ -47,8 +50,10 @@ def reasons(old: Row, new: Row) -> Iterator[tuple[str, str]]:
     """(kind, sentence) for everything that differs, the weightiest first."""
     moved = distance_km(old, new)
     if moved > FAR_KM:
+        # everything else differs because it is another place
         yield "code given to another airport", f"the code moved {moved:,.0f} km, from {label(old)[5:]}"
-    elif moved > NEAR_KM:
+        return
+    if moved > NEAR_KM:
         yield "location corrected", f"location corrected by {moved:,.1f} km"
     if old["country"] != new["country"]:
         yield "country corrected", f"country {old['country']} → {new['country']}"
@@ -79,6 +84,11 @@ def story(changes: Changes, examples: int) -> Iterator[str]:
         yield f"  + {label(row)}"
     for row in changes.gone[:examples]:
         yield f"  - {label(row)}: no longer in the release"
-    rare_first = sorted(told, key=lambda t: min((kinds[k] for k, _ in t[2]), default=0))
-    for _, new, why in rare_first[:examples]:
+    for new, why in _telling([(new, why) for _, new, why in told], kinds, examples):
         yield f"  ~ {label(new)}: {'; '.join(text for _, text in why)}"
+
+
+def _telling(told: list[Corrected], kinds: Counter[str], count: int) -> Iterator[Corrected]:
+    """One correction of each kind, rare kinds first: what is unusual is what a reader wants to see."""
+    for kind, _ in sorted(kinds.items(), key=lambda item: item[1])[:count]:
+        yield next((new, why) for new, why in told if any(k == kind for k, _ in why))

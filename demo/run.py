@@ -23,7 +23,6 @@ from odfchain.metadata.timestamp import Timestamp
 
 ROOT = Path(__file__).parent.parent
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"
-MANIFESTS = ROOT / "fixtures" / "manifests"
 EXAMPLES = 4
 
 
@@ -39,7 +38,7 @@ def command(folder: Path, *args: str) -> None:
         SystemExit: it failed.
     """
     print(f"$ odfchain {' '.join(args)}", flush=True)
-    code = odfchain(["-w", str(folder), *args])
+    code = odfchain(["-w", str(folder), *[str(ROOT / a) if a.endswith(".yaml") else a for a in args]])
     if code:
         sys.exit(code)
 
@@ -52,11 +51,11 @@ def newest_rows(dataset: Dataset, count: int) -> list[dict[str, object]]:
 def ingest_airports(dataset: Dataset) -> None:
     """Every release in order, with its date as event time."""
     for path in sorted(AIRPORTS.glob("*.csv")):
-        print(f"$ odfchain ingest {dataset.alias} {path.relative_to(ROOT)} --event-time {path.stem}", flush=True)
-        start = time.monotonic()
-        outcome = dataset.ingest(
-            [path], IngestOptions(event_time=Timestamp.parse(f"{path.stem}T00:00:00Z"))
+        print(
+            f"$ odfchain ingest {dataset.alias} {path.relative_to(ROOT)} --event-time {path.stem}", flush=True
         )
+        start = time.monotonic()
+        outcome = dataset.ingest([path], IngestOptions(event_time=Timestamp.parse(f"{path.stem}T00:00:00Z")))
         (result,) = outcome.inputs
         print(f"  release of {path.stem}: {result.input_rows:,} airports ({time.monotonic() - start:.1f} s)")
         for line in story(Changes.of(newest_rows(dataset, result.rows)), EXAMPLES):
@@ -108,8 +107,7 @@ def run(folder: Path) -> None:
     title("A workspace with two datasets")
     command(folder, "init")
     for name in ("airports", "flights"):
-        command(folder, "add", str((MANIFESTS / f"{name}.yaml").relative_to(Path.cwd(), walk_up=True)
-                                   if sys.version_info >= (3, 12) else MANIFESTS / f"{name}.yaml"))  # fmt: skip
+        command(folder, "add", f"fixtures/manifests/{name}.yaml")
     with Workspace.find(folder) as workspace:
         title("Starting Spark (one session serves all that follows; each command alone starts its own)")
         start = time.monotonic()

@@ -30,7 +30,7 @@ _COLOURS = {
 @click.command("log")
 @click.argument("dataset", type=DATASET)
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Show only the newest blocks.")
-@format_option("table", "json", "ndjson", "yaml")
+@format_option("table", "json", "ndjson", "csv", "yaml")
 def log_command(dataset: str, limit: int | None, output: str) -> None:
     """Show a dataset's metadata chain, newest block first."""
     entries = open_workspace().dataset(dataset).log(limit)
@@ -47,6 +47,8 @@ def log_command(dataset: str, limit: int | None, output: str) -> None:
             from odfchain.metadata.yaml_writer import dump_json
 
             click.echo(dump_json([_entry_tree(entry) for entry in entries]))
+        case "csv":
+            print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
         case "yaml":
             from odfchain.metadata.yaml_writer import dump_yaml
 
@@ -57,6 +59,23 @@ def _entry_tree(entry: HashedBlock) -> dict[str, Any]:
     from odfchain.metadata.tree import to_tree
 
     return {"blockHash": str(entry.hash), **to_tree(entry.block)}
+
+
+_LOG_COLUMNS = (
+    "sequenceNumber", "blockHash", "prevBlockHash", "systemTime", "kind",
+    "firstOffset", "lastOffset", "size", "watermark",
+)  # fmt: skip
+
+
+def _entry_record(entry: HashedBlock) -> dict[str, Any]:
+    block = entry.block
+    data = getattr(block.event, "new_data", None)
+    values = (
+        block.sequence_number, entry.hash, block.prev_block_hash, block.system_time, block.event.KIND,
+        data and data.offset_interval.start, data and data.offset_interval.end, data and data.size,
+        getattr(block.event, "new_watermark", None),
+    )  # fmt: skip
+    return dict(zip(_LOG_COLUMNS, values, strict=True))
 
 
 def _print_entry(entry: HashedBlock) -> None:

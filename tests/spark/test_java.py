@@ -60,17 +60,30 @@ def test_an_old_one_is_passed_over(tmp_path: Path, bare: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "command"),
+    ("tool", "release", "command"),
     [
-        ("apt-get", "apt-get install -y openjdk-17"),
-        ("brew", "brew install openjdk@17"),
-        ("apk", "apk add openjdk17"),
-        (None, "pip install"),
+        ("apt-get", ("debian", "12"), "apt-get install -y openjdk-17-jre-headless"),
+        ("apt-get", ("debian", "13"), "apt-get install -y openjdk-21-jre-headless"),
+        ("apt-get", ("ubuntu", "24.04"), "apt-get install -y openjdk-21-jre-headless"),
+        ("dnf", ("fedora", "42"), "dnf install -y java-21-openjdk-headless"),
+        ("brew", None, "brew install openjdk@21"),
+        ("apk", ("alpine", "3.20"), "apk add openjdk21"),
+        (None, None, "pip install 'odfchain[jvm]'"),
     ],
 )
 def test_without_java_the_one_command_is_named(
-    tool: str | None, command: str, bare: None, monkeypatch: pytest.MonkeyPatch
+    tool: str | None,
+    release: tuple[str, str] | None,
+    command: str,
+    bare: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def os_release() -> dict[str, str]:
+        if release is None:
+            raise OSError("no such file")
+        return {"ID": release[0], "VERSION_ID": release[1]}
+
+    monkeypatch.setattr(java.platform, "freedesktop_os_release", os_release)
     monkeypatch.setattr(java.shutil, "which", lambda name, **_: f"/bin/{name}" if name == tool else None)
     with pytest.raises(JavaNotFoundError, match="Java 17 or newer and none was found") as caught:
         java.find_java({"PATH": ""})

