@@ -46,7 +46,7 @@ class Workspace:
         """Make a workspace in a folder.
 
         Raises:
-            WorkspaceError: there is one already (unless `exists_ok`).
+            NameCollisionError: there is one already (unless `exists_ok`).
             StoreError: it cannot be written.
         """
         return cls(WorkspaceFiles.init(Path(path), exists_ok=exists_ok))

@@ -59,14 +59,14 @@ class WorkspaceFiles:
         """Make a workspace in `parent`.
 
         Raises:
-            WorkspaceError: there is one already (unless `exists_ok`).
+            NameCollisionError: there is one already (unless `exists_ok`).
             StoreError: it cannot be written.
         """
         root = parent.resolve() / FOLDER
         if root.is_dir():
             if exists_ok:
                 return cls(root)
-            raise WorkspaceError(f"{root} is a workspace already", hint="use --exists-ok to accept that")
+            raise NameCollisionError(f"{root} is a workspace already", hint="use --exists-ok to accept that")
         for name in ("datasets", "run", "trash"):
             fsio.make_folder(root / name)
         fsio.make_folder(root / "keys", mode=0o700)

@@ -1,0 +1,258 @@
+"""Verification: a clean dataset passes; whatever is damaged is found, named, and does not hide the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from recorded import SCHEMA, add, add_slice, schema_event
+from support import hash_of
+from test_commit import make_seeded
+
+from odfchain.audit.verify import CHECKS, Report, verify_dataset
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.parquet import hash_parquet
+from odfchain.digest.physical import hash_file
+from odfchain.metadata import events as ev
+from odfchain.metadata.timestamp import Timestamp
+
+CHECKPOINT = b"a checkpoint"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seed, schema, two slices, a checkpoint, a third slice."""
+    folder = tmp_path_factory.mktemp("template") / "dataset"
+    dataset = make_seeded(folder, schema_event())
+    add_slice(dataset, ["A", "B"])
+    add_slice(dataset, ["C"])
+    state = DatasetState.read(dataset.chain)
+    checkpoint = ev.Checkpoint(physical_hash=dataset.checkpoints.put(CHECKPOINT), size=len(CHECKPOINT))
+    watermark = Timestamp.parse("2000-01-01T00:00:00Z")
+    add(
+        dataset,
+        ev.AddData(prev_offset=state.last_offset, new_checkpoint=checkpoint, new_watermark=watermark),
+    )
+    add_slice(dataset, ["D"])
+    return folder
+
+
+@pytest.fixture
+def dataset(template: Path, tmp_path: Path) -> DatasetFiles:
+    shutil.copytree(template, tmp_path / "dataset")
+    return DatasetFiles.open(tmp_path / "dataset")
+
+
+def found(report: Report) -> list[tuple[int, str]]:
+    """Checks that failed, and the files they name."""
+    return [(fault.check, Path(fault.file).name) for fault in report.faults]
+
+
+def block_at(dataset: DatasetFiles, number: int) -> Path:
+    (name,) = [str(b.hash) for b in dataset.chain.walk() if b.block.sequence_number == number]
+    return dataset.folder / "blocks" / name
+
+
+def slice_at(dataset: DatasetFiles, index: int) -> Path:
+    slices = DatasetState.read(dataset.chain).slices()
+    return dataset.folder / "data" / str(slices[index].slice.physical_hash)
+
+
+def checkpoint_of(dataset: DatasetFiles) -> Path:
+    return next((dataset.folder / "checkpoints").iterdir())
+
+
+def flip(path: Path, position: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def test_a_clean_dataset_passes(dataset: DatasetFiles) -> None:
+    report = verify_dataset(dataset)
+    assert (report.ok, report.faults, report.notes) == (True, [], [])
+    assert (report.blocks, report.slices, report.records) == (6, 3, 4)
+    assert report.data_bytes == sum(p.stat().st_size for p in (dataset.folder / "data").iterdir())
+    assert report.head == str(dataset.chain.head())
+    assert report.dataset_id == str(dataset.id)
+
+
+def test_the_index_is_not_trusted(dataset: DatasetFiles) -> None:
+    for path in (dataset.folder / "info").iterdir():
+        if path.name not in ("alias", "lock"):
+            path.write_bytes(b"\xff" * path.stat().st_size)
+    assert verify_dataset(dataset).ok
+
+
+# --- damaged files ---------------------------------------------------------------------------------
+
+PLACES: dict[str, tuple[Callable[[DatasetFiles], Path], int]] = {
+    "first block": (lambda d: block_at(d, 0), 2),
+    "block in the middle": (lambda d: block_at(d, 2), 2),
+    "head block": (lambda d: block_at(d, 5), 2),
+    "first slice": (lambda d: slice_at(d, 0), 6),
+    "last slice": (lambda d: slice_at(d, 2), 6),
+    "checkpoint": (checkpoint_of, 6),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_one_flipped_bit(dataset: DatasetFiles, place: str) -> None:
+    where, check = PLACES[place]
+    path = where(dataset)
+    flip(path)
+    faults = found(verify_dataset(dataset))
+    assert (check, path.name) in faults
+    assert {name for _, name in faults} == {path.name}, "nothing else is accused"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_bit_of_a_file_matters(dataset: DatasetFiles, place: str) -> None:
+    path = PLACES[place][0](dataset)
+    size = path.stat().st_size
+    for position in range(0, size, max(1, size // 12)):
+        flip(path, position)
+        assert path.name in {name for _, name in found(verify_dataset(dataset))}, position
+        flip(path, position)
+    assert verify_dataset(dataset).ok
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_cut_short(dataset: DatasetFiles, place: str) -> None:
+    where, check = PLACES[place]
+    path = where(dataset)
+    path.write_bytes(path.read_bytes()[:-1])
+    faults = found(verify_dataset(dataset))
+    assert (5 if check == 6 else 2, path.name) in faults
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_that_is_gone(dataset: DatasetFiles, place: str) -> None:
+    where, check = PLACES[place]
+    path = where(dataset)
+    path.unlink()
+    faults = found(verify_dataset(dataset))
+    assert (5 if check == 6 else 2, path.name) in faults
+
+
+def test_a_folder_where_a_slice_should_be(dataset: DatasetFiles) -> None:
+    path = slice_at(dataset, 0)
+    path.unlink()
+    path.mkdir()
+    assert (5, path.name) in found(verify_dataset(dataset))
+
+
+def test_all_faults_are_found_at_once(dataset: DatasetFiles) -> None:
+    paths = [slice_at(dataset, 0), slice_at(dataset, 1), checkpoint_of(dataset)]
+    for path in paths:
+        flip(path)
+    slice_at(dataset, 2).unlink()
+    report = verify_dataset(dataset, jobs=3)
+    assert sorted(found(report)) == sorted(
+        [*[(6, path.name) for path in paths], (5, slice_at(dataset, 2).name)]
+    )
+    assert [f.sequence_number for f in report.faults] == [2, 3, 4, 5], "in the order of the chain"
+
+
+@pytest.mark.parametrize("content", [b"", b"f1620", b"no hash\n", b"\xff" * 40, b"f1620" + b"0" * 300])
+def test_a_damaged_reference(dataset: DatasetFiles, content: bytes) -> None:
+    (dataset.folder / "refs" / "head").write_bytes(content)
+    report = verify_dataset(dataset)
+    assert found(report) == [(1, "head")]
+    assert report.head is None
+
+
+def test_no_reference(dataset: DatasetFiles) -> None:
+    (dataset.folder / "refs" / "head").unlink()
+    assert found(verify_dataset(dataset)) == [(1, "head")]
+
+
+def test_a_reference_to_a_block_that_is_not_there(dataset: DatasetFiles) -> None:
+    (dataset.folder / "refs" / "head").write_text(str(hash_of("nothing")))
+    assert found(verify_dataset(dataset)) == [(2, str(hash_of("nothing")))]
+
+
+def test_a_block_that_cannot_be_read_is_said_to_hide_the_rules(dataset: DatasetFiles) -> None:
+    block_at(dataset, 1).unlink()
+    report = verify_dataset(dataset)
+    assert report.notes == ["append rules were not checked: the chain cannot be followed to its Seed"]
+    assert report.records == 4, "what can be reached is still checked"
+
+
+# --- blocks that say what is not so ----------------------------------------------------------------
+
+
+def test_a_wrong_size(dataset: DatasetFiles) -> None:
+    new = add_slice(dataset, ["E"], size=1)
+    report = verify_dataset(dataset)
+    assert found(report) == [(5, str(new.physical_hash))]
+    assert "its block says 1" in report.faults[0].message
+
+
+def test_a_wrong_logical_hash(dataset: DatasetFiles) -> None:
+    other = DatasetState.read(dataset.chain).slices()[0].slice.logical_hash
+    new = add_slice(dataset, ["E"], logical_hash=other)
+    report = verify_dataset(dataset)
+    assert found(report) == [(7, str(new.physical_hash))]
+    assert str(new.logical_hash) in report.faults[0].message
+    assert str(other) in report.faults[0].message
+
+
+def test_more_offsets_than_records(dataset: DatasetFiles) -> None:
+    new = add_slice(dataset, ["E"], offset_interval=ev.OffsetInterval(start=4, end=9))
+    report = verify_dataset(dataset)
+    assert found(report) == [(7, str(new.physical_hash))]
+    assert "1 records, its offsets say 6" in report.faults[0].message
+
+
+def test_a_gap_between_offsets_breaks_a_rule(dataset: DatasetFiles) -> None:
+    add_slice(dataset, ["E"], offset_interval=ev.OffsetInterval(start=7, end=7))
+    (fault,) = verify_dataset(dataset).faults
+    assert (fault.check, fault.sequence_number) == (4, 6)
+    assert "rule offset-interval-start" in fault.message
+
+
+def test_a_slice_that_is_no_parquet(dataset: DatasetFiles) -> None:
+    name = dataset.data.put(b"not parquet")
+    add_slice(dataset, ["E"], physical_hash=name, size=11)
+    assert found(verify_dataset(dataset)) == [(7, str(name))]
+
+
+def test_the_references_rule_for_null_structs_is_understood(dataset: DatasetFiles, tmp_path: Path) -> None:
+    """RFC-006: a hash that the reference would have written passes, and the report says so."""
+    inner = pa.StructArray.from_arrays(
+        [pa.array([1, None, 3, 4])], names=["x"], mask=pa.array([False, False, True, False])
+    )
+    path = tmp_path / "slice"
+    columns = [pa.array([4, 5, 6, 7], pa.uint64()), pa.array([0] * 4, pa.uint8())]
+    table = pa.table([*columns, inner], names=["offset", "op", "s"])
+    pq.write_table(table, path)
+    correct, _ = hash_parquet(path)
+    reference, _ = hash_parquet(path, null_rule="reference")
+    assert correct != reference
+    physical, size = hash_file(path)
+    dataset.data.put_file(path, physical)
+    changes = {"physical_hash": physical, "size": size, "offset_interval": ev.OffsetInterval(start=4, end=7)}
+    add_slice(dataset, ["E"], logical_hash=reference, **changes)
+    report = verify_dataset(dataset)
+    assert report.notes == [
+        f"{dataset.folder}/data/{physical}: the logical hash follows the reference implementation's rule for null structs"
+    ]
+    assert report.ok
+
+
+def test_checks_are_numbered_as_documented() -> None:
+    from odfchain.audit import verify
+
+    assert verify.__doc__ is not None
+    for number in CHECKS:
+        assert f"\n    {number}  " in verify.__doc__
+    assert dataclasses.is_dataclass(verify.Fault)
+    assert SCHEMA.names[0] == "offset"
