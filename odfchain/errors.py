@@ -25,9 +25,8 @@
      │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
      │   ├─ GuardError              a safety guard stopped the run (carries the flag that allows it)
      │   └─ NothingToCommitError    no new rows, watermark or source state
-     ├─ EngineError                 Java or Spark
-     │   └─ JavaNotFoundError
-     └─ VerificationError           a verification found faults
+     └─ EngineError                 Java or Spark
+         └─ JavaNotFoundError
 
 Errors carry what happened, where, what was expected and what to do next; `str(error)` is one line.
 """
@@ -52,10 +51,14 @@ class OdfchainError(Exception):
 
 
 class UsageError(OdfchainError):
+    """The command or call cannot be understood."""
+
     exit_code = 2
 
 
 class InvalidIdError(OdfchainError):
+    """A hash, DID, name or reference breaks its grammar."""
+
     exit_code = 2
 
 
@@ -97,22 +100,28 @@ class ManifestError(OdfchainError):
 
 
 class CodecError(OdfchainError):
+    """Bytes are not what they claim to be."""
+
     exit_code = 3
 
 
 class DecodeError(CodecError):
-    pass
+    """Malformed FlatBuffers or a malformed Arrow schema."""
 
 
 class UnsupportedVersionError(CodecError):
-    pass
+    """A manifest version or an event that this build does not know."""
 
 
 class SchemaError(OdfchainError):
+    """A data schema cannot be expressed or does not fit."""
+
     exit_code = 3
 
 
 class ChainError(OdfchainError):
+    """A metadata chain cannot be read or extended."""
+
     exit_code = 6
 
 
@@ -128,22 +137,30 @@ class AppendError(ChainError):
 
 
 class BrokenChainError(ChainError):
-    pass
+    """Stored blocks do not form a chain."""
 
 
 class StoreError(OdfchainError):
+    """An object or a reference cannot be read or written."""
+
     exit_code = 7
 
 
 class ObjectNotFoundError(StoreError):
+    """No object has this name."""
+
     exit_code = 6
 
 
 class ObjectCorruptedError(StoreError):
+    """Bytes do not hash to their name."""
+
     exit_code = 6
 
 
 class RefConflictError(StoreError):
+    """Compare-and-swap lost against another writer."""
+
     exit_code = 5
 
     def __init__(self, message: str, *, expected: str | None, actual: str | None) -> None:
@@ -153,26 +170,32 @@ class RefConflictError(StoreError):
 
 
 class StorageFullError(StoreError):
-    pass
+    """No space, quota or file handles left."""
 
 
 class WorkspaceError(OdfchainError):
+    """Something is wrong with the workspace itself."""
+
     exit_code = 4
 
 
 class NotAWorkspaceError(WorkspaceError):
-    pass
+    """There is no workspace in this folder or above it."""
 
 
 class DatasetNotFoundError(WorkspaceError):
-    pass
+    """The workspace has no such dataset, or not what was asked of it."""
 
 
 class NameCollisionError(WorkspaceError):
+    """The name is taken."""
+
     exit_code = 5
 
 
 class IngestError(OdfchainError):
+    """A run that cannot be committed."""
+
     exit_code = 3
 
 
@@ -193,7 +216,7 @@ class BadInputError(IngestError):
 
 
 class IncompatibleSchemaError(IngestError):
-    pass
+    """The rows do not fit the dataset's schema."""
 
 
 class GuardError(IngestError):
@@ -205,16 +228,16 @@ class GuardError(IngestError):
 
 
 class NothingToCommitError(IngestError):
+    """No new rows, watermark or source state."""
+
     exit_code = 0
 
 
 class EngineError(OdfchainError):
+    """Java or Spark failed."""
+
     exit_code = 7
 
 
 class JavaNotFoundError(EngineError):
-    pass
-
-
-class VerificationError(OdfchainError):
-    exit_code = 6
+    """No Java that Spark can run on; the hint is the command that installs one."""

