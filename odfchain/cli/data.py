@@ -59,6 +59,8 @@ def ingest_command(
     for file in files:
         if not file.is_file():
             raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+    if not options().debug:
+        _silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = workspace.dataset(dataset)
         from odfchain.ingest.ingest import IngestOptions
@@ -77,6 +79,13 @@ def ingest_command(
             outcome = target.ingest(files, chosen, progress=progress)
         progress.stop()
         _print_outcome(outcome, output)
+
+
+def _silence_libraries() -> None:
+    """What goes wrong is told by our errors; the log of PySpark's connection would only repeat it."""
+    import logging
+
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 def _print_outcome(outcome: IngestOutcome, output: str) -> None:

@@ -118,6 +118,7 @@ def main(args: Sequence[str] | None = None) -> int:
         result: Any = cli.main(
             args=list(args) if args is not None else None, prog_name="odfchain", standalone_mode=False
         )
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -128,9 +129,11 @@ def main(args: Sequence[str] | None = None) -> int:
         report_error(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): not an error, and nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _nobody_listens()
+    except SystemExit:
+        if os.environ.get("_ODFCHAIN_COMPLETE"):
+            raise
+        return _nobody_listens()  # the only other reason for which click ends the program itself
     except Exception as error:
         if debug:
             raise
@@ -139,6 +142,12 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo("this is a fault of odfchain; run again with --debug and report what it prints", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _nobody_listens() -> int:
+    """The reader of our output went away (`| head`): not an error, and nothing more can be said."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
 
 
 def run() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -118,7 +120,7 @@ class SparkEngine:
         self._gateway = start_gateway(java, settings, log)
         from pyspark.sql import SparkSession
 
-        with _gateway_environment(self._gateway):
+        with _gateway_environment(self._gateway), _own_interrupts():
             try:
                 return _configured(SparkSession.builder, settings).getOrCreate()
             except Exception as error:
@@ -190,6 +192,17 @@ def _gateway_environment(gateway: Gateway) -> Iterator[None]:
         yield
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the handler of Ctrl-C: PySpark's talks to the JVM while another answer is still awaited."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def _configured(builder: SparkSession.Builder, settings: dict[str, str]) -> SparkSession.Builder:

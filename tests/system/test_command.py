@@ -1,0 +1,176 @@
+"""The command as a shell sees it: pipes, terminals, signals, limits, the README's tour."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import ODFCHAIN, TIMEOUT, environment, make_workspace, odfchain, visible, wait_until
+from support import ROOT, manifest, unchanged
+
+ROWS = 600_000
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return make_workspace(tmp_path)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large.csv"
+    path.write_text("city,population\n" + "".join(f"{n * 7919:x}{n * 104_729:x},{n}\n" for n in range(ROWS)))
+    return path
+
+
+# --- output ----------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away(dataset: Path, tmp_path: Path) -> None:
+    for args in (["log", "cities"], ["log", "cities", "-o", "json"], ["list", "-o", "csv"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(
+            [ODFCHAIN, *args], cwd=tmp_path, env=environment(), stdout=writing, stderr=subprocess.PIPE,
+            timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def on_a_terminal(folder: Path, *args: str, **env: str) -> str:
+    """What a command prints when a terminal is attached."""
+    main, side = pty.openpty()
+    process = subprocess.Popen(
+        [ODFCHAIN, *args],
+        cwd=folder,
+        env=environment(TERM="xterm", **env),
+        stdin=side,
+        stdout=side,
+        stderr=side,
+    )
+    os.close(side)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(main, 65_536)
+        except OSError:  # the other side was closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(main)
+    assert process.wait(timeout=TIMEOUT) == 0
+    return shown.decode()
+
+
+def test_colour_on_a_terminal_only(dataset: Path, tmp_path: Path) -> None:
+    assert "\x1b[" in on_a_terminal(tmp_path, "log", "cities")
+    assert "\x1b[" in on_a_terminal(tmp_path, "list")
+    for args in (["log", "cities"], ["list"]):
+        assert "\x1b[3" not in on_a_terminal(tmp_path, *args, NO_COLOR="1")
+        assert "\x1b[3" not in on_a_terminal(tmp_path, "--no-color", *args)
+        assert "\x1b[" not in odfchain(tmp_path, *args).out
+
+
+def test_progress_on_a_terminal(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("city,population\nA,1\n")
+    shown = on_a_terminal(tmp_path, "ingest", "cities", "in.csv")
+    assert "Starting Spark" in shown
+    assert "committed 2 blocks" in shown
+    assert visible(tmp_path) - visible(tmp_path / ".odfchain") >= {"in.csv", "manifest.yaml", ".odfchain"}
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {"in.csv", "manifest.yaml", ".odfchain"}, "nothing is written beside the workspace"
+    assert [p.name for p in (tmp_path / ".odfchain" / "run").iterdir()] == [".lock"], "nor left in it"
+
+
+# --- interruptions and limits ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["Spark starts", "a slice is written"])
+def test_control_c(dataset: Path, tmp_path: Path, large: Path, moment: str) -> None:
+    run = tmp_path / ".odfchain" / "run"
+    conditions = {
+        "Spark starts": lambda: list(run.glob("spark-*.log")),
+        "a slice is written": lambda: list((dataset / "staging").rglob("slice-*")),
+    }
+    with unchanged(dataset):
+        process = subprocess.Popen(
+            [ODFCHAIN, "ingest", "cities", large], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
+        )
+        wait_until(conditions[moment], process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 130, said
+        assert said.decode().strip().endswith("interrupted; nothing was committed")
+        assert b"Traceback" not in said
+    assert not list(run.glob("spark-*/"))
+
+
+def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
+    dataset: Path, tmp_path: Path, large: Path
+) -> None:
+    process = subprocess.Popen(
+        [ODFCHAIN, "ingest", "cities", large], cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: list((dataset / "staging").rglob("slice-*")), process)
+    process.kill()
+    process.wait(timeout=TIMEOUT)
+    assert odfchain(tmp_path, "verify", "cities").code == 0
+    (tmp_path / "in.csv").write_text("city,population\nA,1\n")
+    assert odfchain(tmp_path, "ingest", "cities", "in.csv").code == 0
+    assert [p.name for p in (dataset / "staging").iterdir()] == [".lock"]
+    assert odfchain(tmp_path, "verify", "cities").out.startswith(
+        "ok    cities: 4 blocks, 1 slices, 1 records"
+    )
+
+
+def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
+    """A limit on the size of files stands for a full disk; both end in a failed write."""
+    with unchanged(dataset):
+        result = odfchain(tmp_path, "ingest", "cities", large, limit=1_000_000)
+    assert result.code == 7
+    assert result.out == ""
+    assert result.err.startswith("error: no space left")
+    assert "Traceback" not in result.err
+
+
+# --- the README ------------------------------------------------------------------------------------
+
+
+def test_the_tour_of_the_readme(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tour, python = (m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL))
+    lines = tour.splitlines()
+    assert len(lines) == 10
+    for name in ("fixtures", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text("")  # the command of this run is on the PATH already
+    done = subprocess.run(
+        ["bash", "-euxc", tour], cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "kind: MetadataBlock" in done.stdout
+    assert "ok    org.airportsdata.airports: 7 blocks, 2 slices, 8,071 records" in done.stdout
+    assert re.search(r"2025-07-06\.csv +7861 +43 +48 +57 +57 +7866-8070", done.stdout)
+    assert "43 airports, drops 48 and corrects 57: these are the 205 rows" in text
+    shown = subprocess.run(
+        [ODFCHAIN.parent / "python", "-W", "error", "-c", python], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.endswith("True\n")
+
+
+def test_the_readmes_manifest_is_the_snapshot_it_says() -> None:
+    text = (ROOT / "fixtures/manifests/airports.yaml").read_text(encoding="utf-8")
+    assert "kind: Snapshot" in text
+    assert manifest() != text
