@@ -228,9 +228,13 @@ class GuardError(IngestError):
 
 
 class NothingToCommitError(IngestError):
-    """No new rows, watermark or source state."""
+    """No new rows, watermark or source state, though the input had `input_rows` rows."""
 
     exit_code = 0
+
+    def __init__(self, message: str, *, input_rows: int = 0) -> None:
+        super().__init__(message)
+        self.input_rows = input_rows
 
 
 class EngineError(OdfchainError):

@@ -174,9 +174,10 @@ def _attempt(
         outcomes: list[InputOutcome] = []
         writer = WriterState.of(dataset, state, plan.merge)
         for path in files:
-            written = _write_file(session, writer, path, plan, system_time, staging, options, progress)
-            if written is None:
-                outcomes.append(InputOutcome(str(path), 0, {}, None))
+            try:
+                written = _write_file(session, writer, path, plan, system_time, staging, options, progress)
+            except NothingToCommitError as nothing:
+                outcomes.append(InputOutcome(str(path), nothing.input_rows, {}, None))
                 continue
             events += written.events
             slices += [written.slice] if written.slice else []
@@ -198,7 +199,7 @@ def _write_file(
     staging: Path,
     options: IngestOptions,
     progress: Progress,
-) -> Written | None:
+) -> Written:
     read = read_step_for(path, options.input_format, plan.read)
     progress.phase(f"Checking {path.name}", path.stat().st_size if path.is_file() else None)
     opened = open_input(session, path, read, scratch=staging, progress=progress.advance)
@@ -208,22 +209,19 @@ def _write_file(
     if source is not None and declared_schema(read) is None:
         source = fix_up(source, writer.vocabulary, operations=takes_operations(plan.merge))
     progress.phase(f"Merging {path.name}")
-    try:
-        return write_input(
-            session,
-            writer,
-            source,
-            WriteOptions(
-                system_time=system_time,
-                event_time=(options.event_time or system_time).truncated_to_ms(),
-                staging=staging,
-                allow_empty=options.allow_empty,
-                max_retract_ratio=_allowed_ratio(options),
-            ),
-            malformed=opened.malformed,
-        )
-    except NothingToCommitError:
-        return None
+    return write_input(
+        session,
+        writer,
+        source,
+        WriteOptions(
+            system_time=system_time,
+            event_time=(options.event_time or system_time).truncated_to_ms(),
+            staging=staging,
+            allow_empty=options.allow_empty,
+            max_retract_ratio=_allowed_ratio(options),
+        ),
+        malformed=opened.malformed,
+    )
 
 
 def _allowed_ratio(options: IngestOptions) -> float:

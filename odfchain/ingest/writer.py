@@ -326,7 +326,7 @@ def _record(
             )
         )
     if not events:
-        raise NothingToCommitError("nothing to commit")
+        raise NothingToCommitError("nothing to commit", input_rows=input_rows)
     after = dataclasses.replace(
         state,
         schema=state.schema or target,

@@ -1,0 +1,122 @@
+"""Four real releases as snapshots: the log tells each release exactly, and what happened between them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import FIXTURES, ROOT, tree_of
+
+from odfchain.api import Dataset, Workspace
+from odfchain.ingest.ingest import IngestOptions
+from odfchain.metadata.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+FOLDER = FIXTURES / "data" / "airports"
+RELEASES = sorted(FOLDER.glob("*.csv"))
+NUMBERS = ("elevation", "lat", "lon")
+assert len(RELEASES) == 4
+
+
+def release(path: Path) -> dict[str, dict[str, Any]]:
+    """A release as published: the row of each IATA code."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = [{k: v or None for k, v in row.items()} for row in csv.DictReader(stream)]
+    for row in rows:
+        row.update({name: float(row[name]) for name in NUMBERS if row[name] is not None})
+    found = {row["iata"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Dataset:
+    workspace = Workspace.init(tmp_path_factory.mktemp("airports"))
+    workspace._engine = engine
+    (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "airports.yaml")
+    for path in RELEASES:
+        dataset.ingest([path], IngestOptions(event_time=Timestamp.parse(f"{path.stem}T00:00:00Z")))
+    return dataset
+
+
+def projected(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The state that a changelog describes (specification "Retractions and corrections"), by its own words."""
+    state: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        data = {k: v for k, v in row.items() if k not in ("offset", "op", "system_time", "event_time")}
+        key = data["iata"]
+        match row["op"]:
+            case 0:
+                assert key not in state, f"{key} is appended twice"
+                state[key] = data
+            case 1 | 2:
+                assert state.pop(key) == data, f"what is taken back of {key} is what was recorded"
+            case 3:
+                assert key not in state
+                state[key] = data
+    return state
+
+
+def slices(dataset: Dataset) -> Iterator[list[dict[str, Any]]]:
+    rows = dataset.to_arrow().to_pylist()
+    for ref in dataset.state.slices():
+        interval = ref.slice.offset_interval
+        yield rows[interval.start : interval.end + 1]
+
+
+def test_every_release_is_rebuilt_exactly_from_the_log(recorded: Dataset) -> None:
+    log: list[dict[str, Any]] = []
+    for path, rows in zip(RELEASES, slices(recorded), strict=True):
+        log += rows
+        assert projected(log) == release(path), path.stem
+
+
+def test_nothing_is_recorded_that_did_not_happen(recorded: Dataset) -> None:
+    """Additions, removals and corrections are those that comparing two releases gives; SOURCE.md lists them."""
+    text = (FOLDER / "SOURCE.md").read_text(encoding="utf-8")
+    table = re.findall(
+        r"^\| `(.*?)\.csv` \| \S+ \| ([\d,]+) \| ?([\d,]*) ?\| ?([\d,]*) ?\| ?([\d,]*) ?\|$",
+        text,
+        re.MULTILINE,
+    )
+    assert [row[0] for row in table] == [path.stem for path in RELEASES]
+    before: dict[str, dict[str, Any]] = {}
+    for path, rows, listed in zip(RELEASES, slices(recorded), table, strict=True):
+        now = release(path)
+        counts = [
+            len(now.keys() - before.keys()),
+            len(before.keys() - now.keys()),
+            sum(before[key] != now[key] for key in before.keys() & now.keys()),
+        ]
+        ops = [sum(row["op"] == op for row in rows) for op in range(4)]
+        assert ops == [counts[0], counts[1], counts[2], counts[2]]
+        said = [int(cell.replace(",", "")) for cell in listed[1:] if cell]
+        assert said == [len(now), *(counts if before else [])]
+        before = now
+
+
+def test_corrections_are_pairs(recorded: Dataset) -> None:
+    for rows in slices(recorded):
+        assert [r["iata"] for r in rows] == sorted((r["iata"] for r in rows), key=str.encode)
+        for before, after in zip(rows, [*rows[1:], {"op": None}], strict=True):
+            assert (before["op"] == 2) == (after["op"] == 3)
+            if before["op"] == 2:
+                assert before["iata"] == after["iata"]
+
+
+def test_it_verifies(recorded: Dataset) -> None:
+    report = recorded.verify()
+    assert (report.ok, report.slices, report.records) == (True, 4, 25_272)
+
+
+def test_the_last_release_again_changes_nothing(recorded: Dataset) -> None:
+    before = tree_of(recorded.path)
+    outcome = recorded.ingest([RELEASES[-1]])
+    assert outcome.up_to_date
+    assert tree_of(recorded.path) == before
