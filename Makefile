@@ -28,7 +28,7 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/mypy
 
 bench: $(VENV)/dev.stamp
-	@$(BIN)/python bench/run.py
+	@$(BIN)/python bench/bench.py
 
 schemas: $(VENV)/demo.stamp
 	@$(BIN)/python schemas/generate.py

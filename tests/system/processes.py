@@ -62,3 +62,9 @@ def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any]) -> 
 def visible(folder: Path) -> set[str]:
     """Names of everything in a folder, sub-folders included."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*")}
+
+
+def still_running(folder: Path) -> list[str]:
+    """Command lines of processes that name a folder."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in listed.stdout.splitlines() if str(folder) in line]

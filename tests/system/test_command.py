@@ -10,7 +10,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import ODFCHAIN, TIMEOUT, environment, make_workspace, odfchain, visible, wait_until
+from processes import (
+    ODFCHAIN,
+    TIMEOUT,
+    environment,
+    make_workspace,
+    odfchain,
+    still_running,
+    visible,
+    wait_until,
+)
 from support import ROOT, manifest, unchanged
 
 ROWS = 600_000
@@ -109,6 +118,7 @@ def test_control_c(dataset: Path, tmp_path: Path, large: Path, moment: str) -> N
         assert process.returncode == 130, said
         assert said.decode().strip().endswith("interrupted; nothing was committed")
         assert b"Traceback" not in said
+    assert still_running(tmp_path) == [], "no Java is left behind"
     assert not list(run.glob("spark-*/"))
 
 

@@ -1,0 +1,53 @@
+"""`make bench`: speed, as figures of one run beside what this machine can do.
+
+python bench/bench.py [codec] [digest] [chain] [ingest]      all of them without arguments
+
+The last lines are one JSON document on standard output; the tables go to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+
+from bench_chain import bench_chain
+from bench_codec import bench_codec
+from bench_digest import bench_digest
+from bench_ingest import bench_ingest
+from figures import Figure, show
+
+from odfchain.digest.sha3 import openssl_sha3
+
+PARTS = {"codec": bench_codec, "digest": bench_digest, "chain": bench_chain, "ingest": bench_ingest}
+
+
+def main(names: list[str]) -> int:
+    """Run the parts that are named, or all."""
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        print(
+            f"error: no such benchmark: {', '.join(sorted(unknown))} (known: {', '.join(PARTS)})",
+            file=sys.stderr,
+        )
+        return 2
+    if not openssl_sha3():
+        print(
+            "error: hashlib.sha3_256 is not OpenSSL's here; figures would be three times too slow",
+            file=sys.stderr,
+        )
+        return 7
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}", file=sys.stderr
+    )
+    figures: dict[str, list[Figure]] = {}
+    for name in names or PARTS:
+        figures[name] = list(PARTS[name]())
+        show(name, figures[name])
+    print(json.dumps({name: [f.tree() for f in found] for name, found in figures.items()}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""Figures: what was measured, in which unit, beside what it is to be compared with."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured value; `target` is the promise (at most, or at least for `at_least`)."""
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    at_least: bool = False
+    remark: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the promise is kept; None without one."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def tree(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"met": self.met}
+
+
+def show(title: str, figures: list[Figure]) -> None:
+    """Print the figures of one part as a table."""
+    print(f"\n{title}", file=sys.stderr)
+    for f in figures:
+        target = "" if f.target is None else f"{'≥' if f.at_least else '≤'} {f.target:g}"
+        verdict = {True: "met", False: "MISSED", None: ""}[f.met]
+        line = f"  {f.name:<56}{f.value:>10,.2f} {f.unit:<7} {target:<8} {verdict:<7} {f.remark}"
+        print(line.rstrip(), file=sys.stderr)
+
+
+def per_call(run: Callable[[], object], *, calls: int = 1_000, rounds: int = 15) -> float:
+    """Median time of one call [µs], over rounds of many calls."""
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        found.append((time.perf_counter() - start) / calls)
+    return statistics.median(found) * 1e6
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Time of one call [s]."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def best_rate(run: Callable[[], object], size: float, *, rounds: int = 5) -> float:
+    """Highest rate over some rounds [MB/s] for `size` bytes; the machine's noise only ever slows down."""
+    return size / 1e6 / min(seconds(run) for _ in range(rounds))
