@@ -72,6 +72,19 @@ def _java_charset(encoding: str) -> str:
 # --- CSV -------------------------------------------------------------------------------------------
 
 
+def _layout(options: CsvOptions) -> dict[str, str | bool]:
+    """Spark's names for the layout of a file."""
+    return {
+        "header": options.header,
+        "sep": options.separator,
+        "quote": options.quote,
+        "escape": options.escape or options.quote,
+        "encoding": _java_charset(options.encoding),
+        "nullValue": options.null_value,
+        "multiLine": options.multiline,
+    }
+
+
 def _csv_text(
     session: SparkSession, path: Path, names: list[str], options: CsvOptions, mode: str
 ) -> DataFrame:
@@ -81,14 +94,8 @@ def _csv_text(
     if mode == "PERMISSIVE":
         fields.append(t.StructField(_CORRUPT, t.StringType()))
     reader = session.read.schema(t.StructType(fields)).options(
-        header=options.header,
-        sep=options.separator,
-        quote=options.quote,
-        escape=options.escape or options.quote,
-        encoding=_java_charset(options.encoding),
-        nullValue=options.null_value,
+        **_layout(options),
         emptyValue="",
-        multiLine=options.multiline,
         mode=mode,
         enforceSchema=True,
         columnPruning=False,
@@ -126,16 +133,7 @@ def read_csv(
 
 def infer_csv(session: SparkSession, path: Path, columns: list[str], options: CsvOptions) -> ds.DataSchema:
     """The types that all values of a CSV file agree on; every column may be null."""
-    reader = session.read.options(
-        header=options.header,
-        sep=options.separator,
-        quote=options.quote,
-        escape=options.escape or options.quote,
-        encoding=_java_charset(options.encoding),
-        nullValue=options.null_value,
-        multiLine=options.multiline,
-        inferSchema=True,
-    )
+    reader = session.read.options(**_layout(options), inferSchema=True)
     inferred = reader.csv(spark_path(path)).schema.fields
     fields = []
     for name, found in zip(columns, inferred, strict=True):
