@@ -90,5 +90,10 @@ def story(changes: Changes, examples: int) -> Iterator[str]:
 
 def _telling(told: list[Corrected], kinds: Counter[str], count: int) -> Iterator[Corrected]:
     """One correction of each kind, rare kinds first: what is unusual is what a reader wants to see."""
-    for kind, _ in sorted(kinds.items(), key=lambda item: item[1])[:count]:
-        yield next((new, why) for new, why in told if any(k == kind for k, _ in why))
+    left = list(told)
+    for kind, _ in sorted(kinds.items(), key=lambda item: item[1]):
+        found = next((item for item in left if any(k == kind for k, _ in item[1])), None)
+        if found is not None and count:
+            left.remove(found)
+            count -= 1
+            yield found

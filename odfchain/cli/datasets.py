@@ -132,7 +132,7 @@ def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:
     return {
         "name": str(dataset.alias),
         "kind": state.seed.dataset_kind.value,
-        "records": state.record_count,
+        "records": f"{state.record_count:,}" if people else state.record_count,
         "size": human_size(dataset.data_size) if people else dataset.data_size,
         "blocks": state.head_block.sequence_number + 1,
         "updated": human_age(updated.epoch_ns, now) if people else str(updated),
