@@ -24,7 +24,11 @@
      │   ├─ BadInputError           the file breaks the declared form (carries file and row)
      │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
      │   ├─ GuardError              a safety guard stopped the run (carries the flag that allows it)
-     │   └─ NothingToCommitError    no new rows, watermark or source state
+     │   ├─ NothingToCommitError    no new rows, watermark or source state
+     │   ├─ FetchError              the source cannot be fetched now
+     │   │   └─ SourceNotFoundError the source is not there (any more)
+     │   ├─ PrepareError            what was fetched cannot be unpacked or piped
+     │   └─ QueryError              a query is malformed, or asks for what a query may not do
      └─ EngineError                 Java or Spark
          └─ JavaNotFoundError
 
@@ -235,6 +239,28 @@ class NothingToCommitError(IngestError):
     def __init__(self, message: str, *, input_rows: int = 0) -> None:
         super().__init__(message)
         self.input_rows = input_rows
+
+
+class FetchError(IngestError):
+    """The source cannot be fetched now: unreachable, cut short, too slow, refused."""
+
+    exit_code = 8
+
+
+class SourceNotFoundError(FetchError):
+    """The source is not there (any more)."""
+
+
+class PrepareError(IngestError):
+    """What was fetched cannot be unpacked, or a command that it is piped through failed."""
+
+    exit_code = 3
+
+
+class QueryError(IngestError):
+    """A query is malformed, or asks for what a query may not do; says which step and where in it."""
+
+    exit_code = 3
 
 
 class EngineError(OdfchainError):

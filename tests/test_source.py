@@ -24,7 +24,7 @@ LAYERS = (
     ("chain",),
     ("dataset",),
     ("workspace",),
-    ("spark",),
+    ("fetch", "prepare", "spark"),
     ("audit", "ingest"),
     ("api",),
     ("cli",),

@@ -2,7 +2,8 @@
 
 Data goes to standard output, everything else to standard error. Exit codes (RFC-008): 0 done or nothing to
 do, 1 internal error, 2 the command was not understood, 3 bad input or manifest, 4 not found, 5 conflict with
-another writer or name, 6 integrity fault, 7 the environment (no Java, no space), 130 interrupted.
+another writer or name, 6 integrity fault, 7 the environment (no Java, no space), 8 a source that cannot be
+fetched, 130 interrupted.
 """
 
 from __future__ import annotations
