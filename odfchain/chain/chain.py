@@ -8,11 +8,11 @@ Source: specification "Metadata Chain"; RFC-004, RFC-007.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odfchain.chain.history import History, PendingHistory, WalkedHistory
+from odfchain.chain.history import History, PendingHistory, WalkedHistory, sources_in_force
 from odfchain.chain.index import ChainIndex, Link, Scratch
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.errors import (
@@ -23,9 +23,10 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.metadata import events as ev
 from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
-from odfchain.metadata.events import AddPushSource, MetadataEvent
+from odfchain.metadata.events import MetadataEvent
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.base import HEAD, ObjectStore, RefStore
 
@@ -211,13 +212,13 @@ class MetadataChain:
         # The scratch file cannot hold rows (read-only media, say): walk.
         return next((hb for hb in self.walk(start) if hb.block.event.KIND in kinds), None)
 
-    def nearest_all(self, kind: str, head: Multihash | None = None) -> Iterator[HashedBlock]:
-        """All blocks with this event kind, newest first, skipping the others."""
-        found = self.nearest(kind, head=head)
+    def nearest_all(self, *kinds: str, head: Multihash | None = None) -> Iterator[HashedBlock]:
+        """All blocks with these event kinds, newest first, skipping the others."""
+        found = self.nearest(*kinds, head=head)
         while found is not None:
             yield found
             prev = found.block.prev_block_hash
-            found = self.nearest(kind, head=prev) if prev is not None else None
+            found = self.nearest(*kinds, head=prev) if prev is not None else None
 
     # --- appending ---------------------------------------------------------------------------------
 
@@ -319,9 +320,6 @@ class _IndexedHistory:
         found = self._chain.nearest(*kinds, head=self._prev)
         return found.block if found else None
 
-    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
-        for found in self._chain.nearest_all("AddPushSource", head=self._prev):
-            event = found.block.event
-            if isinstance(event, AddPushSource) and event.source_name == source_name:
-                return found.block
-        return None
+    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
+        found = self._chain.nearest_all("AddPushSource", "DisablePushSource", head=self._prev)
+        return sources_in_force(block.block.event for block in found)

@@ -6,7 +6,7 @@ and from blocks that are not in the store yet because their transaction is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from odfchain.metadata import events as ev
@@ -25,8 +25,20 @@ class History(Protocol):
     def nearest(self, *kinds: str) -> MetadataBlock | None:
         """The nearest earlier block whose event is of one of these kinds."""
 
-    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
-        """The nearest earlier `AddPushSource` of this name."""
+    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
+        """The push sources in force by name."""
+
+
+def sources_in_force(events: Iterable[ev.MetadataEvent]) -> dict[str, ev.AddPushSource]:
+    """The push sources that events, newest first, leave in force; the most recently defined first."""
+    active: dict[str, ev.AddPushSource] = {}
+    decided: set[str] = set()
+    for event in events:
+        if isinstance(event, ev.AddPushSource | ev.DisablePushSource) and event.source_name not in decided:
+            decided.add(event.source_name)
+            if isinstance(event, ev.AddPushSource):
+                active[event.source_name] = event
+    return active
 
 
 class WalkedHistory:
@@ -55,9 +67,9 @@ class WalkedHistory:
         """The first block of one of these kinds that the walk meets."""
         return next((b for b in self._blocks() if b.event.KIND in kinds), None)
 
-    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
-        """The first `AddPushSource` of this name that the walk meets."""
-        return next((b for b in self._blocks() if _is_push_source(b, source_name)), None)
+    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
+        """What the walk finds in force."""
+        return sources_in_force(block.event for block in self._blocks())
 
 
 class ReplayHistory:
@@ -66,14 +78,16 @@ class ReplayHistory:
     def __init__(self) -> None:
         self._last: MetadataBlock | None = None
         self._nearest: dict[str, MetadataBlock] = {}
-        self._push_sources: dict[str, MetadataBlock] = {}
+        self._push_sources: dict[str, ev.AddPushSource] = {}
 
     def add(self, block: MetadataBlock) -> None:
         """The next block of the chain."""
         self._last = block
         self._nearest[block.event.KIND] = block
         if isinstance(block.event, ev.AddPushSource):
-            self._push_sources[block.event.source_name] = block
+            self._push_sources[block.event.source_name] = block.event
+        elif isinstance(block.event, ev.DisablePushSource):
+            self._push_sources.pop(block.event.source_name, None)
 
     def previous(self) -> MetadataBlock:
         """The block added last."""
@@ -85,9 +99,9 @@ class ReplayHistory:
         found = [self._nearest[kind] for kind in kinds if kind in self._nearest]
         return max(found, key=lambda block: block.sequence_number, default=None)
 
-    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
-        """The newest `AddPushSource` of this name."""
-        return self._push_sources.get(source_name)
+    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
+        """What the blocks so far leave in force."""
+        return self._push_sources
 
 
 class PendingHistory:
@@ -108,13 +122,7 @@ class PendingHistory:
                 return block
         return self._base.nearest(*kinds) if self._base else None
 
-    def nearest_push_source(self, source_name: str) -> MetadataBlock | None:
-        """The newest pending `AddPushSource` of this name, else what the chain has."""
-        for block in reversed(self._pending):
-            if _is_push_source(block, source_name):
-                return block
-        return self._base.nearest_push_source(source_name) if self._base else None
-
-
-def _is_push_source(block: MetadataBlock, source_name: str) -> bool:
-    return isinstance(block.event, ev.AddPushSource) and block.event.source_name == source_name
+    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
+        """What the chain and then the pending blocks leave in force."""
+        earlier = self._base.push_sources().values() if self._base else ()
+        return sources_in_force([*[block.event for block in reversed(self._pending)], *earlier])

@@ -8,7 +8,8 @@ Invariants of every chain (specification "Metadata Chain", "Metadata Reference";
 - once there is a watermark it is kept, and never goes back;
 - offsets continue without gaps, checkpoints chain, data needs a schema first;
 - an event changes something;
-- polling and push sources exclude each other; transforms are stored normalised and resolved to ids;
+- polling and push sources in force exclude each other, and only what is defined can be disabled (RFC-013);
+  transforms are stored normalised and resolved to ids;
 - a schema only gains optional columns.
 
 Rules that look at the block alone come first; then those that compare with earlier blocks, nearest first.
@@ -49,6 +50,8 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
             _polling_source(history)
         case ev.AddPushSource() as event:
             _push_source(event, history)
+        case ev.DisablePollingSource() | ev.DisablePushSource() as event:
+            _disable(event, history)
         case ev.SetDataSchema() as event:
             schema_rules.check_set_data_schema(event, history)
 
@@ -63,10 +66,6 @@ def check_alone(block: MetadataBlock) -> None:
         AppendError: the first rule that is broken.
     """
     event = block.event
-    if isinstance(event, ev.DisablePollingSource | ev.DisablePushSource):
-        raise AppendError(
-            "InvalidEvent", "disable-unsupported", f"appending {event.KIND} is not supported yet"
-        )
     if block.prev_block_hash is None:
         if not isinstance(event, ev.Seed):
             raise AppendError(
@@ -222,34 +221,35 @@ def _add_data(event: ev.AddData, history: History) -> None:
 
 
 def _polling_source(history: History) -> None:
-    if history.nearest("AddPushSource") is not None:
+    if history.push_sources():
         raise AppendError(
             "InvalidEvent", "polling-no-push", "a dataset with push sources cannot have a polling source"
         )
 
 
+def _polls(history: History) -> bool:
+    found = history.nearest("SetPollingSource", "DisablePollingSource")
+    return found is not None and isinstance(found.event, ev.SetPollingSource)
+
+
 def _push_source(event: ev.AddPushSource, history: History) -> None:
-    same_name = history.nearest_push_source(event.source_name)
-    since = same_name.sequence_number if same_name else -1
-    for kind, rule, message in (
-        ("SetPollingSource", "push-no-polling", "a dataset with a polling source cannot have push sources"),
-        (
-            "DisablePushSource",
-            "push-after-disable",
-            "adding a source after DisablePushSource is not supported",
-        ),
-        (
-            "DisablePollingSource",
-            "push-after-disable",
-            "adding a source after DisablePollingSource is not supported",
-        ),
-    ):
-        found = history.nearest(kind)
-        if found is not None and found.sequence_number > since:
-            raise AppendError("InvalidEvent", rule, message)
-    if same_name is not None and same_name.event == event:
+    if _polls(history):
+        raise AppendError(
+            "InvalidEvent", "push-no-polling", "a dataset with a polling source cannot have push sources"
+        )
+    if history.push_sources().get(event.source_name) == event:
         raise AppendError(
             "NoOpEvent",
             "push-not-identical",
             f"push source {event.source_name!r} is already defined like this",
+        )
+
+
+def _disable(event: ev.DisablePollingSource | ev.DisablePushSource, history: History) -> None:
+    if isinstance(event, ev.DisablePollingSource):
+        if not _polls(history):
+            raise AppendError("InvalidEvent", "disable-defined", "there is no polling source to disable")
+    elif event.source_name not in history.push_sources():
+        raise AppendError(
+            "InvalidEvent", "disable-defined", f"there is no push source {event.source_name!r} to disable"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.chain.history import DATA_EVENTS, DataEvent
+from odfchain.chain.history import DATA_EVENTS, DataEvent, sources_in_force
 from odfchain.errors import BrokenChainError
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.block import MetadataBlock
@@ -19,7 +19,6 @@ from odfchain.metadata.events import (
     AddPushSource,
     DatasetVocabulary,
     DataSlice,
-    DisablePushSource,
     ExecuteTransform,
     Seed,
     SetDataSchema,
@@ -120,6 +119,22 @@ class DatasetState:
         last = self.last_data
         return last.new_source_state if isinstance(last, AddData) else None
 
+    def state_of_source(self, name: str) -> tuple[SourceState, Multihash] | None:
+        """The latest state of a source and the block that records it; None when it has none.
+
+        Blocks without data (a watermark set by hand) are looked past; data without a state says that the
+        source had none. Source: specification "AddData" (`newSourceState`).
+        """
+        for found in self.chain.nearest_all("AddData", head=self.head):
+            event = found.block.event
+            assert isinstance(event, AddData)  # noqa: S101 - asked for this kind
+            state = event.new_source_state
+            if state is not None and state.source_name == name:
+                return state, found.hash
+            if state is None and event.new_data is not None:
+                return None
+        return None
+
     @property
     def prev_checkpoint(self) -> Multihash | None:
         """Hash of the latest checkpoint of an AddData, for the next one to continue."""
@@ -146,34 +161,12 @@ class DatasetState:
     @property
     def push_sources(self) -> dict[str, AddPushSource]:
         """The push sources in force by name, the most recently defined first."""
-        active: dict[str, AddPushSource] = {}
-        decided: set[str] = set()
-        for found in self._push_source_events():
-            event = found.block.event
-            if isinstance(event, AddPushSource | DisablePushSource) and event.source_name not in decided:
-                decided.add(event.source_name)
-                if isinstance(event, AddPushSource):
-                    active[event.source_name] = event
-        return active
-
-    def _push_source_events(self) -> Iterator[HashedBlock]:
-        head: Multihash | None = self.head
-        while head is not None:
-            found = self.chain.nearest("AddPushSource", "DisablePushSource", head=head)
-            if found is None:
-                return
-            yield found
-            head = found.block.prev_block_hash
+        found = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)
+        return sources_in_force(block.block.event for block in found)
 
     def data_blocks(self) -> Iterator[HashedBlock]:
         """Blocks with a data event, newest first; the others are skipped through the index."""
-        head: Multihash | None = self.head
-        while head is not None:
-            found = self.chain.nearest(*DATA_EVENTS, head=head)
-            if found is None:
-                return
-            yield found
-            head = found.block.prev_block_hash
+        return self.chain.nearest_all(*DATA_EVENTS, head=self.head)
 
     def slices_newest_first(self) -> Iterator[SliceRef]:
         """The data slices, newest first."""

@@ -129,8 +129,10 @@ VIOLATIONS: list[tuple[str, str, list[Any]]] = [
     ("push-one-schema", "InvalidEvent", [push(read=BOTH)]),
     ("push-no-polling", "InvalidEvent", [polling(), push()]),
     ("push-not-identical", "NoOpEvent", [push(), push(source_name="b"), push()]),
-    ("disable-unsupported", "InvalidEvent", [push(), ev.DisablePushSource(source_name="default")]),
-    ("disable-unsupported", "InvalidEvent", [polling(), ev.DisablePollingSource()]),
+    ("disable-defined", "InvalidEvent", [push(), ev.DisablePushSource(source_name="other")]),
+    ("disable-defined", "InvalidEvent", [push(), *[ev.DisablePushSource(source_name="default")] * 2]),
+    ("disable-defined", "InvalidEvent", [push(), ev.DisablePollingSource()]),
+    ("disable-defined", "InvalidEvent", [polling(), *[ev.DisablePollingSource()] * 2]),
     ("set-transform-has-inputs", "InvalidEvent", [set_transform()]),
     ("set-transform-unique-inputs", "InvalidEvent", [set_transform(FOO, FOO)]),
     ("set-transform-resolved", "InvalidEvent",
@@ -151,10 +153,11 @@ RULE_OF = {
     "polling-query-normalized": "transform-no-short-query",
     "push-query-normalized": "transform-has-queries",
 }
+OURS = {"disable-defined"}
 ELSEWHERE = {
     "seed-first", "seed-only-once", "seq-start-zero",  # below: they are about the first block
     "hash-mismatch", "ref-cas",  # in test_scenarios.py
-    "push-after-disable",  # unreachable while disabling is not supported; tested on the rule itself below
+    "push-after-disable", "disable-unsupported",  # not implemented there, implemented here (RFC-013)
     "push-explicit-schema", "schema-system-columns", "schema-legacy-unchecked",  # never refused (below)
 }  # fmt: skip
 
@@ -182,9 +185,9 @@ def test_violation(rule: str, kind: str, events: list[Any]) -> None:
 def test_every_rule_of_the_file_is_covered_and_has_the_kind_it_says() -> None:
     rules = {r["id"]: r for r in conformance("chain_rules")["rules"]}
     covered = {rule for rule, _, _ in VIOLATIONS}
-    assert set(rules) == covered | ELSEWHERE
+    assert set(rules) == covered - OURS | ELSEWHERE
     for rule, kind, _ in VIOLATIONS:
-        if rule not in ("disable-unsupported", "prev-block-exists"):
+        if rule not in {"prev-block-exists", *OURS}:
             assert rules[rule]["error"] == kind, rule
 
 
@@ -203,27 +206,13 @@ def test_the_first_block() -> None:
     assert (caught.value.kind, caught.value.rule) == ("AppendingSeedBlockToNonEmptyChain", "seed-only-once")
 
 
-def test_adding_after_a_disabled_source() -> None:
-    """The rule itself, on a history that an older or foreign chain may hold."""
-    from odfchain.chain.history import ReplayHistory
-    from odfchain.chain.rules import check_append
-
-    for disabled in (ev.DisablePushSource(source_name="x"), ev.DisablePollingSource()):
-        history, builder = ReplayHistory(), ChainBuilder(memory_chain())
-        builder.seed()
-        history.add(builder.block(ev.Seed(dataset_id=FOO, dataset_kind=DatasetKind.ROOT), sequence_number=0))
-        history.add(builder.block(disabled, sequence_number=1))
-        with pytest.raises(AppendError) as caught:
-            check_append(builder.block(push(), sequence_number=2), history)
-        assert caught.value.rule == "push-after-disable"
-        history.add(builder.block(push(), sequence_number=2))
-        check_append(builder.block(push(read=ReadStepCsv(header=True)), sequence_number=3), history)
-
-
 ACCEPTED: list[list[Any]] = [
     [push()],
     [push(), push(source_name="b"), push(read=ReadStepCsv(header=True))],
     [polling(), polling()],
+    [push(), ev.DisablePushSource(source_name="default"), push()],
+    [push(), push(source_name="b"), ev.DisablePushSource(source_name="b"), push(source_name="b")],
+    [push(), ev.DisablePushSource(source_name="default"), polling(), ev.DisablePollingSource(), push()],
     [RAW, RAW],
     [RAW, ev.SetDataSchema(schema=SCHEMA)],
     [ev.SetDataSchema(schema=SCHEMA), RAW],
