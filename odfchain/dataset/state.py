@@ -89,6 +89,13 @@ class DatasetState:
         return schema_of_event(event.raw_arrow_schema, event.schema)
 
     @property
+    def odf_schema(self) -> bool:
+        """Whether the schema in force is declared in the ODF form (not as raw Arrow)."""
+        found = self._nearest("SetDataSchema")
+        event = found.block.event if found else None
+        return isinstance(event, SetDataSchema) and event.schema is not None
+
+    @property
     def last_data(self) -> DataEvent | None:
         """The latest AddData or ExecuteTransform."""
         found = self._nearest(*DATA_EVENTS)

@@ -21,13 +21,12 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.formats import declared_schema, open_input, read_step_for
-from odfchain.ingest.inference import fix_up
-from odfchain.ingest.merge import takes_operations
-from odfchain.ingest.writer import WriteOptions, WriterState, Written, write_input
+from odfchain.ingest.formats import read_step_for
+from odfchain.ingest.transaction import Input, stage_input
+from odfchain.ingest.writer import WriteOptions, WriterState, Written
 from odfchain.metadata.enums import DatasetKind, OperationType
 from odfchain.metadata.events import AddPushSource, MetadataEvent
-from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep
+from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 
@@ -88,6 +87,7 @@ class IngestOutcome:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     read: ReadStep | None
+    preprocess: Transform | None
     merge: MergeStrategy
 
 
@@ -131,9 +131,9 @@ def plan_push(dataset: DatasetFiles, state: DatasetState, source_name: str | Non
         if source_name not in sources:
             known = f"it has {', '.join(sources)}" if sources else "it has none"
             raise UsageError(f"{dataset.alias} has no push source called {source_name!r} ({known})")
-        return _plan_source(dataset, sources[source_name])
+        return _plan_source(sources[source_name])
     if len(sources) == 1:
-        return _plan_source(dataset, next(iter(sources.values())))
+        return _plan_source(next(iter(sources.values())))
     if sources:
         raise UsageError(
             f"{dataset.alias} has several push sources: {', '.join(sources)}",
@@ -144,16 +144,11 @@ def plan_push(dataset: DatasetFiles, state: DatasetState, source_name: str | Non
             f"{dataset.alias} has a polling source: its data is pulled, not pushed",
             hint="define a push source in a dataset of its own",
         )
-    return _Plan(None, MergeStrategyAppend())
+    return _Plan(None, None, MergeStrategyAppend())
 
 
-def _plan_source(dataset: DatasetFiles, source: AddPushSource) -> _Plan:
-    if source.preprocess is not None:
-        raise IngestError(
-            f"{dataset.alias}: push source {source.source_name!r} has a preprocess step, "
-            "which this version cannot run",
-        )
-    return _Plan(source.read, source.merge)
+def _plan_source(source: AddPushSource) -> _Plan:
+    return _Plan(source.read, source.preprocess, source.merge)
 
 
 def _attempt(
@@ -181,7 +176,7 @@ def _attempt(
                 continue
             events += written.events
             slices += [written.slice] if written.slice else []
-            outcomes.append(_outcome(path, written))
+            outcomes.append(outcome_of(str(path), written))
             writer = written.state
         if not events:
             return IngestOutcome(tuple(outcomes), state.head, state.head, 0, state.watermark)
@@ -200,42 +195,31 @@ def _write_file(
     options: IngestOptions,
     progress: Progress,
 ) -> Written:
-    read = read_step_for(path, options.input_format, plan.read)
-    progress.phase(f"Checking {path.name}", path.stat().st_size if path.is_file() else None)
-    opened = open_input(session, path, read, scratch=staging, progress=progress.advance)
-    for note in opened.notes:
-        progress.note(f"{path}: {note}")
-    source = opened.frame
-    if source is not None and declared_schema(read) is None:
-        source = fix_up(source, writer.vocabulary, operations=takes_operations(plan.merge))
-    progress.phase(f"Merging {path.name}")
-    return write_input(
-        session,
-        writer,
-        source,
-        WriteOptions(
-            system_time=system_time,
-            event_time=(options.event_time or system_time).truncated_to_ms(),
-            staging=staging,
-            allow_empty=options.allow_empty,
-            max_retract_ratio=_allowed_ratio(options),
-        ),
-        malformed=opened.malformed,
+    source = Input(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
+    write = WriteOptions(
+        system_time=system_time,
+        event_time=(options.event_time or system_time).truncated_to_ms(),
+        staging=staging,
+        allow_empty=options.allow_empty,
+        max_retract_ratio=allowed_ratio(options),
     )
+    return stage_input(session, writer, source, write, progress)
 
 
-def _allowed_ratio(options: IngestOptions) -> float:
+def allowed_ratio(options: IngestOptions) -> float:
+    """Largest share of the recorded keys that a snapshot may retract in this run."""
     return 1.0 if options.allow_retract or options.max_retract_ratio is None else options.max_retract_ratio
 
 
-def _outcome(path: Path, written: Written) -> InputOutcome:
+def outcome_of(file: str, written: Written) -> InputOutcome:
+    """What a transaction brought, for people."""
     facts = written.facts
     if facts is None:
-        return InputOutcome(str(path), written.input_rows, {}, None)
+        return InputOutcome(file, written.input_rows, {}, None)
     last = written.state.prev_offset
     assert last is not None  # noqa: S101 - a slice was written
     operations = {OperationType.from_code(int(code)).value: n for code, n in facts.ops.items()}
-    return InputOutcome(str(path), written.input_rows, operations, (last - facts.rows + 1, last))
+    return InputOutcome(file, written.input_rows, operations, (last - facts.rows + 1, last))
 
 
 def with_defaults(options: IngestOptions, *, max_retract_ratio: float, retries: int) -> IngestOptions:

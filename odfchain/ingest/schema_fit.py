@@ -7,6 +7,9 @@ appended to (RFC-001).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from odfchain.chain.schema_rules import canonical
 from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.metadata import data_schema as ds
@@ -86,37 +89,72 @@ def dataset_schema(data: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.Dat
     return ds.DataSchema(fields=system + tuple(f for f in data.fields if f.name not in vocabulary.columns))
 
 
-def check_compatible(
-    dataset: ds.DataSchema, data: ds.DataSchema, vocabulary: DatasetVocabulary, file: str
-) -> None:
-    """The input has the dataset's columns: same names, order and types; nullability is coerced later.
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How an input that is not quite like the dataset is made to fit; columns are matched by name."""
+
+    filled: tuple[ds.DataField, ...] = ()
+    """Optional columns that the input lacks: null in all its rows."""
+    added: tuple[ds.DataField, ...] = ()
+    """Optional columns that are new to the dataset."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+        notes = []
+        if self.filled:
+            notes.append(f"the input lacks {_names(self.filled)}: filled with null")
+        if self.added:
+            notes.append(f"the dataset gets {_shown(list(self.added))}: null in what is recorded")
+        return tuple(notes)
+
+
+def fit(
+    dataset: ds.DataSchema,
+    data: ds.DataSchema,
+    vocabulary: DatasetVocabulary,
+    file: str,
+    *,
+    may_grow: bool = True,
+) -> Fit:
+    """How the input fits: same types by name; optional columns may be missing or new, but not both (RFC-015).
+
+    A column that goes while another comes is a renamed one more often than not, so that is refused. So are
+    new columns where nobody declared a source (`may_grow`). Nullability is coerced later.
 
     Raises:
-        IncompatibleSchemaError: both schemas are shown.
+        IncompatibleSchemaError: what differs is shown as a diff of both schemas.
     """
     event_time = vocabulary.event_time_column
     expected = [f for f in dataset.fields if f.name not in vocabulary.columns]
     actual = [f for f in data.fields if f.name not in vocabulary.columns]
-    problems = []
     recorded_time, given_time = dataset.field(event_time), data.field(event_time)
-    if recorded_time is not None and given_time is not None:
-        problems += _difference(recorded_time, given_time)
-    names, given = [f.name for f in expected], [f.name for f in actual]
-    if names != given:
-        if missing := [n for n in names if n not in given]:
-            problems.append(f"missing {', '.join(missing)}")
-        if extra := [n for n in given if n not in names]:
-            problems.append(f"unexpected {', '.join(extra)}")
-        if sorted(names) == sorted(given):
-            problems.append("columns are in another order")
-    else:
-        for a, b in zip(expected, actual, strict=True):
-            problems += _difference(a, b)
+    pairs = [(f, data.field(f.name)) for f in expected]
+    if recorded_time is not None:
+        pairs.append((recorded_time, given_time))
+    problems = [text for a, b in pairs if b is not None for text in _difference(a, b)]
+    missing = [f for f in expected if data.field(f.name) is None]
+    extra = [f for f in actual if dataset.field(f.name) is None]
+    if missing and (extra or not all(f.optional for f in missing)):
+        problems.append(f"missing {_names(missing)}")
+    if extra and (missing or not may_grow):
+        problems.append(f"unexpected {_names(extra)}")
+    elif required := [f for f in extra if not f.optional]:
+        problems.append(f"unexpected {_names(required)} (a new column must be optional)")
     if problems:
+        changed = {f.name for f, other in pairs if other is not None and _difference(f, other)}
+        before = [f for f in [*expected, recorded_time] if f and (f in missing or f.name in changed)]
+        after = [f for f in [*actual, given_time] if f and (f in extra or f.name in changed)]
         raise IncompatibleSchemaError(
             f"{file}: the input does not fit the dataset's schema: {'; '.join(problems)} "
-            f"(dataset: {_shown(expected)} — input: {_shown(actual)})"
+            f"(dataset - {_shown(before) or 'nothing'} | input + {_shown(after) or 'nothing'})",
+            hint="cast, rename or leave out columns with a preprocess query, or use a new dataset",
         )
+    return Fit(tuple(missing), tuple(extra))
+
+
+def _names(fields: Sequence[ds.DataField]) -> str:
+    return ", ".join(f.name for f in fields)
 
 
 def _difference(expected: ds.DataField, actual: ds.DataField) -> list[str]:

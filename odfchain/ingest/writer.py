@@ -29,9 +29,9 @@ from odfchain.ingest.merge import (
     takes_operations,
 )
 from odfchain.ingest.schema_fit import (
-    check_compatible,
     check_reserved,
     dataset_schema,
+    fit,
     normalized,
     with_event_time,
 )
@@ -72,6 +72,10 @@ class WriterState:
     source_state: SourceState | None
     history: Callable[[], Sequence[Path]]
     """Paths of all slices so far, verified when asked for."""
+    has_source: bool = False
+    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
+    odf_schema: bool = False
+    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
 
     @classmethod
     def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
@@ -84,6 +88,8 @@ class WriterState:
             prev_checkpoint=state.prev_checkpoint,
             watermark=state.watermark,
             source_state=state.source_state,
+            has_source=state.polling_source is not None or bool(state.push_sources),
+            odf_schema=state.odf_schema,
             history=lambda: [dataset.data.verified_path(ref.slice.physical_hash) for ref in state.slices()],
         )
 
@@ -112,6 +118,8 @@ class Written:
     state: WriterState
     facts: SliceFacts | None
     input_rows: int
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the input was made to fit."""
 
 
 def write_input(
@@ -140,14 +148,16 @@ def write_input(
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
         return _record(state, None, None, options, input_rows=0)
-    data, target = _settle_schema(state, source)
+    data, target, notes = _settle_schema(state, source)
     facts, input_rows, recorded = _run(session, state, source, data, target, options, malformed)
     _guard(state, facts, input_rows, recorded, options)
-    return _record(state, target, facts, options, input_rows=input_rows)
+    return _record(state, target, facts, options, input_rows=input_rows, notes=notes)
 
 
-def _settle_schema(state: WriterState, source: InputFrame) -> tuple[ds.DataSchema, ds.DataSchema]:
-    """(schema of the input's data columns, schema of the dataset)."""
+def _settle_schema(
+    state: WriterState, source: InputFrame
+) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
+    """(schema of the input's data columns, filled ones included; schema of the dataset after; notes)."""
     operations = takes_operations(state.merge)
     data = normalized(source.schema)
     check_reserved(data, state.vocabulary, source.file, operations=operations)
@@ -155,9 +165,11 @@ def _settle_schema(state: WriterState, source: InputFrame) -> tuple[ds.DataSchem
     if state.schema is None:
         target = dataset_schema(data, state.vocabulary)
         check_hashable(to_arrow(target))
-        return data, target
-    check_compatible(state.schema, data, state.vocabulary, source.file)
-    return data, state.schema
+        return data, target, ()
+    found = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
+    target = ds.DataSchema(fields=state.schema.fields + found.added, extra=state.schema.extra)
+    check_hashable(to_arrow(target))
+    return ds.DataSchema(fields=data.fields + found.filled), target, found.notes
 
 
 def _run(
@@ -178,12 +190,9 @@ def _run(
     vocabulary = state.vocabulary
     seen = Observation()
     frame = source.frame
-    if vocabulary.event_time_column not in source.schema.names:
-        event_field = data.field(vocabulary.event_time_column)
-        assert event_field is not None  # noqa: S101 - with_event_time
-        frame = frame.withColumn(
-            vocabulary.event_time_column, F.lit(None).cast(carrier_type(event_field.type))
-        )
+    for f in data.fields:
+        if f.name not in source.schema.names:
+            frame = frame.withColumn(f.name, F.lit(None).cast(carrier_type(f.type)))
     new = MergeInput(frame.observe(seen, F.count(F.lit(1)).alias("rows")), data, vocabulary, source.file)
     merged = merge(new, _history(session, state, data), state.merge)
     try:
@@ -297,6 +306,7 @@ def _record(
     options: WriteOptions,
     *,
     input_rows: int,
+    notes: tuple[str, ...] = (),
 ) -> Written:
     """The events that record a write, by the writer rules."""
     watermark = _next_watermark(state, facts, options)
@@ -313,8 +323,12 @@ def _record(
         )
         staged = StagedSlice(Path(facts.path), physical)
     events: list[MetadataEvent] = []
-    if state.schema is None and target is not None:
-        events.append(SetDataSchema(raw_arrow_schema=encode_raw_arrow(target)))
+    if target is not None and target != state.schema:
+        events.append(
+            SetDataSchema(schema=target)
+            if state.odf_schema
+            else SetDataSchema(raw_arrow_schema=encode_raw_arrow(target))
+        )
     if new_data is not None or watermark != state.watermark or source_state != state.source_state:
         events.append(
             AddData(
@@ -329,14 +343,14 @@ def _record(
         raise NothingToCommitError("nothing to commit", input_rows=input_rows)
     after = dataclasses.replace(
         state,
-        schema=state.schema or target,
+        schema=target or state.schema,
         prev_offset=new_data.offset_interval.end if new_data else state.prev_offset,
         prev_checkpoint=None if isinstance(events[-1], AddData) else state.prev_checkpoint,
         watermark=watermark,
         source_state=source_state,
         history=_extended(state.history, staged),
     )
-    return Written(tuple(events), staged, after, facts, input_rows)
+    return Written(tuple(events), staged, after, facts, input_rows, notes)
 
 
 def _extended(

@@ -113,3 +113,38 @@ def from_spark_type(data_type: SparkType) -> ds.DataType:
                 )
             )
     raise SchemaError(f"Spark type {data_type.simpleString()} has no counterpart in ODF")
+
+
+def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
+    """The logical schema of a query's result: exact types, every column optional.
+
+    A column that keeps its name and its Spark type keeps the logical type it has in `given`, so that unsigned
+    integers, times and identifiers survive a query that passes them on.
+
+    Raises:
+        SchemaError: a type without a logical counterpart.
+    """
+    fields = []
+    for f in struct.fields:
+        known = given.field(f.name)
+        if known is not None and carrier_type(known.type) == f.dataType:
+            logical = known.value_type
+        else:
+            logical = _exact(f.dataType)
+        fields.append(ds.DataField(name=f.name, type=ds.optional(logical)))
+    return ds.DataSchema(fields=tuple(fields))
+
+
+def _exact(data_type: SparkType) -> ds.DataType:
+    from pyspark.sql import types as t
+
+    match data_type:
+        case t.ByteType():
+            return ds.DataTypeInt8()
+        case t.ShortType():
+            return ds.DataTypeInt16()
+        case t.IntegerType():
+            return ds.DataTypeInt32()
+        case t.FloatType():
+            return ds.DataTypeFloat32()
+    return from_spark_type(data_type)

@@ -20,7 +20,7 @@ from odfchain.errors import (
     NothingToCommitError,
     SchemaError,
 )
-from odfchain.ingest.schema_fit import check_compatible
+from odfchain.ingest.schema_fit import fit
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata import events as ev
 from odfchain.metadata.enums import TimeUnit
@@ -80,10 +80,13 @@ MATRIX: dict[str, list[tuple[ds.DataSchema, ds.DataSchema, str | None]]] = {
     "orig nullable, new required": [(BASE, schema(("a", INT), ("b", TEXT)), None)],
     "orig required, new nullable": [(BASE, schema(("a", ds.optional(INT)), ("b", ds.optional(TEXT))), None)],
     "column count differs (even a missing OPTIONAL column)": [
-        (BASE, schema(("a", INT)), "missing b"),
-        (BASE, schema(("a", INT), ("b", TEXT), ("c", TEXT)), "unexpected c"),
+        (BASE, schema(("a", INT)), None),
+        (BASE, schema(("b", TEXT)), "missing a"),
+        (BASE, schema(("a", INT), ("b", TEXT), ("c", TEXT)), r"unexpected c \(a new column must be optional\)"),
+        (BASE, schema(("a", INT), ("b", TEXT), ("c", ds.optional(TEXT))), None),
+        (BASE, schema(("a", INT), ("c", ds.optional(TEXT))), "missing b; unexpected c"),
     ],
-    "same columns, different order": [(BASE, schema(("b", TEXT), ("a", INT)), "columns are in another order")],
+    "same columns, different order": [(BASE, schema(("b", TEXT), ("a", INT)), None)],
     "name differs by case": [(BASE, schema(("A", INT), ("b", TEXT)), "missing a; unexpected A")],
     "Struct": [
         (schema(("s", struct(("x", INT)))), schema(("s", struct(("x", INT)))), None),
@@ -119,15 +122,21 @@ def test_the_matrix_is_covered() -> None:
     [pytest.param(*c, id=f"{name[:30]}-{i}") for name, many in MATRIX.items() for i, c in enumerate(many)],
 )
 def test_schema_check(dataset: ds.DataSchema, data: ds.DataSchema, problem: str | None) -> None:
-    """Attributes of columns describe them; they do not stop an input here as they do in the reference."""
+    """Columns are matched by name, optional ones may be missing or new, and attributes do not matter (RFC-015)."""
     vocabulary = ev.DatasetVocabulary()
     if problem is None:
-        check_compatible(dataset, data, vocabulary, "in.csv")
+        fit(dataset, data, vocabulary, "in.csv")
         return
     with pytest.raises(
-        IncompatibleSchemaError, match=rf"^in\.csv: .*{problem}.*\(dataset: .* — input: .*\)$"
+        IncompatibleSchemaError, match=rf"^in\.csv: .*{problem}.*\(dataset - .* \| input \+ .*\)$"
     ):
-        check_compatible(dataset, data, vocabulary, "in.csv")
+        fit(dataset, data, vocabulary, "in.csv")
+
+
+def test_without_a_source_no_column_is_added() -> None:
+    data = schema(("a", INT), ("b", TEXT), ("c", ds.optional(TEXT)))
+    with pytest.raises(IncompatibleSchemaError, match="unexpected c"):
+        fit(BASE, data, ev.DatasetVocabulary(), "in.csv", may_grow=False)
 
 
 def test_encodings_of_one_type_are_interchangeable(harness: Harness) -> None:

@@ -1,0 +1,94 @@
+"""One input as one transaction: check, read, preprocess, merge, write a slice (staged, not committed).
+
+Pushed files and polled sources come through here alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import OdfchainError
+from odfchain.ingest.formats import declared_schema, open_input
+from odfchain.ingest.inference import fix_up
+from odfchain.ingest.merge import takes_operations
+from odfchain.ingest.writer import WriteOptions, WriterState, Written, write_input
+from odfchain.metadata.sources import ReadStep, Transform
+from odfchain.progress import Progress
+from odfchain.spark.columns import col
+from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
+from odfchain.spark.types import result_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INPUT_TABLE = "input"
+"""What the queries of a preprocess step call the rows that were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Bytes and what to make of them."""
+
+    path: Path
+    name: str
+    """What messages call the input."""
+    read: ReadStep
+    preprocess: Transform | None = None
+
+
+def stage_input(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: Input,
+    options: WriteOptions,
+    progress: Progress,
+) -> Written:
+    """Read, preprocess and merge an input and write what is new as a slice in `options.staging`.
+
+    The session is started only after the checks that need none.
+
+    Raises:
+        NothingToCommitError: nothing is new.
+        BadInputError, SchemaError, IncompatibleSchemaError, QueryError, GuardError: naming the input.
+        StorageFullError, EngineError: from Spark.
+    """
+    size = source.path.stat().st_size if source.path.is_file() else None
+    progress.phase(f"Checking {source.name}", size)
+    opened = open_input(session, source.path, source.read, scratch=options.staging, progress=progress.advance)
+    for note in opened.notes:
+        progress.note(f"{source.name}: {note}")
+    frame, malformed = opened.frame, opened.malformed
+    if frame is not None and source.preprocess is not None:
+        malformed = _diagnosis(frame, malformed)
+        frame = _preprocessed(session(), frame, source.preprocess, progress)
+    elif frame is not None and declared_schema(source.read) is None:
+        frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
+    progress.phase(f"Merging {source.name}")
+    written = write_input(session, state, frame, options, malformed=malformed)
+    for note in written.notes:
+        progress.note(f"{source.name}: {note}")
+    return written
+
+
+def _preprocessed(
+    session: SparkSession, source: InputFrame, transform: Transform, progress: Progress
+) -> InputFrame:
+    from pyspark.sql import functions as F
+
+    from odfchain.spark.query import run_queries
+
+    given = source.frame.select(*[col(name) for name in source.schema.names])
+    result = run_queries(session, transform, {INPUT_TABLE: given}, note=progress.note)
+    schema = result_schema(result.schema, source.schema)
+    numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
+    return InputFrame(numbered, schema, source.file)
+
+
+def _diagnosis(
+    source: InputFrame, malformed: Callable[[], OdfchainError | None] | None
+) -> Callable[[], OdfchainError | None]:
+    """Finds what is wrong in the input as it was before its queries."""
+    return lambda: (malformed() if malformed is not None else None) or first_bad_row(source, frozenset())
