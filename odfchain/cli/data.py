@@ -60,7 +60,7 @@ def ingest_command(
         if not file.is_file():
             raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
     if not options().debug:
-        _silence_libraries()
+        silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = workspace.dataset(dataset)
         from odfchain.ingest.ingest import IngestOptions
@@ -81,7 +81,7 @@ def ingest_command(
         _print_outcome(outcome, output)
 
 
-def _silence_libraries() -> None:
+def silence_libraries() -> None:
     """What goes wrong is told by our errors; the log of PySpark's connection would only repeat it."""
     import logging
 

@@ -32,6 +32,8 @@ _COMMANDS = {
     "inspect": "odfchain.cli.blocks",
     "list": "odfchain.cli.datasets",
     "log": "odfchain.cli.blocks",
+    "new": "odfchain.cli.templates",
+    "pull": "odfchain.cli.pull",
     "rename": "odfchain.cli.datasets",
     "tail": "odfchain.cli.data",
     "verify": "odfchain.cli.data",

@@ -84,6 +84,8 @@ class FetchContext:
     """A private folder for the bytes; removed at the end of the run."""
     previous: SourceState | None
     """The state of this source that the chain remembers."""
+    previous_time: Timestamp | None = None
+    """When that state was recorded."""
     system_time: Timestamp
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values for `${{ env.NAME }}`; nothing of the process's environment but what the user named."""

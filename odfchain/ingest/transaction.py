@@ -60,7 +60,8 @@ def stage_input(
     opened = open_input(session, source.path, source.read, scratch=options.staging, progress=progress.advance)
     for note in opened.notes:
         progress.note(f"{source.name}: {note}")
-    frame, malformed = opened.frame, opened.malformed
+    frame = opened.frame
+    malformed: Callable[[], OdfchainError | None] | None = opened.malformed
     if frame is not None and source.preprocess is not None:
         malformed = _diagnosis(frame, malformed)
         frame = _preprocessed(session(), frame, source.preprocess, progress)

@@ -37,13 +37,37 @@ class IngestConfig:
     retries: int = 3
     """How often a run is repeated on a new head when another writer was faster."""
 
+    variables: dict[str, str] = field(default_factory=dict)
+    """Values for `${{ env.NAME }}` in polling sources."""
+
+    allow_commands: bool = False
+    """Run commands of prepare steps also for datasets that were not created here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    """Bounds on fetching from polling sources."""
+
+    deadline_seconds: int = 3_600
+    """Longest time from the first request to the last byte [s]."""
+
+    retries: int = 4
+    """Attempts after the first, on failures that may pass."""
+
+    max_bytes: int = 1 << 40
+    """Largest download, and largest file after unpacking [bytes]."""
+
+    allow_private_redirects: bool = False
+    """Follow redirects to private addresses."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceConfig:
     """Settings of a workspace."""
 
     spark: SparkConfig = SparkConfig()
-    ingest: IngestConfig = IngestConfig()
+    ingest: IngestConfig = field(default_factory=IngestConfig)
+    fetch: FetchConfig = FetchConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -61,6 +85,12 @@ content:
   ingest:
     maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
     retries: 3              # runs repeated when another writer was faster
+    variables: {}           # values for ${{ env.NAME }} in polling sources
+    allowCommands: false    # run commands of prepare steps also for datasets not created here
+  fetch:
+    deadlineSeconds: 3600
+    retries: 4
+    allowPrivateRedirects: false
 """
 
 

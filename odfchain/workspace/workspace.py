@@ -256,6 +256,10 @@ class WorkspaceFiles:
         if not fsio.create_file(path, key.to_pem(), mode=0o600):
             raise StoreError(f"{path}: a key of this name exists already")
 
+    def has_key(self, dataset_id: DatasetId) -> bool:
+        """Whether a dataset was created here: its private key is in this workspace."""
+        return self._key_path(dataset_id).is_file()
+
     def key(self, dataset_id: DatasetId) -> DatasetKey:
         """The private key of a dataset that was created here.
 

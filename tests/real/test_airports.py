@@ -39,7 +39,7 @@ def release(path: Path) -> dict[str, dict[str, Any]]:
 def recorded(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Dataset:
     workspace = Workspace.init(tmp_path_factory.mktemp("airports"))
     workspace._engine = engine
-    (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "airports.yaml")
+    (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "pushed" / "airports.yaml")
     for path in RELEASES:
         dataset.ingest([path], IngestOptions(event_time=Timestamp.parse(f"{path.stem}T00:00:00Z")))
     return dataset

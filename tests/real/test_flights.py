@@ -36,7 +36,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine, flights: Path) -> Dataset:
     workspace = Workspace.init(tmp_path_factory.mktemp("ledger"))
     workspace._engine = engine
-    (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "flights.yaml")
+    (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "pushed" / "flights.yaml")
     outcome = dataset.ingest([flights])
     assert [item.operations for item in outcome.inputs] == [{"+A": 336_776}]
     return dataset

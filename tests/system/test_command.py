@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -9,7 +10,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 from processes import (
     ODFCHAIN,
     TIMEOUT,
@@ -21,6 +24,8 @@ from processes import (
     wait_until,
 )
 from support import ROOT, manifest, unchanged
+
+from odfchain.metadata.manifest import read_snapshots
 
 ROWS = 600_000
 
@@ -169,9 +174,12 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "kind: MetadataBlock" in done.stdout
-    assert "ok    org.airportsdata.airports: 7 blocks, 2 slices, 8,071 records" in done.stdout
-    assert re.search(r"2025-07-06\.csv +7861 +43 +48 +57 +57 +7866-8070", done.stdout)
-    assert "43 airports, drops 48 and corrects 57: these are the 205 rows" in text
+    assert "ok    org.airportsdata.airports: 9 blocks, 4 slices, 25,272 records" in done.stdout
+    assert re.search(r"org\.airportsdata\.airports +updated +30176 +8139 +255 +8439 +8439 +5 ", done.stdout)
+    assert re.search(r"org\.airportsdata\.airports +up to date +0 +0 +0 +0 +0 +0 ", done.stdout)
+    assert (
+        "25,272 rows: the release of July 2025, for one, adds 43 airports, drops 48 and corrects 57" in text
+    )
     shown = subprocess.run(
         [ODFCHAIN.parent / "python", "-W", "error", "-c", python], cwd=tmp_path, env=environment(),
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
@@ -180,7 +188,37 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     assert shown.stdout.endswith("True\n")
 
 
-def test_the_readmes_manifest_is_the_snapshot_it_says() -> None:
-    text = (ROOT / "fixtures/manifests/airports.yaml").read_text(encoding="utf-8")
-    assert "kind: Snapshot" in text
-    assert manifest() != text
+def test_watching_a_source(tmp_path: Path) -> None:
+    """One session stays warm; every change is recorded once; Ctrl-C ends it and leaves nothing behind."""
+    source = tmp_path / "source.csv"
+    source.write_text("city,population\nA,1\n")
+    polled = manifest().replace(
+        "AddPushSource\n      sourceName: default",
+        f"SetPollingSource\n      fetch: {{kind: Url, url: '{source.as_uri()}'}}",
+    )
+    folder = make_workspace(tmp_path, polled)
+    process = subprocess.Popen(
+        [ODFCHAIN, "pull", "cities", "--watch", "100ms", "-o", "ndjson"], cwd=tmp_path, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_until(lambda: len(list((folder / "data").iterdir())) == 1, process)
+    source.write_text("city,population\nB,2\n")
+    os.utime(source, (2_000_000_000, 2_000_000_000))
+    wait_until(lambda: len(list((folder / "data").iterdir())) == 2, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130, err
+    assert b"Traceback" not in err
+    assert out.splitlines()[0].startswith(b'{"dataset": "cities", "status": "updated", "rows": 1')
+    assert odfchain(tmp_path, "verify", "cities").code == 0
+    assert still_running(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "fixtures" / "manifests").rglob("*.yaml")), ids=lambda p: p.name
+)
+def test_the_manifests_of_the_fixtures_are_valid(path: Path) -> None:
+    """They parse here, and an editor that knows the JSON Schema finds nothing wrong."""
+    schema = json.loads((ROOT / "schemas" / "DatasetSnapshot.json").read_text(encoding="utf-8"))
+    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
+    assert len(read_snapshots(path.read_bytes())) == 1

@@ -1,0 +1,102 @@
+"""The command that writes a manifest to start from: new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from odfchain.cli.common import options
+from odfchain.errors import UsageError
+from odfchain.ids.names import DatasetAlias
+
+ROOT = """\
+# A root dataset: its data comes from a source. `odfchain add` makes the dataset, `odfchain pull` fills it.
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      # Where the data is: Url (https, file, s3, gs, az), FilesGlob (one file after the other) or Container.
+      fetch:
+        kind: Url
+        url: https://example.com/cities.csv
+        # eventTime: {{kind: FromMetadata}}    # time of rows that carry none: of the file, or FromSystemTime
+      # Unpacking, or commands to pipe it through; in order.
+      # prepare:
+      #   - {{kind: Decompress, format: Zip, subPath: "*.csv"}}
+      # What the columns are. Also NdJson, Json, GeoJson, NdGeoJson, EsriShapefile and Parquet.
+      read:
+        kind: Csv
+        header: true
+        schema:
+          - city STRING NOT NULL
+          - population BIGINT
+      # SQL over the rows that were read; the table is called `input`.
+      # preprocess:
+      #   kind: Sql
+      #   engine: spark
+      #   query: select city, population from input where population > 0
+      # How rows meet what is recorded:
+      #   Append    every row is new
+      #   Ledger    a row is new when its key was never seen
+      #   Snapshot  the input is the whole present state: additions, removals and corrections are recorded
+      merge:
+        kind: Snapshot
+        primaryKey: [city]
+    - kind: SetInfo
+      description: Say what this is
+      keywords: [example]
+"""
+
+DERIVATIVE = """\
+# A derivative dataset: a function of its inputs that anybody can recompute.
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      # The datasets to read, and what the queries call them.
+      inputs:
+        - datasetRef: org.example.cities
+          alias: cities
+      transform:
+        kind: Sql
+        engine: spark
+        query: select event_time, city, population * 2 as twice from cities
+    - kind: SetInfo
+      description: Say what this is
+      keywords: [example]
+"""
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--root", "kind", flag_value="root", help="Data comes from a source.")
+@click.option("--derivative", "kind", flag_value="derivative", help="Data is computed from other datasets.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="File to write (default: NAME.yaml; - for stdout)."
+)
+def new_command(name: str, kind: str | None, output: Path | None) -> None:
+    """Write a commented manifest to start from; it is valid as it is."""
+    if kind is None:
+        raise UsageError("say what kind of dataset: --root or --derivative")
+    alias = DatasetAlias.parse(name)
+    text = (ROOT if kind == "root" else DERIVATIVE).format(name=alias)
+    if output is not None and str(output) == "-":
+        click.echo(text, nl=False)
+        return
+    path = output or Path(f"{str(alias).rpartition('/')[2]}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already", hint="choose another file with --output") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    if not options().quiet:
+        click.echo(f"wrote {path}; edit it, then: odfchain add {path}", err=True)

@@ -1,0 +1,199 @@
+"""One object of an object store: S3, Google Cloud Storage, Azure Blob Storage, and what speaks like them.
+
+Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools: a
+source's description is public and must not carry them. The key is the URL's path, percent-decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
+
+import odfchain
+from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.fetch.base import (
+    UP_TO_DATE,
+    FetchContext,
+    Fetched,
+    FetchResult,
+    etag_state,
+    last_modified_state,
+)
+from odfchain.fetch.http_retry import SIZE_HINT, Deadline, Timing
+from odfchain.fetch.state import is_known
+from odfchain.fetch.template import redact, shown
+from odfchain.metadata.events import SourceState
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.store.fsio import remove_quietly, storage_error
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+_CHUNK = 1 << 20
+_RETRY_TIMEOUT = 180.0
+"""Longest time in which a request is repeated [s]; signatures do not live much longer."""
+
+_PREFIXES = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}
+_SWITCHES = ("allow_http", "allow_invalid_certificates")
+_TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
+_PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
+
+
+def fetch_object(
+    url: str,
+    context: FetchContext,
+    *,
+    name: str,
+    secrets: frozenset[str] = frozenset(),
+    timing: Timing | None = None,
+) -> FetchResult:
+    """The object in a file of the context's folder, or `UP_TO_DATE`.
+
+    The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
+    The event time is the time of the last modification. `name` is what messages call the object; `secrets`
+    are values that no message may show.
+
+    Raises:
+        SourceNotFoundError: no such object or bucket.
+        FetchError: a wrong URL, a refusal, no success within retries and deadline, or too large.
+        StoreError: the file cannot be written.
+    """
+    deadline = Deadline(context.limits.deadline, timing or Timing(), name=name)
+    root, key = _split(url, name)
+    with _translated(name, secrets, deadline):
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        store = _store(root, context, deadline)
+        if is_known(_state(obstore.head(store, key)), context):
+            return UP_TO_DATE
+        deadline.check()
+        result = obstore.get(store, key)  # it may have changed since: its own description counts
+        meta = result.meta
+        path = _save(result, context, deadline, name=name)
+    return Fetched(path=path, name=name, state=_state(meta), event_time=_modified(meta))
+
+
+def _split(url: str, name: str) -> tuple[str, str]:
+    """The URL of the bucket or container, and the key in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise FetchError(f"{name}: not a valid URL") from None
+    key = unquote(parts.path).removeprefix("/")
+    if not parts.netloc or not key or key.endswith("/"):
+        raise FetchError(f"{name}: does not name an object", hint="write it like s3://bucket/path/to/object")
+    if parts.query or parts.fragment:
+        raise FetchError(f"{name}: an object has no query", hint="in a key write ? as %3F and # as %23")
+    return f"{parts.scheme.lower()}://{parts.netloc}", key
+
+
+def _store(root: str, context: FetchContext, deadline: Deadline) -> ObjectStore:
+    from obstore.store import from_url  # noqa: PLC0415 - a heavy library
+
+    limits = context.limits
+    options = {
+        **_client_options(root.split(":", maxsplit=1)[0]),
+        "user_agent": f"odfchain/{odfchain.__version__}",
+        "connect_timeout": dt.timedelta(seconds=limits.connect_timeout),
+        "read_timeout": dt.timedelta(seconds=limits.idle_timeout),
+        "timeout": dt.timedelta(seconds=max(1e-3, deadline.remaining)),
+    }
+    retry: RetryConfig = {
+        "max_retries": limits.retries,
+        "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
+        "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, deadline.remaining))),
+    }
+    return from_url(root, client_options=cast("ClientConfig", options), retry_config=retry)
+
+
+def _client_options(scheme: str) -> dict[str, Any]:
+    """What the environment says of the connection: the library reads it only when nothing is given."""
+    prefix = _PREFIXES.get(scheme, "AZURE")
+    found = {option: os.environ.get(f"{prefix}_{option.upper()}") for option in (*_SWITCHES, *_TEXTS)}
+    options: dict[str, Any] = {option: value for option, value in found.items() if value}
+    for option in _SWITCHES:
+        if option in options:
+            options[option] = options[option].lower() in ("1", "true", "yes", "on", "y")
+    return options
+
+
+def _modified(meta: ObjectMeta) -> Timestamp:
+    return Timestamp.from_datetime(meta["last_modified"])
+
+
+def _state(meta: ObjectMeta) -> SourceState:
+    tag = meta["e_tag"]
+    return etag_state(tag) if tag else last_modified_state(_modified(meta))
+
+
+def _save(result: GetResult, context: FetchContext, deadline: Deadline, *, name: str) -> Path:
+    size, allowed = result.meta["size"], context.limits.max_bytes
+    if size > allowed:
+        raise FetchError(f"{name}: larger than the allowed {allowed:,} bytes", hint=SIZE_HINT)
+    context.progress.phase(f"Downloading {name}", size)
+    received = 0
+    with _new_file(context.folder) as (fd, path):
+        for chunk in result.stream(min_chunk_size=_CHUNK):
+            deadline.check()
+            data = memoryview(chunk)
+            received += len(data)
+            if received > size:
+                raise FetchError(f"{name}: the object is longer than the announced {size:,} bytes")
+            _write(fd, data, context.folder)
+            context.progress.advance(len(data))
+        if received != size:
+            raise FetchError(f"{name}: the object ended after {received:,} of {size:,} bytes")
+    return path
+
+
+@contextlib.contextmanager
+def _new_file(folder: Path) -> Iterator[tuple[int, Path]]:
+    """A file for the block to write; it stays only if the block succeeds."""
+    try:
+        fd, text = tempfile.mkstemp(prefix="fetched-", dir=folder)
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    path = Path(text)
+    try:
+        try:
+            yield fd, path
+        finally:
+            os.close(fd)
+    except BaseException:
+        remove_quietly(path)
+        raise
+
+
+def _write(fd: int, data: memoryview, folder: Path) -> None:
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError as error:
+        raise storage_error(error, folder) from error
+
+
+@contextlib.contextmanager
+def _translated(name: str, secrets: frozenset[str], deadline: Deadline) -> Iterator[None]:
+    """Whatever the library raises becomes one line."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415 - a heavy library
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{name}: no such object or bucket") from error
+    except (BaseError, OSError, ValueError, OverflowError) as error:
+        deadline.check()
+        line = (str(error).splitlines() or [""])[0]
+        what = shown(redact(_PREAMBLE.sub("", line), secrets), 300)
+        raise FetchError(
+            f"{name}: {what}",
+            hint="the store's address and credentials come from the environment (AWS_…, GOOGLE_…, AZURE_…)",
+        ) from error

@@ -1,0 +1,215 @@
+"""A real HTTP server on loopback that answers by a script and remembers what it was asked; a clock to turn."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Self
+
+from odfchain.fetch.base import FetchContext, FetchLimits
+from odfchain.fetch.http_retry import Timing
+from odfchain.metadata.events import SourceState
+from odfchain.metadata.timestamp import Timestamp
+
+CSV37 = b"city,population\nA,1000\nB,2000\nC,3000\n"
+MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
+MODIFIED_TIME = Timestamp.parse("2015-10-21T07:28:00Z")
+SYSTEM_TIME = Timestamp.parse("2024-01-01T00:00:00Z")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asked."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    """By lower-case names."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What to answer."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    length: int | None = None
+    """A `Content-Length` that is not the body's."""
+    cut: int | None = None
+    """Close after so many bytes of the body."""
+    reset: bool = False
+    """Break the connection instead of closing it."""
+    stall: bool = False
+    """Send nothing more, and do not close either."""
+    pieces: Iterable[bytes] | None = None
+    """A body of unknown length, sent piece by piece."""
+    raw: Iterable[bytes] | None = None
+    """Everything, instead of a well-formed answer."""
+
+
+Handler = Callable[[Request], Reply]
+
+
+class Server:
+    """Answers each request with the next reply, or with what a function says; one request a connection."""
+
+    def __init__(
+        self, *script: Reply | Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.requests: list[Request] = []
+        self._script = list(script)
+        self._tls = tls
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._socket = socket.create_server((host, 0))
+        self.host, self.port = self._socket.getsockname()[:2]
+        self._main = threading.Thread(target=self._accept)
+        self._main.start()
+
+    def url(self, path: str = "/data.csv") -> str:
+        """The URL of a path."""
+        return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}{path}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._main.join()
+        self._socket.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.suppress(OSError))
+            stack.enter_context(connection)
+            if self._tls is not None:
+                connection = stack.enter_context(self._tls.wrap_socket(connection, server_side=True))
+            request = _read(connection)
+            if request is None:
+                return
+            self.requests.append(request)
+            reply = self._reply(request)
+            self._send(connection, request, reply)
+            if reply.stall:
+                self._over.wait()
+            if reply.reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                connection.shutdown(socket.SHUT_WR)
+
+    def _reply(self, request: Request) -> Reply:
+        if not self._script:
+            return Reply(status=418, body=b"the script is over")
+        entry = self._script[0]
+        if isinstance(entry, Reply):
+            return self._script.pop(0)  # type: ignore[return-value]
+        return entry(request)
+
+    def _send(self, connection: socket.socket, request: Request, reply: Reply) -> None:
+        if reply.raw is not None:
+            for piece in reply.raw:
+                connection.sendall(piece)
+            return
+        headers = {"Connection": "close"} | reply.headers
+        if reply.pieces is None and "Transfer-Encoding" not in headers and reply.status != 304:
+            headers["Content-Length"] = str(len(reply.body) if reply.length is None else reply.length)
+        head = f"HTTP/1.1 {reply.status} {_phrase(reply.status)}\r\n"
+        head += "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+        connection.sendall(head.encode("latin-1") + b"\r\n")
+        if request.method == "HEAD":
+            return
+        for piece in reply.pieces or [reply.body if reply.cut is None else reply.body[: reply.cut]]:
+            connection.sendall(piece)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Odd"
+
+
+def _read(connection: socket.socket) -> Request | None:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(65_536)
+        if not part:
+            return None
+        data += part
+    first, *lines = data.split(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return Request(method, target, {key.lower(): value for key, value in headers.items()})
+
+
+def unused_port() -> int:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Clock:
+    """Time that passes only when it is told to, or waited for."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.waits: list[float] = []
+        self.timing = Timing(clock=lambda: self.now, wait=self._wait)
+
+    def _wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+class Meter:
+    """A progress that can be asked what it was told."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, int | None]] = []
+        self.steps = 0
+        self.notes: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.phases.append((name, total))
+        self.steps = 0
+
+    def advance(self, steps: int = 1) -> None:
+        self.steps += steps
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def context(folder: Path, previous: SourceState | None = None, **changes: Any) -> FetchContext:
+    """A context with limits that suit tests; limits are given by their names."""
+    limits = {key: changes.pop(key) for key in list(changes) if key in FetchLimits.__dataclass_fields__}
+    return FetchContext(
+        folder=folder,
+        previous=previous,
+        system_time=SYSTEM_TIME,
+        limits=FetchLimits(**({"first_wait": 0.001} | limits)),
+        **changes,
+    )

@@ -1,0 +1,409 @@
+"""Sources in containers: the contract with the program inside, and nothing that survives a failure.
+
+A simulator stands for podman: a program that reads the real command line and runs the image's program on this
+machine, in a process group of its own as an engine would, with the folder of the contract mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import conformance
+
+from odfchain.errors import FetchError, StorageFullError
+from odfchain.fetch.base import UP_TO_DATE, FetchContext, FetchLimits, etag_state, last_modified_state
+from odfchain.fetch.container import fetch_container
+from odfchain.metadata.events import SourceState
+from odfchain.metadata.sources import EnvVar, FetchStepContainer
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import Silent
+
+CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
+CSV = conformance("polling_cases")["common_input"]["CSV37"]
+NOW = Timestamp.parse("2030-01-01T00:00:00Z")
+
+SIMULATOR = """
+import json, os, pathlib, signal, subprocess, sys
+home = pathlib.Path(__file__).resolve().parent
+with open(home / "calls", "a") as log:
+    log.write(json.dumps(sys.argv[1:]) + "\\n")
+args = sys.argv[2:]
+if sys.argv[1] == "rm":
+    assert args[0] == "--force"
+    os.killpg(int((home / args[1]).read_text()), signal.SIGKILL)
+    (home / args[1]).unlink()
+    sys.exit()
+assert sys.argv[1] == "run"
+env, entrypoint, name = {}, None, None
+while args[0].startswith("-"):
+    option = args.pop(0)
+    if option == "--rm":
+        continue
+    value = args.pop(0)
+    if option == "--name":
+        name = value
+    elif option == "-v":
+        host, inside, _ = value.split(":")
+    elif option == "--env-file":
+        assert os.stat(value).st_mode & 0o077 == 0
+        env = dict(line.split("=", 1) for line in open(value).read().splitlines())
+    elif option == "--entrypoint":
+        entrypoint = value
+    else:
+        sys.exit("unknown option " + option)
+assert os.stat(host).st_mode & 0o777 == 0o777
+image = args.pop(0)
+if not (home / "images" / image).exists():
+    sys.stderr.write("Error: no such image " + image + "\\n")
+    sys.exit(125)
+(home / "environment").write_text(json.dumps(env))
+mapped = {key: value.replace(inside, host) for key, value in env.items()}
+command = [entrypoint, *args] if entrypoint else [sys.executable, "-S", str(home / "images" / image), *args]
+process = subprocess.Popen(command, env=mapped | {"PATH": os.environ["PATH"]}, start_new_session=True)
+(home / name).write_text(str(process.pid))
+code = process.wait()
+(home / name).unlink()
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+class Engine:
+    """The simulated container engine, and a dataset that polls a container."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.home = tmp_path / "bin"
+        (self.home / "images").mkdir(parents=True)
+        self.program = self.home / "podman"
+        self.program.write_text(f"#!{sys.executable} -S\n{SIMULATOR}")
+        self.program.chmod(0o755)
+        self.folder = tmp_path / "run"
+        self.folder.mkdir()
+        self.outside = tmp_path / "outside"
+        self.outside.mkdir()
+        self.state: SourceState | None = None
+        self.image("busybox", "")
+
+    def image(self, name: str, program: str) -> None:
+        (self.home / "images" / name).write_text(textwrap.dedent(program))
+
+    def poll(self, image: str = "busybox", variables: dict[str, str] | None = None, **kwargs: Any) -> Any:
+        context = FetchContext(
+            folder=self.folder,
+            previous=self.state,
+            system_time=NOW,
+            variables=variables or {},
+            limits=kwargs.pop("limits", FetchLimits()),
+            progress=kwargs.pop("progress", Silent()),
+        )
+        result = fetch_container(FetchStepContainer(image=image, **kwargs), context)
+        left = [] if result is UP_TO_DATE else [result.path]
+        assert list(self.folder.iterdir()) == left
+        assert not list(self.home.glob("odfchain-*")), "no container is left"
+        return result
+
+    def data(self, *args: Any, **kwargs: Any) -> str:
+        result = self.poll(*args, **kwargs)
+        text: str = result.path.read_text()
+        result.path.unlink()
+        return text
+
+    def refused(self, *args: Any, **kwargs: Any) -> str:
+        with pytest.raises(FetchError) as caught:
+            self.poll(*args, **kwargs)
+        assert list(self.folder.iterdir()) == []
+        assert not list(self.home.glob("odfchain-*"))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    @property
+    def calls(self) -> list[list[str]]:
+        return [json.loads(line) for line in (self.home / "calls").read_text().splitlines()]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.home / "environment").read_text())
+        return found
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    engine = Engine(tmp_path)
+    monkeypatch.setenv("PATH", f"{engine.home}:/usr/bin:/bin")
+    return engine
+
+
+# --- the cases ---------------------------------------------------------------------------------------
+
+
+def test_case_ok(engine: Engine) -> None:
+    result = engine.poll(command=("printf",), args=(CSV,))
+    assert result.path.read_text() == CSV
+    assert (result.state, result.event_time, result.has_more) == (None, None, False)
+
+
+def test_case_env(engine: Engine) -> None:
+    case = CASES["container.env"]
+    env = tuple(EnvVar(name=v["name"], value=v.get("value")) for v in case["given"]["env"])
+    printed = engine.data(command=("env",), env=env, variables=case["given"]["dataset_env"])
+    assert [line for line in sorted(printed.splitlines()) if line.startswith("KAMU_TEST")] == case["expect"]
+    said = engine.refused(command=("env",), env=env[2:])
+    assert said == "container busybox: env KAMU_TEST_PROPAGATED: has no value"
+
+
+def test_case_args_template(engine: Engine) -> None:
+    case = CASES["container.args_template"]
+    step: dict[str, Any] = {"command": ("sh",), "args": ("-c", "echo ${{ env.VAR }}")}
+    assert engine.data(**step, variables={"VAR": "foobar"}) == case["expect"]
+    assert "VAR" in engine.refused(**step)
+    assert engine.data("${{ env.IMAGE }}", {"IMAGE": "busybox"}, command=("echo",)) == "\n"
+    assert engine.data(command=("echo", "${{ env.VAR }}"), variables={"VAR": "x"}) == "${{ env.VAR }}\n"
+
+
+def test_cases_batch_default_and_batch_set(engine: Engine) -> None:
+    step: dict[str, Any] = {"command": ("sh", "-c", "echo $ODF_BATCH_SIZE")}
+    assert engine.data(**step) == "10000\n"
+    assert engine.data(**step, env=(EnvVar(name="ODF_BATCH_SIZE", value="40000"),)) == "40000\n"
+
+
+def test_case_no_output(engine: Engine) -> None:
+    result = engine.poll(command=("true",))
+    assert result.path.read_bytes() == b""
+    assert result.state is None
+
+
+ROWS = """
+    import os
+    start, batch, total = int(os.environ["ODF_ETAG"] or 0), int(os.environ["ODF_BATCH_SIZE"]), 100
+    end = min(start + batch, total)
+    for row in range(start, end):
+        print(row)
+    with open(os.environ["ODF_NEW_ETAG_PATH"], "w") as out:
+        print(end, file=out)
+    if end < total:
+        open(os.environ["ODF_NEW_HAS_MORE_DATA_PATH"], "w").close()
+"""
+
+
+def test_case_iter(engine: Engine) -> None:
+    engine.image("rows", ROWS)
+    env = (EnvVar(name="ODF_BATCH_SIZE", value="40"),)
+    rows = ""
+    for step in CASES["container.iter"]["expect"]:
+        assert engine.state == (etag_state(step["prev"]) if step["prev"] else None)
+        result = engine.poll("rows", env=env)
+        if step.get("result") == "UpToDate":
+            assert result is UP_TO_DATE
+            continue
+        assert (result.state, result.has_more) == (etag_state(step["state"]), step["has_more"])
+        engine.state = result.state
+        rows += result.path.read_text()
+        result.path.unlink()
+    assert rows.split() == [str(n) for n in range(100)]
+
+
+def test_case_single_batch(engine: Engine) -> None:
+    engine.image("rows", ROWS)
+    result = engine.poll("rows", env=(EnvVar(name="ODF_BATCH_SIZE", value="150"),))
+    assert (result.state, result.has_more) == (etag_state("100"), False)
+
+
+def test_case_protocol_in(engine: Engine) -> None:
+    engine.data(command=("true",), env=(EnvVar(name="ODF_ETAG", value="forged"),))
+    assert engine.environment == {
+        "ODF_ETAG": "",
+        "ODF_LAST_MODIFIED": "",
+        "ODF_BATCH_SIZE": "10000",
+        "ODF_NEW_ETAG_PATH": "/opt/odf/out/new-etag",
+        "ODF_NEW_LAST_MODIFIED_PATH": "/opt/odf/out/new-last-modified",
+        "ODF_NEW_HAS_MORE_DATA_PATH": "/opt/odf/out/new-has-more-data",
+    }
+    engine.state = last_modified_state(NOW)
+    engine.poll(command=("true",))
+    assert engine.environment["ODF_LAST_MODIFIED"] == "2030-01-01T00:00:00Z"
+    assert engine.environment["ODF_ETAG"] == ""
+
+
+def says(etag: str | None = None, time: str | None = None, out: str = "") -> dict[str, Any]:
+    script = ""
+    if etag is not None:
+        script += f"printf '{etag}' > $ODF_NEW_ETAG_PATH; "
+    if time is not None:
+        script += f"printf '{time}' > $ODF_NEW_LAST_MODIFIED_PATH; "
+    return {"command": ("sh",), "args": ("-c", f"{script}printf '{out}'")}
+
+
+def test_case_protocol_states(engine: Engine) -> None:
+    result = engine.poll(**says(etag="a", time="2020-01-01T00:00:00Z", out="x"))
+    assert result.state == etag_state("a"), "the etag wins"
+    result.path.unlink()
+    result = engine.poll(**says(time="2020-01-01T00:00:00.000+00:00", out="x"))
+    assert result.state == last_modified_state(Timestamp.parse("2020-01-01T00:00:00Z"))
+    result.path.unlink()
+    engine.state = result.state
+    assert engine.poll(**says(time="2020-01-01T01:00:00+01:00")) is UP_TO_DATE, "the same time"
+    said = engine.refused(**says(time="2020-01-01T00:00:00Z", out="xyz"))
+    assert said == "container busybox: printed 3 bytes and left the state as it was"
+    assert engine.poll(**says()) is UP_TO_DATE, "it says nothing: what is remembered stays"
+    assert engine.data(**says(etag="b")) == "", "a new state without rows is news"
+
+
+def test_case_protocol_failure(engine: Engine) -> None:
+    step: dict[str, Any] = {
+        "command": ("sh", "-c", "echo partial; echo first >&2; echo last $TOKEN >&2; exit 3")
+    }
+    said = engine.refused(**step, env=(EnvVar(name="TOKEN"),), variables={"TOKEN": "pass-word"})
+    assert said == "container busybox: ended with exit code 3: first | last ***"
+    assert "ended with exit code 125: Error: no such image nope" in engine.refused("nope")
+
+
+def test_case_protocol_command_is_a_list(engine: Engine) -> None:
+    """Not joined by spaces, as the reference does."""
+    assert engine.data(command=("printf", "%s|", "a b", "$HOME"), args=("c d",)) == "a b|$HOME|c d|"
+    engine.image("own", "import sys; print(sys.argv[1:])")
+    assert engine.data("own", args=("a b",)) == "['a b']\n"
+
+
+# --- what the program inside may try -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("ln -s /etc/hostname $ODF_NEW_ETAG_PATH", "new-etag cannot be read: Too many levels"),
+        ("mkfifo $ODF_NEW_ETAG_PATH", "new-etag is not a regular file"),
+        ("mkdir $ODF_NEW_ETAG_PATH", "new-etag is not a regular file"),
+        ("head -c 70000 /dev/zero > $ODF_NEW_ETAG_PATH", "new-etag is larger than 65,536 bytes"),
+        ("printf '\\377' > $ODF_NEW_ETAG_PATH", "new-etag is not UTF-8"),
+        ("printf 'a\\nb' > $ODF_NEW_ETAG_PATH", "new-etag has more than one line"),
+        ("echo yesterday > $ODF_NEW_LAST_MODIFIED_PATH", "new-last-modified: 'yesterday' is not an RFC 3339"),
+        ("touch $ODF_NEW_HAS_MORE_DATA_PATH", "says that there is more, and not from where on"),
+    ],
+)
+def test_hostile_states(engine: Engine, script: str, said: str) -> None:
+    assert said in engine.refused(command=("sh", "-c", script))
+
+
+def test_secrets_are_not_shown_on_the_command_line(engine: Engine) -> None:
+    value = "pass-word"
+    engine.data(command=("true",), env=(EnvVar(name="TOKEN"),), variables={"TOKEN": value})
+    assert engine.environment["TOKEN"] == value
+    assert value not in str(engine.calls)
+
+
+@pytest.mark.parametrize("image", ["", "--privileged", "a b", "a\nb"])
+def test_names_that_are_no_images(engine: Engine, image: str) -> None:
+    assert "is not the name of an image" in engine.refused(image)
+    assert not (engine.home / "calls").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A*", "x"), ("A", "x\ny")])
+def test_variables_that_cannot_be_told(engine: Engine, name: str, value: str) -> None:
+    said = engine.refused(env=(EnvVar(name=name, value=value),))
+    assert "is not the name of a variable" in said or "the value of A has a line break" in said
+    assert not (engine.home / "calls").exists()
+
+
+# --- ends --------------------------------------------------------------------------------------------
+
+
+def is_gone(pid_file: Path) -> bool:
+    """Whether the process has ended, or does so at once."""
+    try:
+        fd = os.pidfd_open(int(pid_file.read_text()))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], 10)[0])
+    finally:
+        os.close(fd)
+
+
+def endless(engine: Engine) -> tuple[dict[str, Any], Path]:
+    pid = engine.outside / "pid"
+    engine.image(
+        "endless",
+        f"""
+        import os
+        open({str(pid)!r}, "w").write(str(os.getpid()))
+        while True:
+            print("y" * 1000)
+        """,
+    )
+    return {"image": "endless"}, pid
+
+
+def test_the_output_is_bounded(engine: Engine) -> None:
+    step, pid = endless(engine)
+    said = engine.refused(**step, limits=FetchLimits(max_bytes=100_000))
+    assert said == "container endless: prints more than 100,000 bytes (limit max_bytes)"
+    assert is_gone(pid)
+    assert [call[0] for call in engine.calls] == ["run", "rm"]
+
+
+def test_the_deadline(engine: Engine) -> None:
+    step, pid = endless(engine)
+    said = engine.refused(**step, limits=FetchLimits(deadline=1.5, max_bytes=1 << 50))
+    assert said == "container endless: has not ended after 1.5 s (the deadline of a fetch)"
+    assert is_gone(pid)
+
+
+class Interrupted(Silent):
+    """The user presses Ctrl-C once data flows."""
+
+    def advance(self, steps: int = 1) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt(engine: Engine) -> None:
+    step, pid = endless(engine)
+    with pytest.raises(KeyboardInterrupt):
+        engine.poll(**step, progress=Interrupted())
+    assert is_gone(pid)
+    assert list(engine.folder.iterdir()) == []
+    assert not list(engine.home.glob("odfchain-*"))
+
+
+def test_a_runtime_that_is_killed_takes_its_container_with_it(engine: Engine) -> None:
+    pid = engine.outside / "pid"
+    engine.image(
+        "killer",
+        f"""
+        import os, signal
+        open({str(pid)!r}, "w").write(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.close(1); os.close(2)
+        signal.pause()
+        """,
+    )
+    assert "container killer: was killed by signal 9" in engine.refused("killer")
+    assert is_gone(pid)
+
+
+def test_no_runtime(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(engine.outside))
+    assert "neither podman nor docker is installed" in engine.refused()
+
+
+def test_docker_is_taken_where_podman_is_not(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.program.rename(engine.home / "docker")
+    monkeypatch.setenv("PATH", f"{engine.home}:/usr/bin:/bin")
+    assert engine.data(command=("echo",)) == "\n"
+
+
+def test_a_runtime_that_cannot_be_started(engine: Engine) -> None:
+    engine.program.write_text("no program")
+    assert "podman cannot be started: Exec format error" in engine.refused()
+
+
+def test_a_full_disk(engine: Engine) -> None:
+    from odfchain.fetch.container_run import _write
+
+    with Path("/dev/full").open("wb", buffering=0) as stream, pytest.raises(StorageFullError):
+        _write(stream, b"x", Path("/dev/full"))

@@ -1,0 +1,850 @@
+"""The HTTP fetcher against a real server: conditions, retries, continuing, redirects, limits, secrets."""
+
+from __future__ import annotations
+
+import itertools
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, context, unused_port
+
+import odfchain
+from odfchain.errors import FetchError, SourceNotFoundError, StoreError
+from odfchain.fetch.base import UP_TO_DATE, Fetched, etag_state, last_modified_state
+from odfchain.fetch.http import fetch_http
+from odfchain.fetch.http_headers import ContentRange, Headers, http_date, parse_http_date, retry_after
+from odfchain.fetch.http_url import is_public, parse_target
+from odfchain.fetch.state import is_known
+from odfchain.metadata.events import SourceState
+from odfchain.metadata.timestamp import Timestamp
+
+BIG = bytes(range(256)) * 2_000
+TAG = {"ETag": '"v1"'}
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def get(
+    folder: Path,
+    url: str,
+    previous: SourceState | None = None,
+    *,
+    headers: dict[str, str] | None = None,
+    secrets: frozenset[str] = frozenset(),
+    clock: Clock | None = None,
+    **changes: Any,
+) -> Fetched | None:
+    """New bytes, or None if there are none."""
+    timing = (clock or Clock()).timing
+    result = fetch_http(
+        url,
+        (headers or {}).items(),
+        context(folder, previous, **changes),
+        name="the source",
+        secrets=secrets,
+        timing=timing,
+    )
+    return None if result is UP_TO_DATE else result
+
+
+def new(folder: Path, url: str, **changes: Any) -> Fetched:
+    result = get(folder, url, **changes)
+    assert result is not None
+    return result
+
+
+def refused(folder: Path, url: str, error: type[FetchError] = FetchError, **changes: Any) -> str:
+    """Fetches what must fail; returns the one line it says, and sees to it that nothing stays."""
+    before = set(folder.iterdir())
+    with pytest.raises(error) as caught:
+        get(folder, url, **changes)
+    assert set(folder.iterdir()) == before
+    assert str(caught.value).startswith(("the source: ", "the source (redirected to http"))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+# --- the conformance cases, by id ------------------------------------------------------------------
+
+
+def test_http_ok(tmp_path: Path) -> None:
+    meter = Meter()
+    with Server(Reply(headers={"ETag": 'W/"a,b"'}, body=CSV37)) as server:
+        result = new(tmp_path, server.url(), progress=meter)
+    assert result.state == etag_state('W/"a,b"')
+    assert result.path.read_bytes() == CSV37
+    assert result.path.parent == tmp_path
+    assert (result.name, result.has_more, result.event_time) == ("the source", False, None)
+    assert (meter.phases, meter.steps) == ([("Downloading the source", 37)], 37)
+    (request,) = server.requests
+    assert (request.method, request.target) == ("GET", "/data.csv")
+    assert request.headers == {
+        "host": f"127.0.0.1:{server.port}",
+        "user-agent": f"odfchain/{odfchain.__version__}",
+        "accept": "*/*",
+        "accept-encoding": "identity",
+        "connection": "close",
+    }
+
+
+def test_http_repeat(tmp_path: Path) -> None:
+    for tag in ('"v1"', 'W/"v1"', "unquoted", '"caf\xe9"'):
+        with Server(Reply(status=304, headers={"ETag": tag})) as server:
+            assert get(tmp_path, server.url(), etag_state(tag)) is None
+        assert server.requests[0].headers["if-none-match"] == tag
+        assert "if-modified-since" not in server.requests[0].headers
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_http_touched(tmp_path: Path) -> None:
+    with Server(Reply(headers={"ETag": '"v2"'}, body=CSV37)) as server:
+        assert new(tmp_path, server.url(), previous=etag_state('"v1"')).state == etag_state('"v2"')
+
+
+def test_http_404_and_removed(tmp_path: Path) -> None:
+    for previous in (None, etag_state('"v1"')):
+        for status in (404, 410):
+            with Server(Reply(status=status, body=b"gone")) as server:
+                said = refused(tmp_path, server.url(), SourceNotFoundError, previous=previous)
+            assert f"not found: HTTP status {status}" in said
+            assert len(server.requests) == 1
+
+
+def test_http_unreachable(tmp_path: Path) -> None:
+    clock = Clock()
+    said = refused(tmp_path, f"http://127.0.0.1:{unused_port()}/x", retries=3, first_wait=0.5, clock=clock)
+    assert said == "the source: cannot connect: connection refused (4 attempts)"
+    assert clock.waits == [0.5, 1.0, 2.0]
+
+
+def test_http_derived_1_last_modified(tmp_path: Path) -> None:
+    with Server(Reply(headers={"Last-Modified": MODIFIED}, body=CSV37)) as server:
+        result = new(tmp_path, server.url())
+    assert result.state == SourceState(
+        source_name="default", kind="odf/last-modified", value="2015-10-21T07:28:00Z"
+    )
+    assert result.event_time == MODIFIED_TIME
+
+
+def test_the_tag_is_the_state_and_the_date_is_still_the_event_time(tmp_path: Path) -> None:
+    with Server(Reply(headers={"Last-Modified": MODIFIED} | TAG, body=CSV37)) as server:
+        result = new(tmp_path, server.url())
+    assert (result.state, result.event_time) == (etag_state('"v1"'), MODIFIED_TIME)
+
+
+def test_http_derived_2_neither(tmp_path: Path) -> None:
+    with Server(Reply(body=CSV37)) as server:
+        result = new(tmp_path, server.url())
+    assert (result.state, result.event_time) == (None, None)
+
+
+def test_http_derived_3_the_condition_is_an_http_date(tmp_path: Path) -> None:
+    state = last_modified_state(Timestamp.parse("2015-10-21T07:28:00.999Z"))
+    with Server(Reply(status=304)) as server:
+        assert get(tmp_path, server.url(), state) is None
+    assert server.requests[0].headers["if-modified-since"] == MODIFIED
+
+
+def test_http_derived_4_other_statuses(tmp_path: Path) -> None:
+    for status, body, said in (
+        (401, b"\n  who are you?\r\nmore", "HTTP status 401 (Unauthorized): who are you?"),
+        (403, b"<html>no</html>", "HTTP status 403 (Forbidden)"),
+        (400, b"x" * 100_000, "HTTP status 400 (Bad Request): " + "x" * 199 + "…"),
+        (499, b"\x1b[31m\x00\xff", "HTTP status 499: [31m \ufffd"),
+        (204, b"", "HTTP status 204 (No Content)"),
+        (300, b"", "HTTP status 300 (Multiple Choices)"),
+        (302, b"", "HTTP status 302 (Found)"),
+        (304, b"", "HTTP status 304 (Not Modified)"),
+        (206, b"abc", "HTTP status 206 (Partial Content): abc"),
+    ):
+        with Server(Reply(status=status, body=body)) as server:
+            assert refused(tmp_path, server.url()) == f"the source: {said}"
+        assert len(server.requests) == 1, "and is not tried again"
+
+
+def test_an_error_body_that_breaks_off_is_no_reason_to_ask_again(tmp_path: Path) -> None:
+    with Server(Reply(status=400, body=b"why", length=100)) as server:
+        assert refused(tmp_path, server.url()) == "the source: HTTP status 400 (Bad Request): why"
+    assert len(server.requests) == 1
+
+
+def test_http_derived_6_a_silent_server(tmp_path: Path) -> None:
+    with Server(Reply(raw=[b"HTTP/1.1 "], stall=True)) as server:
+        said = refused(tmp_path, server.url(), retries=0, idle_timeout=0.05)
+    assert said == "the source: no byte within 0.05 s (1 attempt)"
+
+
+def test_http_derived_7_malformed_dates(tmp_path: Path) -> None:
+    for value in ("yesterday", "Wed, 31 Feb 2015 07:28:00 GMT", "2015-10-21T07:28:00Z", "", "\xff"):
+        with Server(Reply(headers={"Last-Modified": value}, body=CSV37)) as server:
+            result = new(tmp_path, server.url())
+        assert (result.state, result.event_time) == (None, None)
+
+
+def test_every_http_case_is_tested() -> None:
+    from support import conformance
+
+    ids = {c["id"] for c in conformance("polling_cases")["cases"] if c["id"].startswith("http.")}
+    tested = {"ok", "repeat", "touched", "404", "removed", "unreachable"}
+    assert ids == {f"http.{name}" for name in tested} | {f"http.derived_{n}" for n in (1, 2, 3, 4, 6, 7)}
+
+
+# --- conditions and states -------------------------------------------------------------------------
+
+
+def test_a_server_that_ignores_conditions(tmp_path: Path) -> None:
+    meter = Meter()
+    for headers, previous in (
+        (TAG, etag_state('"v1"')),
+        (
+            {"Last-Modified": MODIFIED},
+            SourceState(source_name="default", kind="odf/last-modified", value="2015-10-21T07:28:00.000Z"),
+        ),
+    ):
+        with Server(Reply(headers=headers, pieces=itertools.repeat(b"x" * 1_000))) as server:
+            assert get(tmp_path, server.url(), previous, progress=meter) is None
+    assert list(tmp_path.iterdir()) == []
+    assert meter.phases == [], "and nothing was downloaded"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("odf/etag", ""),
+        ("odf/etag", "two\nlines"),
+        ("odf/etag", "\u20ac"),
+        ("odf/last-modified", "long ago"),
+        ("x/other", '"v1"'),
+    ],
+)
+def test_a_remembered_state_that_cannot_be_asked_with(tmp_path: Path, kind: str, value: str) -> None:
+    previous = SourceState(source_name="default", kind=kind, value=value)
+    with Server(Reply(headers=TAG, body=CSV37)) as server:
+        assert new(tmp_path, server.url(), previous=previous).state == etag_state('"v1"')
+    assert not [name for name in server.requests[0].headers if name.startswith("if-")]
+
+
+def test_states_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+    short, long = (
+        SourceState(source_name="default", kind="odf/last-modified", value=f"2015-10-21T07:28:00{fraction}Z")
+        for fraction in ("", ".000")
+    )
+    assert is_known(short, context(tmp_path, long))
+    assert not is_known(replace(short, kind="odf/etag"), context(tmp_path, long))
+    assert not is_known(replace(short, value="?"), context(tmp_path, replace(short, value="?")))
+    assert not is_known(None, context(tmp_path))
+
+
+def test_an_empty_body(tmp_path: Path) -> None:
+    with Server(Reply(headers=TAG)) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == b""
+
+
+def test_an_encoding_that_was_not_asked_for_is_kept_and_noted(tmp_path: Path) -> None:
+    meter = Meter()
+    with Server(Reply(headers={"Content-Encoding": "gzip"}, body=b"\x1f\x8bxyz")) as server:
+        assert new(tmp_path, server.url(), progress=meter).path.read_bytes() == b"\x1f\x8bxyz"
+    assert meter.notes == [
+        "the source: the server sends it encoded as gzip though asked not to; it is taken as it is"
+    ]
+
+
+def test_a_chunked_body(tmp_path: Path) -> None:
+    body = b"25\r\n" + CSV37 + b"\r\n0\r\n\r\n"
+    with Server(Reply(headers={"Transfer-Encoding": "chunked"}, body=body)) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == CSV37
+
+
+# --- retries ---------------------------------------------------------------------------------------
+
+
+def test_failures_that_pass(tmp_path: Path) -> None:
+    clock = Clock()
+    script = [Reply(status=status, body=b"later") for status in (500, 503, 408, 429)]
+    with Server(*script, Reply(body=CSV37)) as server:
+        result = new(tmp_path, server.url(), clock=clock, first_wait=0.5)
+    assert result.path.read_bytes() == CSV37
+    assert clock.waits == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_failures_that_do_not_pass(tmp_path: Path) -> None:
+    with Server(lambda _: Reply(status=502)) as server:
+        said = refused(tmp_path, server.url(), retries=2)
+    assert said == "the source: HTTP status 502 (Bad Gateway) (3 attempts)"
+    assert len(server.requests) == 3
+
+
+def test_an_answer_that_is_not_http(tmp_path: Path) -> None:
+    for raw in ([b"hello\r\n\r\n"], [], [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000]):
+        with Server(Reply(raw=raw)) as server:
+            said = refused(tmp_path, server.url(), retries=0)
+        assert said.endswith("(1 attempt)")
+
+
+def test_the_server_says_when(tmp_path: Path) -> None:
+    date = {"Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT", "Date": MODIFIED}
+    clock = Clock()
+    with Server(
+        Reply(status=503, headers={"Retry-After": "120"}),
+        Reply(status=429, headers=date),
+        Reply(status=503, headers={"Retry-After": "soon"}),
+        Reply(body=CSV37),
+    ) as server:
+        new(tmp_path, server.url(), clock=clock, first_wait=0.5)
+    assert clock.waits == [120.0, 30.0, 2.0]
+
+
+def test_the_server_says_too_late(tmp_path: Path) -> None:
+    clock = Clock()
+    with Server(Reply(status=503, headers={"Retry-After": "7200"})) as server:
+        said = refused(tmp_path, server.url(), clock=clock)
+    assert said.endswith("; the server asks for a pause of 7200 s, which is too long")
+    assert clock.waits == []
+
+
+# --- bodies that break off -------------------------------------------------------------------------
+
+
+def ranged(request: Request, body: bytes, headers: dict[str, str]) -> Reply:
+    """What a server that knows ranges answers."""
+    start = int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
+    content_range = f"bytes {start}-{len(body) - 1}/{len(body)}"
+    return Reply(status=206, headers={"Content-Range": content_range} | headers, body=body[start:])
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize(
+    ("headers", "validator"),
+    [
+        (TAG, '"v1"'),
+        ({"Last-Modified": MODIFIED, "Date": "Wed, 21 Oct 2015 07:28:01 GMT"}, MODIFIED),
+        ({"ETag": 'W/"v1"', "Last-Modified": MODIFIED, "Date": "Wed, 21 Oct 2015 07:29:00 GMT"}, MODIFIED),
+    ],
+)
+def test_a_broken_body_is_continued(
+    tmp_path: Path, headers: dict[str, str], validator: str, reset: bool
+) -> None:
+    def rest(request: Request) -> Reply:
+        return ranged(request, BIG, headers)
+
+    meter = Meter()
+    with Server(Reply(headers=headers, body=BIG, cut=100_000, length=len(BIG), reset=reset), rest) as server:
+        result = new(tmp_path, server.url(), progress=meter, previous=etag_state('"v0"'))
+    assert result.path.read_bytes() == BIG
+    first, second = server.requests
+    assert first.headers["if-none-match"] == '"v0"'
+    assert second.headers["if-range"] == validator
+    start = int(second.headers["range"].removeprefix("bytes=").removesuffix("-"))
+    assert 0 < start <= 100_000
+    assert "if-none-match" not in second.headers
+    assert meter.phases == [("Downloading the source", len(BIG))]
+    assert meter.steps == len(BIG)
+    assert result.state == (
+        etag_state(headers["ETag"]) if "ETag" in headers else last_modified_state(MODIFIED_TIME)
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"ETag": 'W/"v1"'},
+        {"Last-Modified": MODIFIED},
+        {"Last-Modified": MODIFIED, "Date": MODIFIED},
+        TAG | {"Accept-Ranges": "none"},
+    ],
+)
+def test_a_broken_body_without_a_strong_validator_begins_anew(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    broken = Reply(headers=headers, body=BIG, cut=100_000, length=len(BIG))
+    with Server(broken, Reply(headers=headers, body=CSV37)) as server:
+        result = new(tmp_path, server.url())
+    assert result.path.read_bytes() == CSV37
+    assert "range" not in server.requests[1].headers
+
+
+def test_a_server_that_ignores_ranges(tmp_path: Path) -> None:
+    meter = Meter()
+    broken = Reply(headers=TAG, body=BIG, cut=100_000, length=len(BIG))
+    with Server(broken, Reply(headers={"ETag": '"v2"'}, body=CSV37)) as server:
+        result = new(tmp_path, server.url(), progress=meter)
+    assert "range" in server.requests[1].headers
+    assert (result.path.read_bytes(), result.state) == (CSV37, etag_state('"v2"'))
+    assert (meter.phases[-1], meter.steps) == (("Downloading the source", 37), 37)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (206, {"Content-Range": "bytes 5-9/512000"}),
+        (206, {"Content-Range": "bytes 1000-511999/600000"}),
+        (206, {"Content-Range": "nonsense"}),
+        (206, {}),
+        (206, {"Content-Range": "bytes 1000-511999/512000", "ETag": '"v2"'}),
+        (416, {"Content-Range": "bytes */10"}),
+    ],
+)
+def test_something_else_than_the_rest(tmp_path: Path, status: int, headers: dict[str, str]) -> None:
+    broken = Reply(headers=TAG, body=BIG, cut=1_000, length=len(BIG))
+    with Server(broken, Reply(status=status, headers=headers, body=b"wrong"), Reply(body=CSV37)) as server:
+        result = new(tmp_path, server.url())
+    assert (result.path.read_bytes(), result.state) == (CSV37, None)
+    assert server.requests[1].headers["range"] == "bytes=1000-"
+    assert "range" not in server.requests[2].headers, "the next attempt begins anew"
+
+
+def test_a_body_that_breaks_off_again_and_again(tmp_path: Path) -> None:
+    def some(request: Request) -> Reply:
+        if "range" not in request.headers:
+            return Reply(headers=TAG, body=BIG, cut=1_000, length=len(BIG))
+        return replace(ranged(request, BIG, TAG), cut=1_000, length=len(BIG))
+
+    with Server(some) as server:
+        said = refused(tmp_path, server.url(), retries=3)
+    assert said == "the source: the body was cut short (4 attempts)"
+    assert server.requests[-1].headers["range"] == "bytes=3000-"
+
+
+def test_a_part_that_ends_before_the_body_does(tmp_path: Path) -> None:
+    def part(request: Request) -> Reply:
+        if "range" not in request.headers:
+            return Reply(headers=TAG, body=BIG, cut=1_000, length=len(BIG))
+        start = int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
+        end = min(start + 200_000, len(BIG))
+        return Reply(
+            status=206, headers={"Content-Range": f"bytes {start}-{end - 1}/*"}, body=BIG[start:end]
+        )  # fmt: skip
+
+    with Server(part) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == BIG
+    assert [r.headers["range"] for r in server.requests[1:]] == [
+        "bytes=1000-",
+        "bytes=201000-",
+        "bytes=401000-",
+    ]
+
+
+def test_a_part_without_any_total_begins_anew(tmp_path: Path) -> None:
+    chunk = b"5\r\nhello\r\n"
+    broken = Reply(headers=TAG | {"Transfer-Encoding": "chunked"}, body=chunk)
+    part = Reply(status=206, headers={"Content-Range": "bytes 5-9/*"}, body=b"world")
+    with Server(broken, part, Reply(body=CSV37)) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == CSV37
+    with Server(broken, replace(part, headers={"Content-Range": "bytes 5-9/10"})) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == b"helloworld"
+
+
+def test_a_part_that_goes_on_too_long(tmp_path: Path) -> None:
+    broken = Reply(headers=TAG, body=BIG, cut=1_000, length=2_000)
+    rest = Reply(status=206, headers={"Content-Range": "bytes 1000-1999/2000"}, pieces=[b"x" * 1_001])
+    with Server(broken, rest) as server:
+        assert "longer than the announced 2,000 bytes" in refused(tmp_path, server.url())
+
+
+# --- limits ----------------------------------------------------------------------------------------
+
+
+def test_an_endless_body(tmp_path: Path) -> None:
+    with Server(Reply(pieces=itertools.repeat(b"x" * 10_000))) as server:
+        assert "larger than the allowed 50,000 bytes" in refused(tmp_path, server.url(), max_bytes=50_000)
+
+
+def test_a_body_that_is_announced_as_too_large(tmp_path: Path) -> None:
+    with Server(Reply(length=50_001, stall=True)) as server:
+        assert "larger than the allowed 50,000 bytes" in refused(tmp_path, server.url(), max_bytes=50_000)
+    with Server(Reply(body=b"x" * 50_000)) as server:
+        assert new(tmp_path, server.url(), max_bytes=50_000).path.stat().st_size == 50_000
+
+
+def slowly(clock: Clock, first: bytes = b"") -> Iterator[bytes]:
+    """A byte a minute."""
+    yield first
+    while True:
+        clock.now += 60
+        yield b"x"
+
+
+def test_a_body_that_trickles(tmp_path: Path) -> None:
+    clock = Clock()
+    with Server(Reply(pieces=slowly(clock))) as server:
+        said = refused(tmp_path, server.url(), clock=clock, deadline=3_600.0)
+    assert said == "the source: not complete after 3600 s"
+
+
+def test_headers_that_trickle(tmp_path: Path) -> None:
+    clock = Clock()
+    with Server(Reply(raw=slowly(clock, b"HTTP/1.1 200 OK\r\nX-Long: "))) as server:
+        assert "not complete after 3600 s" in refused(tmp_path, server.url(), clock=clock, deadline=3_600.0)
+
+
+def test_retries_end_at_the_deadline(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def late(_: Request) -> Reply:
+        clock.now += 100
+        return Reply(status=500)
+
+    with Server(late) as server:
+        said = refused(tmp_path, server.url(), clock=clock, deadline=250.0, retries=1_000)
+    assert said.endswith(("not complete after 250 s", "no time is left for another attempt"))
+    assert len(server.requests) == 3
+
+
+def test_no_room_for_the_body(tmp_path: Path) -> None:
+    with Server(Reply(body=CSV37)) as server, pytest.raises(StoreError, match="No such file"):
+        get(tmp_path / "gone", server.url())
+
+
+# --- redirects -------------------------------------------------------------------------------------
+
+
+def to(location: str, status: int = 302) -> Reply:
+    return Reply(status=status, headers={"Location": location}, body=b"elsewhere")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_followed(tmp_path: Path, status: int) -> None:
+    with Server(to("../b/c.csv?d#e", status), Reply(headers=TAG, body=CSV37)) as server:
+        url = server.url("/a/x").replace("//", "//me:p%20w@")
+        result = new(tmp_path, url, previous=etag_state('"v0"'), headers={"X-Key": "k"})
+    assert (result.path.read_bytes(), result.state) == (CSV37, etag_state('"v1"'))
+    first, second = server.requests
+    assert second.target == "/b/c.csv?d"
+    for request in (first, second):
+        assert request.headers["authorization"] == "Basic bWU6cCB3"
+        assert request.headers["x-key"] == "k"
+        assert request.headers["if-none-match"] == '"v0"'
+
+
+def test_a_location_in_utf_8(tmp_path: Path) -> None:
+    for location in ("/\xc3\xa4 b", "/\xe4 b"):
+        with Server(to(location), Reply(body=CSV37)) as server:
+            new(tmp_path, server.url())
+        assert server.requests[1].target == "/%C3%A4%20b"
+
+
+def test_cookies_are_not_kept(tmp_path: Path) -> None:
+    with Server(
+        replace(to("/b"), headers={"Location": "/b", "Set-Cookie": "a=b"}), Reply(body=CSV37)
+    ) as server:
+        new(tmp_path, server.url())
+    assert "cookie" not in server.requests[1].headers
+
+
+def test_headers_stay_with_their_origin(tmp_path: Path) -> None:
+    """And do not come back either, when the other origin sends the request back."""
+    with Server(host="127.0.0.2") as other, Server(to(other.url("/x")), Reply(body=CSV37)) as server:
+        other._script.append(to(server.url("/back").replace("//", "//stranger:password@")))
+        new(
+            tmp_path,
+            server.url().replace("//", "//me:pw@"),
+            headers={"Authorization": "Bearer t", "X-Key": "k", "User-Agent": "mine"},
+            allow_private=True,
+        )
+    assert server.requests[0].headers["authorization"] == "Bearer t"
+    assert server.requests[0].headers["user-agent"] == "mine"
+    for request in (*other.requests, server.requests[1]):
+        assert not {"authorization", "x-key"} & set(request.headers)
+        assert request.headers["user-agent"].startswith("odfchain/")
+    assert len(other.requests) == 1
+
+
+def test_redirects_in_a_circle(tmp_path: Path) -> None:
+    with Server(to("/b"), to("/c"), to("/b")) as server:
+        said = refused(tmp_path, server.url("/a"))
+    assert said == f"the source: the redirects go in a circle, back to {server.url('/b')}"
+
+
+def test_too_many_redirects(tmp_path: Path) -> None:
+    numbers = itertools.count(1)
+    with Server(lambda _: to(f"/{next(numbers)}?secret")) as server:
+        said = refused(tmp_path, server.url(), redirects=3)
+    assert said == f"the source: more than 3 redirects, the last one to {server.url('/4')}"
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["ftp://127.0.0.1/x", "file:///etc/passwd", "data:,x", "javascript:0", "http://127.0.0.1:99999/",
+     "http://h:port/", "http://h:0/", "\x07"],
+)  # fmt: skip
+def test_redirects_to_what_is_not_the_web(tmp_path: Path, location: str) -> None:
+    with Server(to(location)) as server:
+        assert "redirected to " in refused(tmp_path, server.url(), allow_private=True)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"])  # noqa: S104
+def test_redirects_to_private_addresses(tmp_path: Path, host: str) -> None:
+    """The check is on the address that would be connected to, however it is written."""
+    with Server(Reply(body=b"internal"), host="0.0.0.0") as hidden:  # noqa: S104
+        location = f"http://{host}:{hidden.port}/x"
+        with Server(to(location)) as server:
+            said = refused(tmp_path, server.url())
+        assert said == (
+            f"the source (redirected to {location}): a redirect to a private network address is refused"
+        )
+        assert hidden.requests == []
+        if "[" not in host:
+            with Server(to(location)) as server:
+                assert new(tmp_path, server.url(), allow_private=True).path.read_bytes() == b"internal"
+
+
+def test_another_port_of_the_same_private_host_is_refused(tmp_path: Path) -> None:
+    with Server(Reply(body=b"internal")) as hidden, Server(to(hidden.url())) as server:
+        assert "private network address" in refused(tmp_path, server.url())
+    assert hidden.requests == []
+
+
+def test_a_route_that_began_in_public_never_gets_private() -> None:
+    """Also not by the name it began with, once that leads to another address."""
+    from odfchain.fetch.http_url import Route
+
+    for first, later, admitted in (("93.184.216.34", "10.0.0.1", False), ("10.0.0.7", "10.0.0.1", True)):
+        route = Route(parse_target("http://h/a", name="x"), name="x", limit=5, allow_private=False)
+        assert route.admits(first)
+        route.connected(first)
+        route.follow("/b", ())
+        assert route.admits(later) is admitted
+        assert route.admits("93.184.216.34")
+        route.follow("https://h/b", ())
+        assert route.admits(later) is admitted, "the upgrade to https counts as the same origin"
+        assert route.keeps_headers
+        with pytest.raises(FetchError, match="redirected from https to http, to http://h/c: refused"):
+            route.follow("http://h/c", ())
+        route.follow("https://h:444/b", ())
+        assert not route.admits(later)
+        assert not route.keeps_headers
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("64:ff9b::5db8:d822", True),
+        ("127.0.0.1", False), ("10.1.2.3", False), ("172.16.0.1", False), ("192.168.0.1", False),
+        ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False),  # noqa: S104
+        ("224.0.0.1", False),
+        ("255.255.255.255", False), ("::1", False), ("::", False), ("fe80::1", False), ("fc00::1", False),
+        ("ff02::1", False), ("::ffff:10.0.0.1", False), ("64:ff9b::a00:1", False), ("2002:a00:1::", False),
+        ("2001:0:1::1", False),
+    ],
+)  # fmt: skip
+def test_public_addresses(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+# --- TLS -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that nobody trusts unless told to, with its key."""
+    import datetime as dt
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "odfchain test")])
+    now = dt.datetime.now(dt.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(private + made.public_bytes(pem))
+    return path
+
+
+@pytest.fixture
+def tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_https(
+    tmp_path: Path, tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    broken = Reply(headers=TAG, body=BIG, cut=100_000, length=len(BIG))
+    with Server(broken, lambda request: ranged(request, BIG, TAG), tls=tls) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == BIG
+    with Server(to("http://127.0.0.1/x"), tls=tls) as server:
+        said = refused(tmp_path, server.url(), allow_private=True)
+    assert said == "the source: redirected from https to http, to http://127.0.0.1/x: refused"
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path, tls: ssl.SSLContext) -> None:
+    with Server(Reply(body=CSV37), tls=tls) as server:
+        said = refused(tmp_path, server.url())
+    assert said.startswith("the source: the server's certificate is not trusted: ")
+    assert server.requests == []
+
+
+def test_https_to_a_server_that_speaks_http(tmp_path: Path) -> None:
+    with Server(lambda _: Reply(body=CSV37)) as server:
+        said = refused(tmp_path, server.url().replace("http:", "https:"), retries=0, connect_timeout=0.1)
+    assert said.endswith("(1 attempt)")
+
+
+# --- requests that cannot be made ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http:///x", "http://h:0/", "http://h:65536/", "http://h:x/", "http://[::1/", "http://h/\udc00",
+            "ftp://h/", "http://a\x00b/"],
+)  # fmt: skip
+def test_urls_that_are_none(tmp_path: Path, url: str) -> None:
+    assert refused(tmp_path, url) == "the source: not a valid URL"
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".invalid"])
+def test_hosts_that_are_none(tmp_path: Path, host: str) -> None:
+    assert "host" in refused(tmp_path, f"http://{host}/x", retries=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("a b", "x", "'a b' is not a name of a header"),
+        ("", "x", "'' is not a name of a header"),
+        ("X\r\nY", "x", "is not a name of a header"),
+        ("X-Key", "s3cret\r\nX-Other: y", "the value of the header X-Key has characters that cannot be sent"),
+        ("X-Key", "s3cret \u20ac", "the value of the header X-Key has characters that cannot be sent"),
+        ("Range", "bytes=0-", "the header Range cannot be set"),
+        ("if-none-match", "*", "the header if-none-match cannot be set"),
+        ("Content-Length", "9", "the header Content-Length cannot be set"),
+    ],
+)
+def test_headers_that_cannot_be_sent(tmp_path: Path, name: str, value: str, said: str) -> None:
+    text = refused(tmp_path, "http://127.0.0.1:1/", headers={name: value})
+    assert said in text
+    assert "s3cret" not in text
+
+
+def test_secrets_stay_out_of_what_servers_say(tmp_path: Path) -> None:
+    secrets = frozenset({"s3cret/+"})
+    with Server(Reply(status=400, body=b"bad key s3cret/+ (s3cret%2F%2B)")) as server:
+        said = refused(tmp_path, server.url(), secrets=secrets)
+    assert said.endswith(": bad key *** (***)")
+    for location in ("/s3cret/+", "ftp://x/s3cret%2F%2B", "/a?k=s3cret/+"):
+        with Server(lambda _, location=location: to(location)) as server:
+            said = refused(tmp_path, server.url(), secrets=secrets, redirects=0)
+        assert "s3cret" not in said
+
+
+# --- proxies ---------------------------------------------------------------------------------------
+
+
+def test_a_proxy_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(Reply(body=CSV37)) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url("").replace("//", "//me:pw@"))
+        result = new(tmp_path, "http://data.invalid/x.csv?y")
+    assert result.path.read_bytes() == CSV37
+    (request,) = proxy.requests
+    assert request.target == "http://data.invalid/x.csv?y"
+    assert request.headers["host"] == "data.invalid"
+    assert request.headers["proxy-authorization"] == "Basic bWU6cHc="
+
+
+def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+    with Server(Reply(body=CSV37)) as server:
+        assert new(tmp_path, server.url()).path.read_bytes() == CSV37
+
+
+def test_a_redirect_to_a_private_address_is_not_sent_to_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server(to("http://10.0.0.1/x")) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url(""))
+        assert "private network address" in refused(tmp_path, "http://data.invalid/x.csv")
+    assert len(proxy.requests) == 1
+
+
+def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "socks5://me:s3cret@127.0.0.1:1")
+    said = refused(tmp_path, "http://data.invalid/x.csv")
+    assert "the environment's proxy for http is not the URL of an HTTP proxy" in said
+    assert "s3cret" not in said
+
+
+# --- headers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        (MODIFIED, "2015-10-21T07:28:00Z"),
+        ("Wednesday, 21-Oct-15 07:28:00 GMT", "2015-10-21T07:28:00Z"),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", "1994-11-06T08:49:37Z"),
+        ("Sun Nov  6 08:49:37 1994", "1994-11-06T08:49:37Z"),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", "1970-01-01T00:00:00Z"),
+        ("Sat, 31 Dec 2016 23:59:60 GMT", "2016-12-31T23:59:59Z"),
+        ("Sat, 29 Feb 2020 12:00:00 GMT", "2020-02-29T12:00:00Z"),
+        ("Sun, 29 Feb 2021 12:00:00 GMT", None),
+        ("Wed, 21 Oct 2015 24:00:00 GMT", None),
+        ("Wed, 21 Oct 2015 07:28:00 PST", None),
+        ("Wed, 21 Oct 0000 07:28:00 GMT", None),
+        ("wed, 21 oct 2015 07:28:00 gmt", None),
+        ("Wed, \u0662\u0661 Oct 2015 07:28:00 GMT", None),
+        ("0", None),
+    ],
+)
+def test_dates(text: str, time: str | None) -> None:
+    found = parse_http_date(text)
+    assert (None if found is None else str(found)) == time
+
+
+def test_dates_are_written_in_the_one_form_that_all_understand() -> None:
+    assert http_date(Timestamp.parse("1994-11-06T08:49:37.9Z")) == "Sun, 06 Nov 1994 08:49:37 GMT"
+    assert http_date(Timestamp.parse("0001-01-01T00:00:00Z")) == "Mon, 01 Jan 0001 00:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("bytes 0-9/10", ContentRange(0, 9, 10)),
+        ("Bytes 5-5/*", ContentRange(5, 5, None)),
+        ("bytes 5-4/10", None),
+        ("bytes 0-10/10", None),
+        ("bytes */10", None),
+        ("items 0-9/10", None),
+        (None, None),
+    ],
+)
+def test_content_ranges(text: str | None, found: ContentRange | None) -> None:
+    assert ContentRange.parse(text) == found
+
+
+def test_waits() -> None:
+    assert retry_after(Headers([(b"Retry-After", b"5")])) == 5.0
+    assert retry_after(Headers([(b"retry-after", b"-5")])) is None
+    assert retry_after(Headers([(b"Retry-After", MODIFIED.encode())])) == 0.0, "long past"
+    assert retry_after(Headers([])) is None
+
+
+def test_of_two_headers_with_one_name_the_first_counts() -> None:
+    headers = Headers([(b"ETag", b' "a" '), (b"etag", b'"b"'), (b"X", b"")])
+    assert (headers.get("ETAG"), headers.get("x"), headers.length()) == ('"a"', None, None)

@@ -1,0 +1,294 @@
+"""The object store fetcher against a simulated S3, and against scripted servers for Google's and Azure's."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, context, unused_port
+
+from odfchain.errors import FetchError, SourceNotFoundError, StoreError
+from odfchain.fetch.base import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
+from odfchain.fetch.objects import fetch_object
+from odfchain.fetch.url import fetch_url
+from odfchain.metadata.events import SourceState
+from odfchain.metadata.sources import FetchStepUrl
+from odfchain.metadata.timestamp import Timestamp
+
+BUCKET = "bucket1"
+
+
+class Bucket:
+    """A bucket of the simulated store."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.endpoint = f"http://{host}:{port}"
+        connection = http.client.HTTPConnection(host, port)
+        connection.request("PUT", f"/{BUCKET}")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+    def put(self, key: str, body: bytes) -> None:
+        """Store an object."""
+        import obstore
+        from obstore.store import S3Store
+
+        obstore.put(S3Store(BUCKET, endpoint=self.endpoint, client_options={"allow_http": True}), key, body)
+
+
+@pytest.fixture(scope="module")
+def _store() -> Iterator[Bucket]:
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield Bucket(*server.get_host_and_port())
+    server.stop()
+    assert server._server is not None
+    server._server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+@pytest.fixture
+def bucket(_store: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", _store.endpoint)
+    return _store
+
+
+def get(folder: Path, url: str, previous: SourceState | None = None, **changes: Any) -> FetchResult:
+    clock = changes.pop("clock", None) or Clock()
+    secrets = changes.pop("secrets", frozenset())
+    return fetch_object(
+        url, context(folder, previous, **changes), name="the object", secrets=secrets, timing=clock.timing
+    )
+
+
+def new(folder: Path, url: str, **changes: Any) -> Fetched:
+    result = get(folder, url, **changes)
+    assert result is not UP_TO_DATE
+    return result
+
+
+def refused(folder: Path, url: str, error: type[FetchError] = FetchError, **changes: Any) -> str:
+    with pytest.raises(error) as caught:
+        get(folder, url, **({"retries": 0} | changes))
+    assert list(folder.iterdir()) == []
+    assert str(caught.value).startswith("the object: ")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+    assert "s3cret" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_object_is_brought_once_for_each_of_its_states(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.put("a/data.csv", CSV37)
+    meter = Meter()
+    first = new(tmp_path, f"s3://{BUCKET}/a/data.csv", progress=meter)
+    assert first.path.read_bytes() == CSV37
+    assert (first.path.parent, first.name, first.has_more) == (tmp_path, "the object", False)
+    assert (meter.phases, meter.steps) == ([("Downloading the object", 37)], 37)
+    assert first.state is not None
+    assert first.state.kind == "odf/etag"
+    assert first.state.value.startswith('"')
+    assert first.event_time is not None
+    assert abs(first.event_time.epoch_ms - Timestamp.now().epoch_ms) < 3_600_000
+    assert get(tmp_path, f"s3a://{BUCKET}/a/data.csv", first.state) is UP_TO_DATE
+    bucket.put("a/data.csv", CSV37 + b"D,4\n")
+    second = new(tmp_path, f"s3://{BUCKET}/a/data.csv", previous=first.state)
+    assert second.path.read_bytes() == CSV37 + b"D,4\n"
+    assert second.state != first.state
+
+
+def test_through_the_step(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.put("k/data.csv", CSV37)
+    url = "s3://${{ env.BUCKET }}/k/data.csv"
+    result = fetch_url(FetchStepUrl(url=url), context(tmp_path, variables={"BUCKET": BUCKET}))
+    assert result is not UP_TO_DATE
+    assert (result.name, result.path.read_bytes()) == (url, CSV37)
+
+
+def test_keys_are_percent_decoded(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.put("ä %41.csv", CSV37)
+    assert new(tmp_path, f"s3://{BUCKET}/ä %2541.csv").path.read_bytes() == CSV37
+
+
+def test_a_large_and_an_empty_object(tmp_path: Path, bucket: Bucket) -> None:
+    large = bytes(range(256)) * 20_000
+    for body in (b"", large):
+        bucket.put("x", body)
+        meter = Meter()
+        assert new(tmp_path, f"s3://{BUCKET}/x", progress=meter).path.read_bytes() == body
+        assert (meter.phases, meter.steps) == ([("Downloading the object", len(body))], len(body))
+
+
+def test_what_is_not_there(tmp_path: Path, bucket: Bucket) -> None:
+    for url in (f"s3://{BUCKET}/none.csv", "s3://no-such-bucket/x.csv"):
+        said = refused(tmp_path, url, SourceNotFoundError)
+        assert said == "the object: no such object or bucket"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://", "does not name an object"),
+        ("s3://bucket1", "does not name an object"),
+        ("s3://bucket1/", "does not name an object"),
+        ("s3://bucket1/folder/", "does not name an object"),
+        ("s3:///key", "does not name an object"),
+        ("s3://bucket1/a?versionId=1", "an object has no query"),
+        ("s3://bucket1/a#b", "an object has no query"),
+        ("s3://[x/y", "not a valid URL"),
+        ("s3://bucket1/a//b", "empty path segment"),
+        ("s3://bucket1/a/../b", "illegal character sequence"),
+    ],
+)
+def test_what_is_no_object(tmp_path: Path, bucket: Bucket, url: str, said: str) -> None:
+    assert said in refused(tmp_path, url)
+
+
+def test_larger_than_allowed(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.put("x", b"x" * 101)
+    assert "larger than the allowed 100 bytes" in refused(tmp_path, f"s3://{BUCKET}/x", max_bytes=100)
+
+
+def test_no_room(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.put("x", CSV37)
+    with pytest.raises(StoreError, match="No such file"):
+        get(tmp_path / "gone", f"s3://{BUCKET}/x")
+
+
+def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port()}")
+    said = refused(tmp_path, f"s3://{BUCKET}/x", retries=1)
+    assert said == "the object: HTTP error: error sending request"
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    assert "HTTP error" in refused(tmp_path, f"s3://{BUCKET}/x"), "http only if the environment says so"
+
+
+def test_a_refusal_is_told_in_one_line_without_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"<Error>\n<Code>AccessDenied</Code>\n</Error>"
+    with Server(lambda r: Reply(status=403, body=b"" if r.method == "HEAD" else body)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+        said = refused(tmp_path, f"s3://{BUCKET}/my-value.csv", secrets=frozenset({"my-value"}))
+    assert "403" in said
+    assert "my-value" not in said
+
+
+# --- a store that is scripted ----------------------------------------------------------------------
+
+
+def scripted(replies: dict[str, Reply]) -> Any:
+    """Answers by method."""
+
+    def answer(request: Request) -> Reply:
+        return replies[request.method]
+
+    return answer
+
+
+def described(tag: str | None, body: bytes = CSV37, **changes: Any) -> Reply:
+    headers = {"Last-Modified": MODIFIED} | ({"ETag": tag} if tag else {})
+    return Reply(headers=headers, **({"body": body} | changes))
+
+
+def test_an_object_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state is that of the bytes that were brought, not of the bytes that were asked about."""
+    head = Reply(headers={"Last-Modified": MODIFIED, "ETag": '"old"'}, length=10)
+    with Server(scripted({"HEAD": head, "GET": described('"new"')})) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+        result = new(tmp_path, f"s3://{BUCKET}/x", previous=etag_state('"older"'))
+    assert (result.state, result.path.read_bytes()) == (etag_state('"new"'), CSV37)
+    assert result.event_time == MODIFIED_TIME
+
+
+def test_a_body_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Reply(headers={"Last-Modified": MODIFIED, "ETag": '"v"'}, length=1_000)
+    with Server(
+        scripted({"HEAD": head, "GET": described('"v"', b"x" * 1_000, cut=500, length=1_000)})
+    ) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+        refused(tmp_path, f"s3://{BUCKET}/x", first_wait=0.001)
+
+
+def test_a_silent_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(Reply(raw=[b"HTTP/1.1 "], stall=True)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+        refused(tmp_path, f"s3://{BUCKET}/x", idle_timeout=0.05)
+
+
+def test_a_body_that_trickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def slowly() -> Iterator[bytes]:
+        yield b'HTTP/1.1 200 OK\r\nETag: "v"\r\nLast-Modified: ' + MODIFIED.encode()
+        yield b"\r\nContent-Length: 100000000\r\n\r\n"
+        for _ in itertools.count():
+            clock.now += 60
+            yield b"x" * 100_000
+
+    head = Reply(headers={"Last-Modified": MODIFIED, "ETag": '"v"'}, length=100_000_000)
+    with Server(scripted({"HEAD": head, "GET": Reply(raw=slowly())})) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+        said = refused(tmp_path, f"s3://{BUCKET}/x", clock=clock, deadline=600.0)
+    assert said == "the object: not complete after 600 s"
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "environment"),
+    [
+        ("gs://bucket1/a/b.csv", "/bucket1/a%2Fb%2Ecsv", {
+            "GOOGLE_BASE_URL": "{}", "GOOGLE_SKIP_SIGNATURE": "true", "GOOGLE_ALLOW_HTTP": "true",
+        }),
+        ("az://box/a/b.csv", "/box/a/b.csv", {
+            "AZURE_STORAGE_ACCOUNT_NAME": "me", "AZURE_STORAGE_ENDPOINT": "{}", "AZURE_SKIP_SIGNATURE": "true",
+            "AZURE_ALLOW_HTTP": "true",
+        }),
+        ("abfs://box@me.dfs.core.windows.net/a/b.csv", "/box/a/b.csv", {
+            "AZURE_STORAGE_ENDPOINT": "{}", "AZURE_SKIP_SIGNATURE": "true", "AZURE_ALLOW_HTTP": "1",
+        }),
+    ],
+)  # fmt: skip
+def test_the_stores_of_google_and_azure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, target: str, environment: dict[str, str]
+) -> None:
+    with Server(lambda _: described('"v1"')) as server:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value.format(server.url("")))
+        result = new(tmp_path, url)
+        assert (result.state, result.event_time) == (etag_state('"v1"'), MODIFIED_TIME)
+        assert result.path.read_bytes() == CSV37
+        assert get(tmp_path, url, etag_state('"v1"')) is UP_TO_DATE
+    assert {request.target for request in server.requests} == {target}
+    assert {r.headers["user-agent"].split("/")[0] for r in server.requests} == {"odfchain"}
+
+
+def test_a_store_that_is_not_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    assert "Account must be specified" in refused(tmp_path, "az://box/a.csv")
+
+
+def test_an_object_without_a_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(lambda _: described(None)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+        result = new(tmp_path, f"s3://{BUCKET}/x")
+        assert get(tmp_path, f"s3://{BUCKET}/x", result.state) is UP_TO_DATE
+    assert result.state == last_modified_state(MODIFIED_TIME)

@@ -1,0 +1,110 @@
+"""Templates: what they stand for, what is no template, and that values stay out of messages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import conformance
+
+from odfchain.errors import FetchError
+from odfchain.fetch.template import expand, public_name, redact, shown, values_in
+
+CASES = {case["id"]: case for case in conformance("polling_cases")["cases"] if case["area"] == "template"}
+
+
+@pytest.mark.parametrize("case", ["template.default", "template.int", "template.float", "template.str"])
+def test_defaults(case: str) -> None:
+    assert expand(CASES[case]["given"], {}) == CASES[case]["expect"]
+
+
+def test_something_else_for_a_default() -> None:
+    case = CASES["template.bad"]
+    with pytest.raises(FetchError, match="qwe1 }} is not a template") as caught:
+        expand(case["given"], {"test2": "set"})
+    assert "default may also be a number" in str(caught.value.hint)
+
+
+def test_every_template_case_is_tested() -> None:
+    assert {name for name in CASES if name.startswith("template.")} == {
+        "template.default", "template.int", "template.float", "template.bad", "template.str"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("${{env.A}}", "1"),
+        ("${{  env.A  }}x${{ env.B }}", "1x2"),
+        ("${{ env.A || 'other' }}", "1"),
+        ('${{ env.X || "in double" }}', "in double"),
+        ("${{ env.X || '' }}", ""),
+        ("${{ env.X || 'a }} b' }}", "a }} b"),
+        ("${{ env.X || -7 }}", "-7"),
+        ("${{ env.EMPTY || 'not this' }}", ""),
+        ("$A ${B} {{ C }} $$ }}", "$A ${B} {{ C }} $$ }}"),
+    ],
+)
+def test_values_and_defaults(text: str, expected: str) -> None:
+    assert expand(text, {"A": "1", "B": "2", "EMPTY": ""}) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["${{", "${{ env.A", "${{ A }}", "${{ secrets.A }}", "${{ env. }}", "${{ env.A | 'x' }}",
+     "${{ env.A || 'x }}", "${{ env.A || x }}", "${{ env.A || 1. }}", "${{ env.1 }}", "${{ env.A }"],
+)  # fmt: skip
+def test_what_is_no_template(text: str) -> None:
+    with pytest.raises(FetchError, match="is not a template"):
+        expand(text, {"A": "1"})
+
+
+def test_a_missing_variable_is_named_with_the_place_to_define_it() -> None:
+    with pytest.raises(FetchError) as caught:
+        expand("http://host/${{ env.KEY }}", {"OTHER": "s3cret"}, where="header X-Key")
+    assert str(caught.value) == "header X-Key: the variable KEY of ${{ env.KEY }} has no value"
+    assert "ingest.variables" in str(caught.value.hint)
+    assert "s3cret" not in str(caught.value) + str(caught.value.hint)
+
+
+@given(st.text(), st.text())
+def test_values_are_never_expanded_again(value: str, other: str) -> None:
+    assert expand("<${{ env.A }}>", {"A": value + "${{ env.B }}", "B": other}) == f"<{value}${{{{ env.B }}}}>"
+
+
+def test_values_in_texts() -> None:
+    texts = ["${{ env.A }}", "x${{ env.B || 'd' }}", "${{ env.C }}"]
+    assert values_in(texts, {"A": "1", "C": "", "D": "4"}) == {"1"}
+
+
+def test_redacting() -> None:
+    assert redact("a/b a%2Fb x c&d c%26d", ["a/b", "c&d", "c"]) == "*** *** x *** ***"
+    assert redact("nothing", []) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://host/p?q=${{ env.K }}", "https://host/p?q=${{ env.K }}"),
+        ("https://user:pass@host/p@q", "https://host/p@q"),
+        ("https://a@b@host/", "https://host/"),
+        ("https://${{ env.U }}:${{ env.P || 'a/b' }}@host/", "https://host/"),
+        (
+            "abfs://container@account.dfs.core.windows.net/x",
+            "abfs://container@account.dfs.core.windows.net/x",
+        ),
+        ("http://host/\n\x1b[31m", "http://host/  [31m"),
+        ("http://host/?a@b", "http://host/?a@b"),
+    ],
+)
+def test_names_of_urls(url: str, name: str) -> None:
+    assert public_name(url) == name
+
+
+@given(st.text(), st.integers(1, 50))
+def test_shown_text_is_one_bounded_line(text: str, limit: int) -> None:
+    line = shown(text, limit)
+    assert len(line) <= limit
+    assert line.isprintable()

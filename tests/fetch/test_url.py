@@ -1,0 +1,254 @@
+"""What a URL step brings: files without a copy, the web and object stores by their scheme, event times."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
+from support import conformance
+
+from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.fetch.base import UP_TO_DATE, Fetched, last_modified_state
+from odfchain.fetch.url import fetch_url
+from odfchain.metadata.sources import (
+    EventTimeSource,
+    EventTimeSourceFromMetadata,
+    EventTimeSourceFromPath,
+    EventTimeSourceFromSystemTime,
+    FetchStepUrl,
+    RequestHeader,
+)
+from odfchain.metadata.timestamp import Timestamp
+
+MTIME_NS = 1_445_412_480_123_456_789
+MTIME = Timestamp.parse("2015-10-21T07:28:00.123Z")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.csv"
+    path.write_bytes(CSV37)
+    os.utime(path, ns=(MTIME_NS, MTIME_NS))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where fetchers put what they bring."""
+    path = tmp_path / "fetched"
+    path.mkdir()
+    return path
+
+
+def fetch(url: str, folder: Path, event_time: EventTimeSource | None = None, **changes: Any) -> Fetched:
+    headers = tuple(RequestHeader(name=k, value=v) for k, v in changes.pop("headers", {}).items())
+    step = FetchStepUrl(url=url, event_time=event_time, headers=headers or None)
+    result = fetch_url(step, context(folder, **changes))
+    assert result is not UP_TO_DATE
+    return result
+
+
+def refused(url: str, folder: Path, error: type[FetchError] = FetchError, **changes: Any) -> str:
+    with pytest.raises(error) as caught:
+        fetch(url, folder, **changes)
+    assert list(folder.iterdir()) == []
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+# --- the conformance cases, by id ------------------------------------------------------------------
+
+
+def test_url_file_missing(folder: Path, data: Path) -> None:
+    missing = data.with_name("none.csv")
+    assert refused(missing.as_uri(), folder, SourceNotFoundError) == f"{missing}: no such file"
+    assert "no such file" in refused(f"{data.as_uri()}/below", folder, SourceNotFoundError)
+
+
+def test_url_file_first(folder: Path, data: Path) -> None:
+    """Zero copy: the path is the user's own."""
+    result = fetch(data.as_uri(), folder)
+    assert result == Fetched(path=data, name=str(data), state=last_modified_state(MTIME), event_time=MTIME)
+    assert result.state is not None
+    assert result.state.value == "2015-10-21T07:28:00.123Z"
+    assert list(folder.iterdir()) == []
+    assert data.read_bytes() == CSV37
+
+
+def test_url_file_unchanged(folder: Path, data: Path) -> None:
+    step = FetchStepUrl(url=data.as_uri())
+    state = last_modified_state(MTIME)
+    assert fetch_url(step, context(folder, state)) is UP_TO_DATE
+    assert fetch_url(step, context(folder, replace(state, value="2015-10-21T07:28:00.123000Z"))) is UP_TO_DATE
+    for other in (MTIME_NS + 1_000_000, MTIME_NS - 10**9):
+        os.utime(data, ns=(other, other))
+        assert fetch_url(step, context(folder, state)) is not UP_TO_DATE, "older is a change as well"
+
+
+def test_url_file_event_time(folder: Path, tmp_path: Path, data: Path) -> None:
+    dated = tmp_path / "2020-03-04 x"
+    dated.mkdir()
+    data.rename(dated / "data.csv")
+    url = (dated / "data.csv").as_uri()
+    pattern = EventTimeSourceFromPath(pattern=r"(\d+-\d+-\d+) x/", timestamp_format="%Y-%m-%d")
+    assert "%20" in url
+    for source, time in (
+        (None, MTIME),
+        (EventTimeSourceFromMetadata(), MTIME),
+        (EventTimeSourceFromSystemTime(), None),
+        (pattern, Timestamp.parse("2020-03-04T00:00:00Z")),
+    ):
+        assert fetch(url, folder, source).event_time == time
+
+
+def test_url_env_missing(folder: Path) -> None:
+    said = refused("http://host/${{ env.KAMU_TEST }}", folder, variables={"OTHER": "s3cret"})
+    assert said == (
+        "http://host/${{ env.KAMU_TEST }}: the variable KAMU_TEST of ${{ env.KAMU_TEST }} has no value"
+    )
+
+
+def test_url_env_set_and_default(folder: Path) -> None:
+    with Server(*[Reply(body=CSV37)] * 2) as server:
+        fetch(server.url("/${{ env.KAMU_TEST }}"), folder, variables={"KAMU_TEST": "data.csv"})
+        fetch(server.url("/${{ env.KAMU_TEST || 'data.csv' }}"), folder)
+    assert [request.target for request in server.requests] == ["/data.csv"] * 2
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://host/x", "ipfs://x", "data:,x", "odf://x", "mailto:a@b", "FTP://host/", "gopher:x"]
+)
+def test_url_other_scheme(folder: Path, url: str) -> None:
+    said = refused(url, folder)
+    assert (
+        said
+        == f"{url}: this kind of URL is not supported (file, http, https, s3, gs, az, azure and abfs are)"
+    )
+
+
+def test_every_url_case_is_tested() -> None:
+    ids = {case["id"] for case in conformance("polling_cases")["cases"]}
+    assert {name for name in ids if name.startswith(("url.", "url_file."))} == {
+        "url_file.missing", "url_file.first", "url_file.unchanged", "url_file.event_time",
+        "url.env_missing", "url.env_set", "url.env_default", "url.other_scheme",
+    }  # fmt: skip
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def test_spellings_of_one_file(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ä %41?#;x.csv"
+    path.write_bytes(b"")
+    assert fetch(path.as_uri(), folder).path == path
+    assert fetch(f"file://localhost{path.as_uri().removeprefix('file://')}", folder).path == path
+    assert fetch(f"FILE:{path.as_uri().removeprefix('file://')}", folder).path == path
+    assert fetch(f"file://{tmp_path}/ä %2541%3F%23;x.csv", folder).path == path
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert fetch(link.as_uri(), folder).path == link
+
+
+def test_a_file_named_in_bytes(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.csv")
+    path.write_bytes(CSV37)
+    assert fetch(f"file://{tmp_path}/%FF.csv", folder).path.read_bytes() == CSV37
+    assert "no such file" in refused(f"file://{tmp_path}/%FE.csv", folder, SourceNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("file://elsewhere/x.csv", "names another host"),
+        ("file://x.csv", "names another host"),
+        ("file:x.csv", "not an absolute path"),
+        ("file:", "not an absolute path"),
+        ("file:///x%00y", "not an absolute path"),
+        ("file:///x?y", "a file has no query"),
+        ("file:///x#y", "a file has no query"),
+        ("file://[x/y", "not a valid URL"),
+        ("file:///x\ny", "the URL has control characters"),
+        ("/data.csv", "not a URL"),
+        ("data.csv", "not a URL"),
+        ("", "not a URL"),
+        ("file:///" + "x" * 300, "File name too long"),
+    ],
+)
+def test_what_is_no_url_of_a_file(folder: Path, url: str, said: str) -> None:
+    assert said in refused(url, folder)
+
+
+def test_what_is_no_regular_file(folder: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert refused(fifo.as_uri(), folder) == f"{fifo}: is not a regular file"
+    assert refused("file:///dev/null", folder) == "/dev/null: is not a regular file"
+    assert refused(tmp_path.as_uri(), folder) == f"{tmp_path}: is a folder"
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert "symbolic links" in refused(loop.as_uri(), folder)
+
+
+# --- the web ---------------------------------------------------------------------------------------
+
+
+def test_event_time_of_what_a_server_sends(folder: Path) -> None:
+    reply = Reply(headers={"Last-Modified": MODIFIED}, body=CSV37)
+    pattern = EventTimeSourceFromPath(pattern=r"/(\d{4})\+", timestamp_format="%Y")
+    with Server(*[reply] * 4) as server:
+        url = server.url("/2019%2Bx?/2018+")
+        assert fetch(url, folder).event_time == MODIFIED_TIME
+        assert fetch(url, folder, EventTimeSourceFromMetadata()).event_time == MODIFIED_TIME
+        assert fetch(url, folder, EventTimeSourceFromSystemTime()).event_time is None
+        time = fetch(url, folder, pattern).event_time
+    assert time == Timestamp.parse("2019-01-01T00:00:00Z")
+
+
+def test_a_pattern_that_finds_nothing_costs_no_download(folder: Path) -> None:
+    pattern = EventTimeSourceFromPath(pattern=r"/(\d{4})/")
+    with Server() as server:
+        assert r"/(\\d{4})/" in refused(server.url("/x"), folder, event_time=pattern)
+        url = server.url("/${{ env.KEY }}")
+        said = refused(url, folder, event_time=pattern, variables={"KEY": "s3cret"})
+    assert url in said
+    assert "s3cret" not in said
+    assert server.requests == []
+
+
+def test_secrets_go_to_the_server_and_nowhere_else(folder: Path) -> None:
+    variables = {"KEY": "s3cret&${{ env.TOKEN }}", "TOKEN": "t0ken", "ME": "me"}
+    with Server(
+        Reply(body=CSV37), Reply(status=403, body=b"t0ken and s3cret&${{ env.TOKEN }} are wrong")
+    ) as server:
+        url = server.url("/x?k=${{ env.KEY }}")
+        given = url.replace("//", "//${{ env.ME }}:${{ env.TOKEN }}@")
+        headers = {"X-Token": "Bearer ${{ env.TOKEN }}"}
+        result = fetch(given, folder, variables=variables, headers=headers)
+        result.path.unlink()
+        said = refused(given, folder, variables=variables, headers=headers)
+    assert result.name == url
+    assert server.requests[0].headers["x-token"] == "Bearer t0ken"
+    assert server.requests[0].headers["authorization"] == "Basic bWU6dDBrZW4="
+    assert server.requests[0].target.startswith("/x?k=s3cret&$"), "and the value was not expanded again"
+    assert said == f"{url}: HTTP status 403 (Forbidden): *** and *** are wrong"
+
+
+@pytest.mark.parametrize(
+    ("url", "value"),
+    [("${{ env.URL }}", "ftp://s3cret/"), ("${{ env.URL }}", "s3cret"), ("http://${{ env.URL }}/", "s3cret:port"),
+     ("http://${{ env.URL }}/", "s3cret.invalid"), ("file:///${{ env.URL }}", "s3cret"),
+     ("file://${{ env.URL }}", "s3cret"), ("http://h/${{ env.URL }}", "s3cret\n"), ("s3://${{ env.URL }}", "s3cret")],
+)  # fmt: skip
+def test_values_stay_out_of_messages(folder: Path, url: str, value: str) -> None:
+    said = refused(url, folder, variables={"URL": value}, retries=0)
+    assert said.startswith(f"{url}: ")
+    assert "s3cret" not in said
+
+
+def test_a_header_that_is_missing_its_value(folder: Path) -> None:
+    said = refused("http://127.0.0.1:1/", folder, headers={"X-Key": "k ${{ env.KEY }}"})
+    assert said == "http://127.0.0.1:1/: header X-Key: the variable KEY of ${{ env.KEY }} has no value"

@@ -1,0 +1,412 @@
+"""Pulling: every byte of a source once, whatever happens in between."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT, Result, conformance, unchanged
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import (
+    AppendError,
+    BadInputError,
+    FetchError,
+    GuardError,
+    IngestError,
+    PrepareError,
+    QueryError,
+    SourceNotFoundError,
+    UsageError,
+)
+from odfchain.ingest.ingest import IngestOptions
+from odfchain.ingest.pull import PullOptions, PullStatus
+from odfchain.metadata import events as ev
+from odfchain.metadata.timestamp import Timestamp
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {fetch}
+      prepare: {prepare}
+      read: {read}
+      {preprocess}merge: {merge}
+"""
+CSV = 'kind: Csv, header: true, schema: ["city STRING", "population BIGINT"]'
+LEDGER = "{kind: Ledger, primaryKey: [city]}"
+SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
+APPEND = "{kind: Append}"
+ABC = "city,population\nA,1000\nB,2000\nC,3000\n"
+
+
+def polled(
+    workspace: Workspace,
+    fetch: str,
+    *,
+    merge: str = APPEND,
+    read: str = CSV,
+    prepare: str = "[]",
+    preprocess: str = "",
+) -> Dataset:
+    text = MANIFEST.format(
+        fetch="{" + fetch + "}", prepare=prepare, read="{" + read + "}", merge=merge,
+        preprocess=f"preprocess: {preprocess}\n      " if preprocess else "",
+    )  # fmt: skip
+    (dataset,) = workspace.add(text)
+    return dataset
+
+
+def file_url(path: Path) -> str:
+    return f"kind: Url, url: '{path.as_uri()}'"
+
+
+def at(time: str, **changes: Any) -> PullOptions:
+    return PullOptions(ingest=IngestOptions(system_time=Timestamp.parse(time)), **changes)
+
+
+def touch(path: Path, content: str, seconds: int) -> None:
+    path.write_text(content)
+    os.utime(path, (seconds, seconds))
+
+
+def rows(dataset: Dataset, *columns: str) -> list[list[Any]]:
+    table = dataset.to_arrow([*columns] or ["op", "city", "population"])
+    return [list(row.values()) for row in table.to_pylist()]
+
+
+# --- one source, many pulls ------------------------------------------------------------------------
+
+
+def test_a_file_is_ingested_once_and_again_when_it_changes(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(path))
+    first = dataset.pull()
+    assert (first.status, first.blocks, first.inputs[0].input_rows) == (PullStatus.UPDATED, 2, 3)
+    state = dataset.state.source_state
+    assert state == ev.SourceState(
+        source_name="default", kind="odf/last-modified", value="2020-09-13T12:26:40Z"
+    )
+    with unchanged(dataset.path):
+        again = dataset.pull()
+    assert (again.status, again.blocks, again.head) == (PullStatus.UP_TO_DATE, 0, first.head)
+    touch(path, "city,population\nD,4000\n", 1_600_000_100)
+    assert dataset.pull().blocks == 1
+    assert rows(dataset) == [[0, "A", 1000], [0, "B", 2000], [0, "C", 3000], [0, "D", 4000]]
+    assert dataset.verify().ok
+
+
+def test_the_three_rounds_of_a_snapshot(workspace: Workspace, tmp_path: Path) -> None:
+    """flow.snapshot_3_rounds, preprocessing included"""
+    (case,) = [c for c in conformance("polling_cases")["cases"] if c["id"] == "flow.snapshot_3_rounds"]
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    steps = "{kind: Sql, engine: spark, queries: [{alias: step1, query: 'select city, population * 10 as population from input'}, {query: 'select city, population + 1 as population from step1'}]}"
+    dataset = polled(
+        workspace,
+        file_url(path) + ", eventTime: {kind: FromSystemTime}",
+        merge=SNAPSHOT,
+        preprocess=steps,
+    )
+    columns = ["offset", "op", "system_time", "event_time", "city", "population"]
+
+    def shown(count: int) -> list[list[Any]]:
+        found = rows(dataset, *columns)[-count:]
+        return [
+            [str(v).replace("+00:00", "Z").replace(" ", "T") if hasattr(v, "year") else v for v in row]
+            for row in found
+        ]
+
+    expect = case["expect"]
+    dataset.pull(at("2050-01-01T12:00:00Z"))
+    assert shown(3) == expect["round1"]
+    assert str(dataset.state.watermark) == expect["watermark1"]
+    touch(path, ABC.replace("3000", "4000"), 1_600_000_100)
+    dataset.pull(at("2050-02-01T12:00:00Z"))
+    assert shown(2) == expect["round2"]
+    assert str(dataset.state.watermark) == expect["watermark2"]
+    touch(path, path.read_text(), 1_600_000_200)
+    last = dataset.pull(at("2050-03-01T12:00:00Z"))
+    assert (last.blocks, str(last.watermark)) == (1, expect["watermark2"])
+    event = dataset.state.last_data
+    assert isinstance(event, ev.AddData)
+    assert event.new_data is None
+    assert event.new_source_state is not None
+    assert event.new_source_state.value == "2020-09-13T12:30:00Z"
+
+
+def test_files_of_a_glob_are_one_transaction_each(workspace: Workspace, tmp_path: Path) -> None:
+    folder = tmp_path / "days"
+    folder.mkdir()
+    fetch = f"kind: FilesGlob, path: '{folder}/data-*.csv', eventTime: {{kind: FromPath, pattern: 'data-(\\d+-\\d+-\\d+)\\.csv', timestampFormat: 'yyyy-MM-dd'}}"
+    dataset = polled(workspace, fetch.replace("\\", "\\"))
+    with pytest.raises(SourceNotFoundError):
+        dataset.pull()
+    for day in ("2020-10-05", "2020-10-01", "2020-10-10"):
+        (folder / f"data-{day}.csv").write_text(f"city,population\n{day},1\n")
+    outcome = dataset.pull()
+    assert (len(outcome.inputs), outcome.blocks) == (3, 4)
+    assert [row[1] for row in rows(dataset)] == ["2020-10-01", "2020-10-05", "2020-10-10"]
+    assert str(dataset.state.watermark) == "2020-10-10T00:00:00Z"
+    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert dataset.verify().ok
+
+
+def test_a_later_file_that_fails_keeps_the_earlier_ones(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv'")
+    for name, value in {"1.csv": "1", "2.csv": "x", "3.csv": "3"}.items():
+        (tmp_path / name).write_text(f"city,population\nA,{value}\n")
+    with pytest.raises(BadInputError, match=r"2\.csv: row 1: column `population`: 'x'"):
+        dataset.pull()
+    assert rows(dataset) == [[0, "A", 1]]
+    (tmp_path / "2.csv").write_text("city,population\nA,2\n")
+    dataset.pull()
+    assert [row[2] for row in rows(dataset)] == [1, 2, 3], "nothing is left out, nothing comes twice"
+
+
+def test_forever_means_once(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(path) + ", cache: {kind: Forever}")
+    dataset.pull()
+    path.unlink()
+    assert dataset.pull().status is PullStatus.UP_TO_DATE, "the source is not even looked at"
+
+
+def test_a_source_that_tells_nothing_is_known_by_its_content(workspace: Workspace, tmp_path: Path) -> None:
+    """A container has no state unless it says so; the hash of what it prints is one."""
+    podman = tmp_path / "bin" / "podman"
+    podman.parent.mkdir()
+    podman.write_text(f"#!/bin/sh\ncat {tmp_path}/printed\n")
+    podman.chmod(0o755)
+    (tmp_path / "printed").write_text(ABC)
+    dataset = polled(workspace, "kind: Container, image: cities")
+    path = os.environ["PATH"]
+    try:
+        os.environ["PATH"] = f"{podman.parent}:{path}"
+        assert dataset.pull().blocks == 2
+        with unchanged(dataset.path):
+            assert dataset.pull().status is PullStatus.UP_TO_DATE
+        (tmp_path / "printed").write_text("city,population\nD,4\n")
+        assert dataset.pull().blocks == 1
+    finally:
+        os.environ["PATH"] = path
+    assert len(rows(dataset)) == 4
+
+
+def test_rows_are_not_repeated_when_the_state_is_unknown(workspace: Workspace, tmp_path: Path) -> None:
+    """flow.uncacheable: another implementation recorded rows, but not the state that they are of."""
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(path))
+    dataset.pull()
+    from odfchain.dataset.commit import commit
+
+    redefined = ev.SetPollingSource(
+        fetch=type(dataset.state.polling_source.fetch)(url=(tmp_path / "other.csv").as_uri()),  # type: ignore[union-attr, call-arg]
+        read=dataset.state.polling_source.read,  # type: ignore[union-attr]
+        merge=dataset.state.polling_source.merge,  # type: ignore[union-attr]
+    )
+    commit(dataset._files, dataset.state, [redefined], [], system_time=Timestamp.now())
+    with unchanged(dataset.path):
+        assert dataset.pull().status is PullStatus.UNCACHEABLE
+    (tmp_path / "other.csv").write_text("city,population\nD,4\n")
+    assert dataset.pull(PullOptions(fetch_uncacheable=True)).blocks == 1
+    assert len(rows(dataset)) == 4
+
+
+def test_a_watermark_set_by_hand_keeps_the_state_of_the_source(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(path))
+    dataset.pull()
+    dataset.set_watermark(Timestamp.parse("2100-01-01T00:00:00Z"))
+    assert str(dataset.state.watermark) == "2100-01-01T00:00:00Z"
+    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    with pytest.raises(AppendError, match="watermark"):
+        dataset.set_watermark(Timestamp.parse("2000-01-01T00:00:00Z"))
+
+
+# --- preparing and preprocessing -------------------------------------------------------------------
+
+
+def test_prepare_steps(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.json.gz"
+    path.write_bytes(gzip.compress(json.dumps([{"city": "A", "population": 1}]).encode()))
+    script = "import json, sys; [print(json.dumps(r)) for r in json.load(sys.stdin)]"
+    prepare = f"[{{kind: Decompress, format: Gzip}}, {{kind: Pipe, command: [python3, -c, '{script}']}}]"
+    read = 'kind: NdJson, schema: ["city STRING", "population BIGINT"]'
+    dataset = polled(workspace, file_url(path), prepare=prepare, read=read)
+    dataset.pull()
+    assert rows(dataset) == [[0, "A", 1]]
+    assert path.exists(), "the user's file is never touched"
+
+
+def test_commands_of_strangers_are_not_run(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(ABC)
+    dataset = polled(workspace, file_url(path), prepare="[{kind: Pipe, command: [cat]}]")
+    workspace._files._key_path(dataset.id).unlink()
+    with unchanged(dataset.path), pytest.raises(PrepareError) as caught:
+        dataset.pull()
+    assert "--allow-commands" in str(caught.value.hint)
+    assert dataset.pull(PullOptions(allow_commands=True)).blocks == 2
+
+
+def test_a_query_sees_the_input_and_nothing_else(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(ABC)
+    secret = tmp_path / "secret.csv"
+    secret.write_text("x\n1\n")
+    for query in (
+        f"select * from csv.`{secret}`",
+        "select reflect('java.lang.System', 'getenv', 'HOME') as city, 1L as population from input",
+    ):
+        dataset = polled(
+            workspace, file_url(path), preprocess=f'{{kind: Sql, engine: spark, query: "{query}"}}'
+        )
+        with unchanged(dataset.path), pytest.raises(QueryError):
+            dataset.pull()
+        workspace.delete("cities")
+
+
+def test_a_query_that_repeats_rows_of_pushed_files(workspace: Workspace, tmp_path: Path) -> None:
+    text = MANIFEST.replace("SetPollingSource", "AddPushSource\n      sourceName: default").replace(
+        "      fetch: {fetch}\n      prepare: {prepare}\n", ""
+    )
+    query = "{kind: Sql, engine: spark, query: 'select upper(city) as city, population from input where population > 1000 order by population desc'}"
+    (dataset,) = workspace.add(
+        text.format(read="{" + CSV + "}", merge=APPEND, preprocess=f"preprocess: {query}\n      ")
+    )
+    (tmp_path / "in.csv").write_text(ABC.lower())
+    dataset.ingest([tmp_path / "in.csv"])
+    assert rows(dataset) == [[0, "C", 3000], [0, "B", 2000]]
+
+
+def test_a_bad_value_is_found_behind_a_query(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(ABC + "D,x\n")
+    dataset = polled(
+        workspace,
+        file_url(path),
+        preprocess="{kind: Sql, engine: spark, query: 'select city, population from input'}",
+    )
+    with (
+        unchanged(dataset.path),
+        pytest.raises(BadInputError, match="row 4: column `population`: 'x' is not a valid BIGINT"),
+    ):
+        dataset.pull()
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+def test_a_source_that_is_gone(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = polled(workspace, file_url(tmp_path / "nothing.csv"))
+    with unchanged(dataset.path), pytest.raises(SourceNotFoundError, match=r"nothing\.csv"):
+        dataset.pull()
+
+
+def test_a_failed_pull_is_repeated_from_the_start(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    touch(path, ABC + "D,x\n", 1_600_000_000)
+    dataset = polled(workspace, file_url(path), merge=SNAPSHOT)
+    with unchanged(dataset.path), pytest.raises(BadInputError):
+        dataset.pull()
+    touch(path, ABC, 1_600_000_000)
+    assert dataset.pull().blocks == 2, "the same modification time, but it was never committed"
+    touch(path, "city,population\n", 1_600_000_100)
+    with unchanged(dataset.path), pytest.raises(GuardError, match="the snapshot is empty"):
+        dataset.pull()
+
+
+def test_what_cannot_be_pulled(workspace: Workspace, tmp_path: Path) -> None:
+    (pushed,) = workspace.add(
+        "kind: DatasetSnapshot\nversion: 1\ncontent: {name: pushed, kind: Root, metadata: []}"
+    )
+    with pytest.raises(IngestError, match="no polling source"):
+        pushed.pull()
+    dataset = polled(workspace, "kind: Mqtt, host: h, port: 1883, topics: [{path: a}]")
+    with unchanged(dataset.path), pytest.raises(FetchError, match="Mqtt is not supported"):
+        dataset.pull()
+    from odfchain.dataset.commit import commit
+
+    commit(dataset._files, dataset.state, [ev.DisablePollingSource()], [], system_time=Timestamp.now())
+    with pytest.raises(IngestError, match="no polling source in force"):
+        dataset.pull()
+    with pytest.raises((IngestError, UsageError)):
+        dataset.ingest([tmp_path / "missing.csv"])
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command(workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    polled(workspace, f"kind: Url, url: 'file://{tmp_path}/${{{{ env.NAME }}}}.csv'")
+    missing = run_cli("-w", workspace.path, "pull", "cities")
+    assert (missing.code, "NAME" in missing.err) == (8, True)
+    done = run_cli("-w", workspace.path, "pull", "--all", "-e", "NAME=in", "-o", "json")
+    assert done.code == 0
+    (row,) = done.rows
+    assert (row["dataset"], row["status"], row["rows"], row["+A"], row["blocks"]) == (
+        "cities",
+        "updated",
+        3,
+        3,
+        2,
+    )
+    assert (
+        run_cli("-w", workspace.path, "pull", "c%", "-e", "NAME=in", "-o", "json").rows[0]["status"]
+        == "up to date"
+    )
+    assert run_cli("-w", workspace.path, "pull", "cities", "--set-watermark", "2100-01-01").code == 0
+    assert run_cli("-w", workspace.path, "pull").code == 2
+    assert run_cli("-w", workspace.path, "pull", "cities", "--all").code == 2
+    assert run_cli("-w", workspace.path, "pull", "cities", "--watch", "soon").code == 2
+
+
+def test_one_dataset_that_fails_does_not_stop_the_others(
+    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    polled(workspace, file_url(tmp_path / "gone.csv"))
+    workspace.rename("cities", "a.gone")
+    (tmp_path / "in.csv").write_text(ABC)
+    polled(workspace, file_url(tmp_path / "in.csv"))
+    result = run_cli("-w", workspace.path, "pull", "--all", "-o", "json")
+    assert result.code == 8
+    assert [row["dataset"] for row in result.rows] == ["cities"]
+    assert "error: a.gone: " in result.err
+
+
+@pytest.mark.parametrize("kind", ["--root", "--derivative"])
+def test_a_new_manifest_is_valid_as_it_is(
+    run_cli: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("new", "org.example.cities", kind).code == 0
+    text = (tmp_path / "org.example.cities.yaml").read_text()
+    assert text == run_cli("new", "org.example.cities", kind, "--output", "-").out
+    from odfchain.metadata.manifest import read_snapshots
+
+    (snapshot,) = read_snapshots(text)
+    assert str(snapshot.name) == "org.example.cities"
+    assert run_cli("new", "org.example.cities", kind).code == 2, "nothing is overwritten"
+    assert run_cli("new", "x").code == 2
+    import jsonschema
+
+    schema = json.loads((ROOT / "schemas" / "DatasetSnapshot.json").read_text())
+    import yaml
+
+    jsonschema.validate(yaml.safe_load(text), schema)

@@ -1,0 +1,117 @@
+"""Sources that gain, lose and reorder columns (RFC-015), from files to the recorded chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import Result, manifest, unchanged
+
+from odfchain.api import Dataset, Workspace
+from odfchain.dataset.commit import commit
+from odfchain.errors import IncompatibleSchemaError
+from odfchain.metadata import events as ev
+from odfchain.metadata.sources import ReadStepNdJson
+from odfchain.metadata.timestamp import Timestamp
+
+TWO = '["city STRING", "population BIGINT"]'
+LEDGER = "{kind: Ledger, primaryKey: [city]}"
+
+
+@pytest.fixture
+def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
+    (dataset,) = workspace.add(manifest(LEDGER, TWO, kind="NdJson"))
+    push(dataset, tmp_path, '{"city": "A", "population": 1}')
+    return dataset
+
+
+def push(dataset: Dataset, folder: Path, line: str) -> None:
+    (folder / "in.ndjson").write_text(line + "\n")
+    dataset.ingest([folder / "in.ndjson"])
+
+
+def redefine(dataset: Dataset, *columns: str) -> None:
+    """The push source again, with other columns."""
+    source = dataset.state.push_sources["default"]
+    read = ReadStepNdJson(ddl_schema=columns)
+    event = ev.AddPushSource(source_name="default", read=read, merge=source.merge)
+    commit(dataset._files, dataset.state, [event], [], system_time=Timestamp.now())
+
+
+def kinds(dataset: Dataset, count: int) -> list[str]:
+    return [found.block.event.KIND for found in dataset.log(count)]
+
+
+def test_a_new_optional_column(cities: Dataset, tmp_path: Path, run_cli: Callable[..., Result]) -> None:
+    redefine(cities, "city STRING", "mayor STRING", "population BIGINT")
+    (tmp_path / "b.ndjson").write_text('{"city": "B", "population": 2, "mayor": "X"}\n')
+    said = run_cli("-w", cities.path.parent.parent, "ingest", "cities", tmp_path / "b.ndjson").err
+    assert "the dataset gets mayor STRING: null in what is recorded" in said
+    assert kinds(cities, 3) == ["AddData", "SetDataSchema", "AddPushSource"]
+    schema = cities.schema
+    assert schema is not None
+    assert schema.names[-3:] == ("city", "population", "mayor"), "at the end, whatever the source's order"
+    expected = [{"city": "A", "population": 1, "mayor": None}, {"city": "B", "population": 2, "mayor": "X"}]
+    assert cities.to_arrow(["city", "population", "mayor"]).to_pylist() == expected
+    assert [
+        row.asDict()
+        for row in cities.to_spark().select("city", "population", "mayor").orderBy("city").collect()
+    ] == expected
+    assert cities.verify().ok
+
+
+def test_missing_and_reordered_columns(cities: Dataset, tmp_path: Path) -> None:
+    redefine(cities, "population BIGINT", "city STRING")
+    push(cities, tmp_path, '{"city": "B", "population": 2}')
+    redefine(cities, "city STRING")
+    push(cities, tmp_path, '{"city": "C"}')
+    assert [list(r.values()) for r in cities.to_arrow(["city", "population"]).to_pylist()] == [
+        ["A", 1],
+        ["B", 2],
+        ["C", None],
+    ]
+    assert kinds(cities, 4) == ["AddData", "AddPushSource", "AddData", "AddPushSource"], "the schema stays"
+    assert cities.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (("city STRING", "population INT"), r"column population is BIGINT, the input has INT \(dataset - population BIGINT \| input \+ population INT\)"),
+        (("city STRING", "inhabitants BIGINT"), r"missing population; unexpected inhabitants \(dataset - population BIGINT \| input \+ inhabitants BIGINT\)"),
+        (("city STRING", "population BIGINT", "mayor STRING NOT NULL"), r"unexpected mayor \(a new column must be optional\)"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_shown_as_a_diff(
+    cities: Dataset, tmp_path: Path, columns: tuple[str, ...], said: str
+) -> None:
+    redefine(cities, *columns)
+    with unchanged(cities.path), pytest.raises(IncompatibleSchemaError, match=said):
+        push(cities, tmp_path, '{"city": "B", "population": 2, "inhabitants": 2, "mayor": "X"}')
+
+
+def test_a_required_column_cannot_be_left_out(workspace: Workspace, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(
+        manifest(LEDGER, '["city STRING", "population BIGINT NOT NULL"]', kind="NdJson")
+    )
+    push(dataset, tmp_path, '{"city": "A", "population": 1}')
+    redefine(dataset, "city STRING")
+    with unchanged(dataset.path), pytest.raises(IncompatibleSchemaError, match="missing population"):
+        push(dataset, tmp_path, '{"city": "B"}')
+
+
+def test_a_column_that_comes_with_the_file(workspace: Workspace, tmp_path: Path) -> None:
+    """Without a source nobody said that the column is meant; with one it is taken over."""
+    (bare,) = workspace.add(
+        "kind: DatasetSnapshot\nversion: 1\ncontent: {name: bare, kind: Root, metadata: []}"
+    )
+    push(bare, tmp_path, '{"city": "A"}')
+    with unchanged(bare.path), pytest.raises(IncompatibleSchemaError, match="unexpected mayor"):
+        push(bare, tmp_path, '{"city": "B", "mayor": "X"}')
+    (declared,) = workspace.add(
+        manifest(kind="NdJson", name="declared").replace("        schema:", "        #")
+    )
+    push(declared, tmp_path, '{"city": "A"}')
+    push(declared, tmp_path, '{"city": "B", "mayor": "X"}')
+    assert declared.to_arrow(["mayor"])["mayor"].to_pylist() == [None, "X"]

@@ -1,0 +1,395 @@
+"""Unpacking: every member, exactly one entry, honest errors, bounded output, the source untouched."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from support import conformance
+
+from odfchain.errors import PrepareError, StoreError
+from odfchain.metadata.enums import CompressionFormat
+from odfchain.metadata.sources import PrepStepDecompress
+from odfchain.prepare import output
+from odfchain.prepare.decompress import glob_matches
+from odfchain.prepare.prepare import PrepareLimits, prepare
+
+CSV = conformance("polling_cases")["common_input"]["CSV37"].encode()
+GZIP, ZIP = CompressionFormat.GZIP, CompressionFormat.ZIP
+CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
+NOISE = random.Random(7).randbytes(3_000_000)
+CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor(write_checksum=True).compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+}
+
+
+class Notes:
+    """A progress that remembers."""
+
+    def __init__(self) -> None:
+        self.total: int | None = 0
+        self.done = 0
+        self.notes: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self.total, self.done = total, 0
+
+    def advance(self, steps: int = 1) -> None:
+        self.done += steps
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Bench:
+    """A private folder and a user's file."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "run"
+        self.folder.mkdir()
+        self.source = tmp_path / "input.bin"
+        self.progress = Notes()
+
+    def unpack(
+        self, data: bytes, kind: CompressionFormat = GZIP, sub_path: str | None = None, **limits: int
+    ) -> bytes:
+        self.source.write_bytes(data)
+        steps = [PrepStepDecompress(format=kind, sub_path=sub_path)]
+        found = prepare(
+            steps, self.source, self.folder,
+            name="input.bin", limits=PrepareLimits(**limits), progress=self.progress,
+        )  # fmt: skip
+        assert self.source.read_bytes() == data, "the source is never changed"
+        assert list(self.folder.iterdir()) == [found]
+        return found.read_bytes()
+
+    def refused(self, *args: Any, **limits: int) -> str:
+        with pytest.raises(PrepareError) as caught:
+            self.unpack(*args, **limits)
+        assert list(self.folder.iterdir()) == [], "nothing half-done is left"
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).startswith("input.bin: ")
+        return str(caught.value)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def zipped(entries: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+# --- the cases ---------------------------------------------------------------------------------------
+
+
+def test_case_gzip(bench: Bench) -> None:
+    assert CASES["prep.gzip"]["confidence"] == "tested"
+    assert bench.unpack(gzip.compress(CSV)) == CSV
+    assert bench.progress.notes == []
+    assert bench.progress.done == bench.progress.total == len(gzip.compress(CSV))
+
+
+def test_case_zip_single(bench: Bench) -> None:
+    assert CASES["prep.zip_single"]["confidence"] == "tested"
+    assert bench.unpack(zipped({"data.csv": CSV}, zipfile.ZIP_STORED), ZIP) == CSV
+
+
+def test_case_derived_7_without_steps_the_source_itself(bench: Bench) -> None:
+    bench.source.write_bytes(CSV)
+    assert prepare([], bench.source, bench.folder, name="x") == bench.source
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_beyond_derived_0_several_entries_are_refused(bench: Bench) -> None:
+    said = bench.refused(zipped({f"{n}.csv": CSV for n in range(7)}), ZIP)
+    assert "has 7 files: '0.csv', '1.csv', '2.csv', '3.csv', '4.csv', …" in said
+
+
+def test_beyond_derived_1_a_sub_path_is_a_name_or_a_glob(bench: Bench) -> None:
+    archive = zipped({"a/x.csv": b"1", "a/y.txt": b"2", "a/b/z.csv": b"3", "[a].csv": b"4"})
+    for n, (pattern, expected) in enumerate(
+        [
+            ("a/x.csv", b"1"),
+            ("a/*.csv", b"1"),
+            ("**/z.csv", b"3"),
+            ("z.*", b"3"),
+            ("a/?.txt", b"2"),
+            ("[a].csv", b"4"),
+        ]
+    ):
+        bench.folder = bench.source.with_name(f"run{n}")
+        bench.folder.mkdir()
+        assert bench.unpack(archive, ZIP, pattern) == expected, pattern
+
+
+def test_beyond_derived_3_every_member_is_read(bench: Bench) -> None:
+    blocked = b"".join(gzip.compress(bytes([byte]) * 70_000) for byte in b"abcd") + gzip.compress(b"")
+    assert bench.unpack(blocked) == b"".join(bytes([byte]) * 70_000 for byte in b"abcd")
+
+
+# --- single-file formats -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "content", [b"", CSV, NOISE, bytes(5_000_000)], ids=["empty", "csv", "noise", "zeros"]
+)
+def test_members_and_padding(bench: Bench, codec: str, content: bytes) -> None:
+    member = CODECS[codec](content)
+    assert bench.unpack(member + member + bytes(1_024)) == content * 2
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("kind", [GZIP, ZIP])
+def test_another_format_is_recognised_and_told(bench: Bench, codec: str, kind: CompressionFormat) -> None:
+    assert bench.unpack(CODECS[codec](CSV), kind) == CSV
+    expected = [] if (codec, kind) == ("gzip", GZIP) else [
+        f"input.bin: the manifest says {kind.value}, the file is {codec}: read as such"
+    ]  # fmt: skip
+    assert bench.progress.notes == expected
+
+
+def test_a_skippable_zstd_frame_is_skipped(bench: Bench) -> None:
+    skippable = struct.pack("<II", 0x184D2A50, 5) + b"hello"
+    assert bench.unpack(skippable + CODECS["zstd"](CSV) + skippable) == CSV
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("after", [b"x", b"garbage after the end", bytes(600) + b"x"])
+def test_something_after_the_end(bench: Bench, codec: str, after: bytes) -> None:
+    member = CODECS[codec](CSV)
+    start = len(member) + after.count(0)
+    assert f"from byte {start:,} on, the file is not {codec} any more" in bench.refused(member + after)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_cut_short_anywhere(bench: Bench, codec: str) -> None:
+    member = CODECS[codec](CSV)
+    for size in range(8, len(member)):
+        assert f"the {codec} data is corrupt: it ends too early" in bench.refused(member[:size])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_second_member_that_is_cut_short(bench: Bench, codec: str) -> None:
+    member = CODECS[codec](CSV)
+    said = bench.refused(member + member[:-3])
+    assert f"corrupt (in the member that begins at byte {len(member)})" in said
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_flipped_bit_is_never_taken_for_data(bench: Bench, codec: str) -> None:
+    content = NOISE[:500]
+    member = CODECS[codec](content)
+    for position in range(8, len(member)):
+        data = bytearray(member)
+        data[position] ^= 0x10
+        bench.source.write_bytes(data)
+        try:
+            found = prepare([PrepStepDecompress(format=GZIP)], bench.source, bench.folder, name="input.bin")
+        except PrepareError as error:
+            assert codec in str(error)
+        else:
+            assert found.read_bytes() == content, "only bits that mean nothing may be ignored"
+            found.unlink()
+
+
+def test_not_compressed_at_all(bench: Bench) -> None:
+    assert "is not a Gzip file (it begins with 63 69 74 79 2c 70 6f 70)" in bench.refused(CSV)
+    assert "is not a Zip file" in bench.refused(CSV, ZIP)
+    assert "is empty, a Gzip file was expected" in bench.refused(b"")
+    assert "is a zip archive, Gzip was expected" in bench.refused(zipped({"a": CSV}))
+    assert "is gzip, which has no entry 'a.csv'" in bench.refused(gzip.compress(CSV), ZIP, "a.csv")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_bombs(bench: Bench, codec: str) -> None:
+    bomb = CODECS[codec](bytes(8 << 20))
+    assert "larger than 1,000,000 bytes (limit max_bytes)" in bench.refused(bomb, max_bytes=1_000_000)
+
+
+def test_a_bomb_is_told_from_data_that_compresses_well(bench: Bench) -> None:
+    small, large = gzip.compress(bytes(60 << 20)), gzip.compress(bytes(70 << 20))
+    assert "unpacks to more than 100 times its size (limit max_ratio)" in bench.refused(large, max_ratio=100)
+    assert len(bench.unpack(small, max_ratio=100)) == 60 << 20
+
+
+def test_the_limits_are_inclusive(bench: Bench) -> None:
+    assert bench.unpack(gzip.compress(CSV), max_bytes=len(CSV), max_ratio=1) == CSV
+    bench.folder = bench.source.with_name("again")
+    bench.folder.mkdir()
+    assert "limit max_bytes" in bench.refused(gzip.compress(CSV), max_bytes=len(CSV) - 1)
+
+
+# --- zip ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_methods(bench: Bench, method: int) -> None:
+    content = NOISE[:1_500_000]
+    assert bench.unpack(zipped({"noise": content}, method), ZIP) == content
+    assert 0 < bench.progress.done <= (bench.progress.total or 0)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_zip_bombs(bench: Bench, method: int) -> None:
+    bomb = zipped({"zeros": bytes(8 << 20)}, method)
+    said = bench.refused(bomb, ZIP, max_bytes=1_000_000)
+    assert "entry 'zeros': what comes out is larger than 1,000,000 bytes (limit max_bytes)" in said
+
+
+class Unseekable(io.RawIOBase):
+    """What a server writes a zip to: sizes are not known ahead, so data descriptors follow the entries."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.data += bytes(data)
+        return len(data)
+
+
+def test_data_descriptors_and_zip64(bench: Bench) -> None:
+    sink = Unseekable()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.csv", "w", force_zip64=True) as entry:  # fmt: skip
+        entry.write(CSV)
+    assert b"PK\x07\x08" in sink.data
+    assert bench.unpack(sink.data, ZIP) == CSV
+
+
+def test_names_are_never_used_as_paths(bench: Bench, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for n, name in enumerate(["../evil.csv", "/etc/evil.csv", "a/../../evil.csv"]):
+        bench.folder = tmp_path / f"names{n}"
+        bench.folder.mkdir()
+        assert bench.unpack(zipped({name: CSV}), ZIP, name) == CSV
+    assert not list(tmp_path.parent.rglob("evil.csv"))
+    assert len(before) < len(sorted(tmp_path.rglob("*")))
+
+
+def test_folders_and_resource_forks_are_not_files(bench: Bench) -> None:
+    archive = zipped({"a/": b"", "a/data.csv": CSV, "__MACOSX/a/._data.csv": b"fork"})
+    assert bench.unpack(archive, ZIP) == CSV
+
+
+def test_sub_paths_that_name_none_or_many(bench: Bench) -> None:
+    archive = zipped({f"{n}/data.csv": CSV for n in range(6)})
+    said = bench.refused(archive, ZIP, "*.json")
+    assert "subPath '*.json' matches none of its 6 files: '0/data.csv', '1/data.csv'" in said
+    assert "matches 6 files" in bench.refused(archive, ZIP, "*/data.csv")
+    assert "the archive has no files" in bench.refused(zipped({"a/": b""}), ZIP)
+    assert "the archive has no files" in bench.refused(zipped({}), ZIP)
+
+
+def test_an_encrypted_entry(bench: Bench) -> None:
+    data = bytearray(zipped({"a.csv": CSV}))
+    data[6] |= 1  # the flag, in the local header and in the directory
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    assert "entry 'a.csv' is encrypted" in bench.refused(bytes(data), ZIP)
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_corrupt_zips(bench: Bench, method: int) -> None:
+    whole = zipped({"a.csv": NOISE[:3_000]}, method)
+    flipped = bytearray(whole)
+    flipped[1_500] ^= 1
+    assert "corrupt" in bench.refused(bytes(flipped), ZIP)
+    assert "corrupt" in bench.refused(whole[:1_000], ZIP)
+    assert "corrupt" in bench.refused(whole[: -len("PK") - 1], ZIP)
+
+
+@given(st.data())
+def test_whatever_happens_to_a_zip_it_is_one_error_or_the_content(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    archive = bytearray(zipped({"a.csv": CSV, "b.csv": b"x"}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        archive[data.draw(st.integers(0, len(archive) - 1))] = data.draw(st.integers(0, 255))
+    bench = Bench(tmp_path_factory.mktemp("zip"))
+    try:
+        found = bench.unpack(bytes(archive), ZIP, "a.*")
+    except PrepareError:
+        assert list(bench.folder.iterdir()) == []
+    else:
+        assert found == CSV or zipfile.ZipFile(io.BytesIO(bytes(archive))).namelist() != ["a.csv", "b.csv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("*.csv", "a.csv", True),
+        ("*.csv", "x/y/a.csv", True),
+        ("x/*.csv", "x/y/a.csv", False),
+        ("x/**/*.csv", "x/a.csv", True),
+        ("x/**/*.csv", "x/y/z/a.csv", True),
+        ("**", "x/y", True),
+        ("[!a].csv", "a.csv", False),
+        ("data-[0-9][0-9].csv", "data-07.csv", True),
+        ("A.csv", "a.csv", False),
+    ],
+)
+def test_globs(pattern: str, path: str, matches: bool) -> None:
+    assert glob_matches(pattern, path) is matches
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+def test_steps_follow_each_other_and_leave_one_file(bench: Bench) -> None:
+    bench.source.write_bytes(zipped({"a.csv.gz": gzip.compress(gzip.compress(CSV))}))
+    steps = [PrepStepDecompress(format=ZIP), PrepStepDecompress(format=GZIP), PrepStepDecompress(format=GZIP)]
+    found = prepare(steps, bench.source, bench.folder, name="x")
+    assert found.read_bytes() == CSV
+    assert list(bench.folder.iterdir()) == [found]
+
+
+def test_a_failing_later_step_leaves_nothing(bench: Bench) -> None:
+    bench.source.write_bytes(gzip.compress(CSV))
+    with pytest.raises(PrepareError, match="not a Gzip file"):
+        prepare([PrepStepDecompress(format=GZIP)] * 2, bench.source, bench.folder, name="x")
+    assert list(bench.folder.iterdir()) == []
+    assert bench.source.exists()
+
+
+def test_files_that_cannot_be_read_or_written(bench: Bench) -> None:
+    with pytest.raises(PrepareError, match="x: cannot be read: No such file"):
+        prepare([PrepStepDecompress(format=GZIP)], bench.source, bench.folder, name="x")
+    with pytest.raises(PrepareError, match="x: cannot be read: Is a directory"):
+        prepare([PrepStepDecompress(format=GZIP)], bench.folder, bench.folder, name="x")
+    bench.source.write_bytes(gzip.compress(CSV))
+    with pytest.raises(StoreError, match="No such file"):
+        prepare([PrepStepDecompress(format=GZIP)], bench.source, bench.folder / "missing", name="x")
+
+
+def test_a_full_disk() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as stream:
+        full = output.BoundedOutput(stream, Path("/dev/full"), "x", PrepareLimits(), None)
+        with pytest.raises(StoreError, match="no space left"):
+            full.write(CSV)
