@@ -28,7 +28,7 @@ INTEGRITY_FAULT = 6
 @click.option("--source-name", metavar="NAME", help="Push source to use when there are several.")
 @click.option(
     "--input-format",
-    type=click.Choice(["csv", "ndjson", "parquet"]),
+    type=click.Choice(["csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet"]),
     help="Format of the files, when it is not the source's.",
 )
 @click.option("--event-time", type=TIMESTAMP, help="Event time of rows that carry none.")

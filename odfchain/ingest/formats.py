@@ -12,26 +12,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, IngestError, SchemaError, UsageError
-from odfchain.ingest.preflight import TextTraits, codec_name, read_header, rewrite_quotes, scan_text
+from odfchain.errors import BadInputError, SchemaError, UsageError
+from odfchain.ingest.preflight import (
+    TextTraits,
+    codec_name,
+    read_header,
+    rewrite_quotes,
+    scan_text,
+    transcode,
+)
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.ddl import parse_ddl
-from odfchain.metadata.sources import ReadStep, ReadStepCsv, ReadStepNdJson, ReadStepParquet
+from odfchain.metadata.sources import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepGeoJson,
+    ReadStepJson,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
 from odfchain.spark.parse import RFC3339, TextRules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from odfchain.spark.documents import RecordSource
     from odfchain.spark.read import InputFrame
 
-INPUT_FORMATS: dict[str, type[ReadStepCsv | ReadStepNdJson | ReadStepParquet]] = {
+INPUT_FORMATS: dict[str, type[ReadStep]] = {
     "csv": ReadStepCsv,
+    "json": ReadStepJson,
     "ndjson": ReadStepNdJson,
+    "geojson": ReadStepGeoJson,
+    "ndgeojson": ReadStepNdGeoJson,
+    "shapefile": ReadStepEsriShapefile,
     "parquet": ReadStepParquet,
 }
-"""Names of `--input-format` and file extensions, and the read steps they stand for."""
+"""Names of `--input-format` and the read steps they stand for."""
 
-_EXTENSIONS = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
+_EXTENSIONS = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".geojson": "geojson",
+    ".ndgeojson": "ndgeojson",
+    ".shp.zip": "shapefile",
+    ".shp": "shapefile",  # on its own it is no input: the reader says what to do
+    ".parquet": "parquet",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +102,7 @@ def read_step_for(path: Path, input_format: str | None, declared: ReadStep | Non
     """
     if input_format is None and declared is not None:
         return declared
-    name = input_format or _EXTENSIONS.get(path.suffix.lower())
+    name = input_format or next((f for e, f in _EXTENSIONS.items() if path.name.lower().endswith(e)), None)
     if name is None or name not in INPUT_FORMATS:
         raise UsageError(
             f"{path}: the format of this file is not known",
@@ -98,7 +129,6 @@ def open_input(
     Raises:
         BadInputError: the file breaks the declared form.
         SchemaError: the declared schema is malformed.
-        IngestError: the read step is not supported here.
     """
     if not path.is_file():
         raise BadInputError("no such file", file=str(path))
@@ -115,7 +145,8 @@ def open_input(
                 return _empty(session, path, schema)
             _check_parquet(path)
             return OpenedInput(read_parquet(session(), _linked(path, scratch), schema, str(path)))
-    raise IngestError(f"reading {read.KIND} is not supported yet (csv, ndjson and parquet are)")
+        case _:
+            return _open_document(session, path, read, schema, scratch)
 
 
 def _linked(path: Path, scratch: Path) -> Path:
@@ -269,11 +300,11 @@ def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list
     )
 
 
-def _text_rules(read: ReadStepCsv | ReadStepNdJson) -> TextRules:
+def _text_rules(read: ReadStepCsv | ReadStepNdJson | ReadStepJson) -> TextRules:
     return TextRules(
         date_format=read.date_format or RFC3339,
         timestamp_format=read.timestamp_format or RFC3339,
-        integer_timestamps=isinstance(read, ReadStepNdJson),
+        integer_timestamps=not isinstance(read, ReadStepCsv),
     )
 
 
@@ -294,10 +325,74 @@ def _open_ndjson(
         return _empty(session, path, schema)
     from odfchain.spark.read import bad_json_line, infer_ndjson, read_ndjson
 
-    link = _linked(path, scratch)
+    # Spark hands over numbers as they are written only when it is not told an encoding.
+    plain = _linked(path, scratch)
+    if encoding not in ("utf-8", "ascii"):
+        plain = scratch / f"transcoded-{uuid.uuid4().hex}"
+        transcode(path, plain, encoding)
     if schema is None:
-        schema = infer_ndjson(session(), link, encoding, str(path))
+        schema = infer_ndjson(session(), plain, str(path))
     return OpenedInput(
-        read_ndjson(session(), link, schema, encoding, _text_rules(read), str(path)),
-        malformed=lambda: bad_json_line(link, encoding, str(path)),
+        read_ndjson(session(), plain, schema, _text_rules(read), str(path)),
+        malformed=lambda: bad_json_line(plain, str(path)),
     )
+
+
+# --- documents that Spark cannot read --------------------------------------------------------------
+
+
+def _open_document(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+) -> OpenedInput:
+    if path.stat().st_size == 0:
+        return _empty(session, path, schema)
+    source, notes = _record_source(path, read, scratch)
+    from odfchain.spark.documents import bad_record, infer_records, read_records
+
+    file = str(path)
+    if schema is None:
+        schema = infer_records(session(), source, file)
+    if schema is None:
+        return OpenedInput(None, notes)
+    columns = schema
+    rules = _text_rules(read) if isinstance(read, ReadStepJson) else TextRules(integer_timestamps=True)
+    return OpenedInput(
+        read_records(session(), source, columns, rules, file),
+        notes,
+        lambda: bad_record(session(), source, columns, file),
+    )
+
+
+def _record_source(
+    path: Path,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    scratch: Path,
+) -> tuple[RecordSource, tuple[str, ...]]:
+    """How a worker finds the records in the file, and notes.
+
+    Raises:
+        BadInputError: the archive of a shapefile is not what it should be.
+        SchemaError: the encoding is not known.
+    """
+    real = str(path.resolve())
+    match read:
+        case ReadStepJson():
+            from odfchain.spark.json_records import JsonArray
+
+            return JsonArray(real, codec_name(read.encoding), read.sub_path or ""), ()
+        case ReadStepGeoJson():
+            from odfchain.spark.geo import FeatureCollection
+
+            return FeatureCollection(real), ()
+        case ReadStepNdGeoJson():
+            from odfchain.spark.geo import FeatureLines
+
+            return FeatureLines(real), ()
+        case ReadStepEsriShapefile():
+            from odfchain.spark.shapefile import find_layer
+
+            return find_layer(path, read.sub_path, scratch)

@@ -43,6 +43,7 @@ def codec_name(encoding: str | None) -> str:
         SchemaError: the encoding is not known.
     """
     try:
+        "".encode(encoding or "utf-8")  # refuses codecs that are not of text, such as hex
         return codecs.lookup(encoding or "utf-8").name
     except LookupError:
         raise SchemaError(f"unknown encoding {encoding!r}") from None
@@ -158,6 +159,23 @@ def rewrite_quotes(
             writer.writerows(record for record in reader if record)
         except csv.Error as error:
             raise BadInputError(f"line {reader.line_num:,}: {error}", file=str(source)) from None
+
+
+def transcode(source: Path, target: Path, encoding: str) -> None:
+    """Copy a text file in another encoding as UTF-8.
+
+    Raises:
+        StorageFullError, StoreError: it cannot be written.
+    """
+    try:
+        with (
+            source.open("r", encoding=encoding, newline="") as stream,
+            target.open("x", encoding="utf-8", newline="") as out,
+        ):
+            while chunk := stream.read(_CHUNK):
+                out.write(chunk)
+    except OSError as error:
+        raise storage_error(error, target) from error
 
 
 def spool(stream: BinaryIO, target: Path) -> None:

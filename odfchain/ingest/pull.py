@@ -165,7 +165,7 @@ def _uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
 
 
 def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:
-    """The state to continue from and when it was recorded: the latest one, if it is of the same fetch step."""
+    """The state to continue from and when it was recorded: the latest, if it is of the same fetch step."""
     found = state.state_of_source(POLLING_SOURCE)
     if found is None:
         return None
@@ -200,7 +200,7 @@ def _round(
     previous, previous_time = _previous(source, state) or (None, None)
     if isinstance(source.fetch, FetchStepContainer) and not options.allow_commands:
         raise FetchError(
-            f"{dataset.alias} is fetched by running container {source.fetch.image!r}, and was not created here",
+            f"{dataset.alias} is fetched by a container, {source.fetch.image!r}, and was not created here",
             hint="pull with --allow-commands if you trust it",
         )
     with dataset.staging() as staging:

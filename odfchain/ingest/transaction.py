@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import OdfchainError
+from odfchain.errors import BadInputError, OdfchainError
 from odfchain.ingest.formats import declared_schema, open_input
 from odfchain.ingest.inference import fix_up
 from odfchain.ingest.merge import takes_operations
@@ -55,6 +55,23 @@ def stage_input(
         BadInputError, SchemaError, IncompatibleSchemaError, QueryError, GuardError: naming the input.
         StorageFullError, EngineError: from Spark.
     """
+    try:
+        return _stage(session, state, source, options, progress)
+    except OdfchainError as error:
+        # where the bytes lie is nobody's business: messages name where they are from
+        error.message = error.message.replace(str(source.path), source.name)
+        if isinstance(error, BadInputError) and error.file == str(source.path):
+            error.file = source.name
+        raise
+
+
+def _stage(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: Input,
+    options: WriteOptions,
+    progress: Progress,
+) -> Written:
     size = source.path.stat().st_size if source.path.is_file() else None
     progress.phase(f"Checking {source.name}", size)
     opened = open_input(session, source.path, source.read, scratch=options.staging, progress=progress.advance)

@@ -22,12 +22,14 @@ from odfchain.spark.types import carrier_struct, carrier_type, from_spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 ROW_ID = "__odfchain_row"
 """Column that orders the rows of an input as they stand in the file."""
 
-_CORRUPT = "__odfchain_corrupt"
+CORRUPT = "__odfchain_corrupt"
+"""Column in which Spark puts the text of a record that it cannot parse."""
+
 _NESTED = (ds.DataTypeList, ds.DataTypeStruct, ds.DataTypeMap)
 
 
@@ -92,14 +94,14 @@ def _csv_text(
 
     fields = [t.StructField(name, t.StringType()) for name in names]
     if mode == "PERMISSIVE":
-        fields.append(t.StructField(_CORRUPT, t.StringType()))
+        fields.append(t.StructField(CORRUPT, t.StringType()))
     reader = session.read.schema(t.StructType(fields)).options(
         **_layout(options),
         emptyValue="",
         mode=mode,
         enforceSchema=True,
         columnPruning=False,
-        columnNameOfCorruptRecord=_CORRUPT,
+        columnNameOfCorruptRecord=CORRUPT,
         maxCharsPerColumn=-1,
         maxColumns=max(20_480, len(names) + 1),
         ignoreLeadingWhiteSpace=False,
@@ -128,7 +130,7 @@ def read_csv(
 
     text = _csv_text(session, path, columns, options, "FAILFAST")
     text = text.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields])
-    return _parsed(text, schema, rules, file)
+    return parsed(text, schema, rules, file)
 
 
 def infer_csv(session: SparkSession, path: Path, columns: list[str], options: CsvOptions) -> ds.DataSchema:
@@ -144,7 +146,12 @@ def infer_csv(session: SparkSession, path: Path, columns: list[str], options: Cs
 # --- JSON ------------------------------------------------------------------------------------------
 
 
-def _json_struct(schema: ds.DataSchema) -> StructType:
+def json_struct(schema: ds.DataSchema) -> StructType:
+    """How Spark is to parse JSON: nested columns as they are declared, everything else as text.
+
+    Raises:
+        SchemaError: a type that Spark cannot carry.
+    """
     from pyspark.sql import types as t
 
     return t.StructType(
@@ -158,41 +165,50 @@ def _json_struct(schema: ds.DataSchema) -> StructType:
 
 
 def read_ndjson(
-    session: SparkSession, path: Path, schema: ds.DataSchema, encoding: str, rules: TextRules, file: str
+    session: SparkSession, path: Path, schema: ds.DataSchema, rules: TextRules, file: str
 ) -> InputFrame:
-    """Newline-delimited JSON objects, columns by name; properties that the schema lacks are ignored.
+    """Newline-delimited JSON objects in UTF-8, columns by name; properties that the schema lacks are ignored.
 
     Raises:
         SchemaError: a type that cannot be read from JSON.
     """
     from pyspark.sql import functions as F
 
-    reader = session.read.schema(_json_struct(schema)).options(
-        mode="FAILFAST", encoding=_java_charset(encoding), columnNameOfCorruptRecord=_CORRUPT
+    reader = session.read.schema(json_struct(schema)).options(
+        mode="FAILFAST", columnNameOfCorruptRecord=CORRUPT
     )
     text = reader.json(spark_path(path))
     text = text.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields])
-    return _parsed(text, schema, rules, file)
+    return parsed(text, schema, rules, file)
 
 
-def infer_ndjson(session: SparkSession, path: Path, encoding: str, file: str) -> ds.DataSchema:
+def infer_ndjson(session: SparkSession, path: Path, file: str) -> ds.DataSchema:
     """The types that all objects of a file agree on, columns in alphabetical order, all optional.
 
     Raises:
         BadInputError: a line is not a JSON object.
     """
-    reader = session.read.options(mode="FAILFAST", encoding=_java_charset(encoding))
+    reader = session.read.options(mode="FAILFAST")
     try:
         inferred = reader.json(spark_path(path)).schema.fields
     except Exception as error:
-        bad = bad_json_line(path, encoding, file)
+        bad = bad_json_line(path, file)
         if bad is None:
             raise
         raise bad from error
+    return inferred_schema(inferred)
+
+
+def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
+    """The schema that Spark inferred from JSON: columns in alphabetical order, all optional.
+
+    Raises:
+        SchemaError: a type without a logical counterpart.
+    """
     return ds.DataSchema(
         fields=tuple(
             ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
-            for f in sorted(inferred, key=lambda f: f.name)
+            for f in sorted(fields, key=lambda f: f.name)
         )
     )
 
@@ -262,7 +278,12 @@ def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> Inpu
 # --- common ----------------------------------------------------------------------------------------
 
 
-def _parsed(text: DataFrame, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
+def parsed(text: DataFrame, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
+    """Rows of `ROW_ID` and text columns, made typed; a text that means no value stops the job.
+
+    Raises:
+        SchemaError: a type that cannot be read from text.
+    """
     columns = [col(ROW_ID)]
     for f in schema.fields:
         raw = col(f.name)
@@ -315,13 +336,13 @@ def first_malformed_csv_row(
     )
     text = text.cache()
     try:
-        found = text.where(F.col(_CORRUPT).isNotNull()).orderBy(ROW_ID).limit(1).collect()
+        found = text.where(F.col(CORRUPT).isNotNull()).orderBy(ROW_ID).limit(1).collect()
         if not found:
             return None
         number = text.where(F.col(ROW_ID) < found[0][ROW_ID]).count() + 1
     finally:
         text.unpersist()
-    record = found[0][_CORRUPT]
+    record = found[0][CORRUPT]
     shown = record if len(record) <= 60 else record[:57] + "…"
     return BadInputError(
         f"expected {len(columns)} fields ({', '.join(columns[:6])}{', …' if len(columns) > 6 else ''}) "
@@ -331,11 +352,11 @@ def first_malformed_csv_row(
     )
 
 
-def bad_json_line(path: Path, encoding: str, file: str) -> BadInputError | None:
+def bad_json_line(path: Path, file: str) -> BadInputError | None:
     """The first line that is not a JSON object, as an error."""
     import json
 
-    with path.open("r", encoding=encoding) as stream:
+    with path.open("r", encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue

@@ -129,7 +129,7 @@ def test_other_types_than_the_recorded_ones(run_cli: Cli, filled: Dataset, tmp_p
     good.write_text(GOOD)
     said = refused(run_cli, filled, good)
     assert "column population is BIGINT, the input has INT" in said
-    assert "(dataset: city STRING, population BIGINT — input: city STRING, population INT)" in said
+    assert "(dataset - population BIGINT | input + population INT)" in said
 
 
 # --- the command itself ----------------------------------------------------------------------------

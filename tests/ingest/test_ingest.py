@@ -6,6 +6,7 @@ import io
 import json
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,21 @@ def test_ndjson(workspace: Workspace, tmp_path: Path) -> None:
     ]
     dataset.ingest([put(tmp_path, "\n".join(lines), "in.ndjson")])
     assert records(dataset) == [["A", 1], ["B", 2], [None, None]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin1", "utf-16"])
+def test_ndjson_keeps_numbers_as_they_are_written(
+    workspace: Workspace, tmp_path: Path, encoding: str
+) -> None:
+    text = manifest(schema='["t STRING", "d DECIMAL(30, 20)", "b DECIMAL(38, 0)"]', kind="NdJson")
+    (dataset,) = workspace.add(
+        text.replace("kind: NdJson\n", f"kind: NdJson\n        encoding: {encoding}\n")
+    )
+    line = '{"t": 1.50, "d": 0.12345678901234567890, "b": 12345678901234567890123, "x": "ü"}\n'
+    dataset.ingest([put(tmp_path, line.encode(encoding), "in.ndjson")])
+    assert dataset.to_arrow(["t", "d", "b"]).to_pylist() == [
+        {"t": "1.50", "d": Decimal("0.12345678901234567890"), "b": Decimal(12345678901234567890123)}
+    ]
 
 
 def test_ndjson_without_a_schema(workspace: Workspace, tmp_path: Path) -> None:

@@ -1,0 +1,317 @@
+"""Zipped ESRI shapefiles to records: the attributes of each feature, and its geometry as GeoJSON text.
+
+The driver looks at the archive's table of contents and at the two small side files that say which encoding
+and which reference system it has. A worker unpacks the three files that pyshp needs, because it has to seek
+in them, and streams the features. Coordinates are passed on as they are; no reference system is applied.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import datetime as dt
+import json
+import re
+import struct
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NoReturn
+
+from odfchain.errors import BadInputError
+from odfchain.spark.geo import GEOMETRY
+from odfchain.spark.json_records import Record, RecordError, quoted
+
+MAX_BYTES = 4 << 30
+"""The unpacked files of one layer together [bytes]; the format itself ends at 2 GiB for each."""
+
+MAX_RATIO = 1_000
+"""Unpacked size to packed size of a file larger than `RATIO_FROM`; blank-padded text stays below 600."""
+
+RATIO_FROM = 64 << 20
+"""Size from which the ratio is looked at [bytes]."""
+
+_SIDE_FILE_BYTES = 1 << 16
+_CHUNK = 1 << 20
+_SHOWN = 5
+_MESSAGE = 160
+_WGS84 = re.compile(r'"(GCS_|D_)?WGS[ _]?(19)?84"', re.IGNORECASE)
+_NAME = re.compile(r'\A\s*([A-Z_0-9]+)\s*\[\s*"([^"]{1,80})"', re.IGNORECASE)
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One shapefile in an archive: its members, and the encoding of its text when that is said."""
+
+    path: str
+    folder: str
+    """A folder that driver and workers both see, for what has to be unpacked."""
+    shp: str
+    dbf: str
+    shx: str | None = None
+    encoding: str | None = None
+    """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
+
+    def records(self) -> Iterator[Record]:
+        """The features in the order of the file, each as its attributes and its geometry.
+
+        Raises:
+            RecordError: the archive or the shapefile is broken, or too large.
+            OSError: the archive cannot be read, or not be unpacked.
+        """
+        with tempfile.TemporaryDirectory(prefix="shapefile-", dir=self.folder) as name:
+            folder = Path(name)
+            _unpack(self, folder)
+            with contextlib.ExitStack() as files:
+                # pyshp warns of what is checked here: parts that do not belong together
+                files.enter_context(warnings.catch_warnings(action="ignore"))
+                streams = {p.suffix[1:]: files.enter_context(p.open("rb")) for p in folder.iterdir()}
+                yield from _features(streams, self.encoding or _guessed_encoding(folder / "layer.dbf"))
+
+
+# --- what is in the archive ------------------------------------------------------------------------
+
+
+def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Layer, tuple[str, ...]]:
+    """The shapefile that is meant, and notes on what was decided for it.
+
+    An exact name wins; else `sub_path` is a glob over the `.shp` members, of which exactly one must match.
+
+    Raises:
+        BadInputError: not a ZIP archive, none or several shapefiles to choose from, a part is missing.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [i.filename for i in archive.infolist() if not i.is_dir()]
+            shp = _chosen(names, sub_path, str(path))
+            notes: list[str] = []
+            encoding = _declared_encoding(archive, names, shp, notes)
+            _note_projection(archive, names, shp, notes)
+    except _ARCHIVE_ERRORS as error:
+        hint = None
+        if path.suffix.lower() in (".shp", ".shx", ".dbf"):
+            hint = "put the .shp, .dbf and .shx files into one ZIP archive and give that"
+        raise BadInputError(f"not a readable ZIP archive: {error}", file=str(path), hint=hint) from None
+    except OSError as error:
+        raise BadInputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
+    dbf = _beside(names, shp, ".dbf")
+    if dbf is None:
+        raise BadInputError(f"{shp} has no .dbf file beside it", file=str(path))
+    layer = Layer(str(path.resolve()), str(folder.resolve()), shp, dbf, _beside(names, shp, ".shx"), encoding)
+    return layer, tuple(notes)
+
+
+def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
+    if sub_path and sub_path in names and sub_path.lower().endswith(".shp"):
+        return sub_path
+    shapes = [n for n in names if n.lower().endswith(".shp") and not n.startswith("__MACOSX/")]
+    if not shapes:
+        raise BadInputError("Archive does not contain any .shp files", file=file)
+    found = [n for n in shapes if fnmatchcase(n, sub_path)] if sub_path else shapes
+    if len(found) == 1:
+        return found[0]
+    shown = ", ".join((found or shapes)[:_SHOWN]) + (", …" if len(found or shapes) > _SHOWN else "")
+    if not found:
+        raise BadInputError(f"no .shp file matches subPath {sub_path!r} (there are: {shown})", file=file)
+    what = f"match subPath {sub_path!r}" if sub_path else "are in the archive"
+    raise BadInputError(
+        f"{len(found)} .shp files {what}, exactly one is expected: {shown}",
+        file=file,
+        hint="say which in the read step's 'subPath'",
+    )
+
+
+def _beside(names: list[str], shp: str, suffix: str) -> str | None:
+    """The member of the same name with another ending, in any case."""
+    wanted = shp[: -len(".shp")] + suffix
+    if wanted in names:
+        return wanted
+    return next((n for n in names if n.lower() == wanted.lower()), None)
+
+
+def _side_text(archive: zipfile.ZipFile, name: str | None) -> str:
+    if name is None:
+        return ""
+    with archive.open(name) as stream:
+        return stream.read(_SIDE_FILE_BYTES).decode("utf-8", "replace").lstrip("\ufeff").strip()
+
+
+def _declared_encoding(archive: zipfile.ZipFile, names: list[str], shp: str, notes: list[str]) -> str | None:
+    for suffix in (".cpg", ".cst"):
+        label = _side_text(archive, _beside(names, shp, suffix))
+        if not label:
+            continue
+        codec = codec_of(label)
+        if codec is not None:
+            return codec
+        notes.append(
+            f"the encoding {label[:40]!r} that the {suffix} file names is not known; "
+            "read as UTF-8 where that is valid, else as ISO-8859-1"
+        )
+    return None
+
+
+def codec_of(label: str) -> str | None:
+    """The Python codec of an encoding as `.cpg` files spell it; None for one that is not known."""
+    name = re.sub(r"\A(ansi|oem)[ _-]+", "", label.strip().lower())
+    if match := re.fullmatch(r"(iso[ _-]?)?8859-?([0-9]{1,2})", name):
+        name = f"iso8859-{match[2]}"
+    elif name.isdigit():
+        name = "utf-8" if name == "65001" else f"cp{name}"
+    try:
+        "".encode(name)  # refuses codecs that are not encodings of text
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):
+        return None
+
+
+def _note_projection(archive: zipfile.ZipFile, names: list[str], shp: str, notes: list[str]) -> None:
+    text = _side_text(archive, _beside(names, shp, ".prj"))
+    match = _NAME.match(text)
+    if match is None:
+        return
+    kind, name = match.groups()
+    if kind.upper() in ("GEOGCS", "GEOGCRS") and _WGS84.search(text):
+        return
+    notes.append(f"coordinates are in {name!r}, as the .prj file says; they are kept as they are")
+
+
+# --- on the worker ---------------------------------------------------------------------------------
+
+
+def _unpack(layer: Layer, folder: Path) -> None:
+    """Unpack the layer's files under plain names.
+
+    Raises:
+        RecordError: the archive is damaged, encrypted or too large.
+        OSError: there is no room.
+    """
+    left = MAX_BYTES
+    try:
+        with zipfile.ZipFile(layer.path) as archive:
+            for suffix, name in (("shp", layer.shp), ("dbf", layer.dbf), ("shx", layer.shx)):
+                if name is not None:
+                    left -= _unpack_one(archive, name, folder / f"layer.{suffix}", left)
+    except _ARCHIVE_ERRORS as error:
+        raise RecordError(f"the archive cannot be unpacked: {error}") from None
+
+
+def _unpack_one(archive: zipfile.ZipFile, name: str, target: Path, left: int) -> int:
+    info = archive.getinfo(name)
+    size = 0
+    with archive.open(info) as stream, target.open("xb") as out:
+        while chunk := stream.read(_CHUNK):
+            size += len(chunk)
+            if size > left:
+                raise RecordError(f"{name}: more than {MAX_BYTES >> 30} GiB when unpacked")
+            if size > RATIO_FROM and size > MAX_RATIO * max(info.compress_size, 1):
+                raise RecordError(f"{name}: unpacks to more than {MAX_RATIO:,} times its size")
+            out.write(chunk)
+    return size
+
+
+def _guessed_encoding(dbf: Path) -> str:
+    """UTF-8 when all names and records are valid in it, else ISO-8859-1, in which everything is."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with dbf.open("rb") as stream:
+        header = stream.read(32)
+        end = int.from_bytes(header[8:10], "little")
+        fields = stream.read(max(end - 32, 0))
+        try:
+            for start in range(0, len(fields) - 31, 32):
+                fields[start : start + 11].partition(b"\0")[0].decode("utf-8")
+            while chunk := stream.read(_CHUNK):
+                decoder.decode(chunk)
+        except UnicodeDecodeError:
+            return "iso8859-1"
+    return "utf-8"
+
+
+def _features(streams: dict[str, Any], encoding: str) -> Iterator[Record]:
+    """The records of an unpacked shapefile.
+
+    Raises:
+        RecordError: it is broken, or its parts do not belong together.
+    """
+    import shapefile  # type: ignore[import-untyped]
+
+    shapefile.VERBOSE = False
+    row = 0
+    try:
+        with shapefile.Reader(**streams, encoding=encoding, encodingErrors="strict") as reader:
+            names = _columns(reader)
+            # record by record, since pyshp's pairs go out of step after a record that is marked as deleted
+            for index, shape in enumerate(reader.iterShapes()):
+                row = index + 1
+                record = reader.record(index) if row <= reader.numRecords else _parts_differ(row, reader)
+                if record is not None:
+                    yield _feature(names, list(record), shape)
+            if row < reader.numRecords:
+                _parts_differ(row, reader)
+    except RecordError as error:
+        if error.row is None:
+            error.row = row or None
+        raise
+    except (UnicodeDecodeError, shapefile.dbfFileException) as error:
+        if "decode" not in str(error):
+            raise _unreadable(error, row) from None
+        raise RecordError(f"text in the .dbf file is not valid {encoding}", row or None) from None
+    except (
+        shapefile.ShapefileException,
+        shapefile.GeoJSON_Error,
+        shapefile.RingSamplingError,
+        struct.error,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise _unreadable(error, row) from None
+
+
+def _unreadable(error: Exception, row: int) -> RecordError:
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return RecordError(f"not a readable shapefile: {text[:_MESSAGE]}", row or None)
+
+
+def _columns(reader: Any) -> list[str]:
+    names = [str(f[0]) for f in reader.fields if f[0] != "DeletionFlag"]
+    if twice := next((n for n in names if names.count(n) > 1), None):
+        raise RecordError(f"the .dbf file names column {twice!r} twice")
+    return names
+
+
+def _parts_differ(shapes: int, reader: Any) -> NoReturn:
+    less, more = (".shp", ".dbf") if shapes < reader.numRecords else (".dbf", ".shp")
+    raise RecordError(f"the {less} file has fewer records than the {more} file")
+
+
+def _feature(names: list[str], values: list[Any], shape: Any) -> Record:
+    try:
+        fields = {name: _json(value) for name, value in zip(names, values, strict=True)}
+        fields[GEOMETRY] = "null"
+        if shape.shapeType != 0:
+            geometry = json.dumps(
+                shape.__geo_interface__,
+                sort_keys=True,
+                separators=(",", ":"),
+                allow_nan=False,
+                default=list,
+            )
+            fields[GEOMETRY] = quoted(geometry)
+    except ValueError:
+        raise RecordError("a number or coordinate is not finite") from None
+    return fields
+
+
+def _json(value: Any) -> str:
+    """An attribute as JSON: dates in ISO form, empty text as null."""
+    if isinstance(value, dt.date):
+        value = value.isoformat()
+    return "null" if value == "" else json.dumps(value, ensure_ascii=False, allow_nan=False)

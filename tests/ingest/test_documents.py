@@ -1,0 +1,378 @@
+"""JSON documents and GeoJSON: what is read, what is refused and in which words, and with how little memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from harness import Harness
+from support import Result, manifest, unchanged
+
+from odfchain.api import Workspace
+from odfchain.errors import BadInputError, SchemaError, UsageError
+from odfchain.ingest.formats import open_input, read_step_for
+from odfchain.metadata.sources import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepGeoJson,
+    ReadStepJson,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+)
+from odfchain.spark import json_records
+from odfchain.spark.documents import BATCH_ROWS, record_batches
+from odfchain.spark.geo import FeatureCollection, FeatureLines
+from odfchain.spark.json_records import JsonArray, RecordError, object_text
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+FEATURE = '{"type":"Feature","properties":{"a":1},"geometry":null}'
+
+
+def put(tmp_path: Path, content: str | bytes) -> str:
+    path = tmp_path / "in"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def array(tmp_path: Path, content: str | bytes, sub_path: str = "", encoding: str = "utf-8") -> list[str]:
+    return [object_text(r) for r in JsonArray(put(tmp_path, content), encoding, sub_path).records()]
+
+
+def fault(call: Callable[[], object]) -> tuple[int | None, str]:
+    with pytest.raises(RecordError) as caught:
+        call()
+    return caught.value.row, caught.value.message
+
+
+# --- the records of a document ---------------------------------------------------------------------
+
+
+def test_numbers_keep_their_digits(tmp_path: Path) -> None:
+    (record,) = array(
+        tmp_path,
+        '[{"a": 1.50, "b": 0.0000001, "c": 123456789012345678901234567890, "d": -0.0, "e": 1E5,'
+        '  "f": 0.10000000000000000000000001}]',
+    )
+    assert record == (
+        '{"a":1.50,"b":0.0000001,"c":123456789012345678901234567890,"d":-0.0,"e":1E+5,'
+        '"f":0.10000000000000000000000001}'
+    )
+
+
+def test_every_kind_of_value_is_carried(tmp_path: Path) -> None:
+    value = {"s": 'é"\\\n\u0000😀', "n": None, "t": True, "f": False, "o": {}, "l": [[], {}, [1, [2]], None]}
+    assert [json.loads(r) for r in array(tmp_path, json.dumps([value, value]))] == [value, value]
+
+
+def test_a_name_given_twice_means_the_last(tmp_path: Path) -> None:
+    assert array(tmp_path, '[{"a":1,"b":2,"a":3}]') == ['{"a":3,"b":2}']
+
+
+def test_what_surrounds_the_array_is_passed_over(tmp_path: Path) -> None:
+    text = '{"x":{"a":[{"no":1}]},"a":{"y":[1,{"b":[]}],"b":[{"yes":1}],"z":{"b":1}},"w":[[{"a":1}]]}'
+    assert array(tmp_path, text, "a.b") == ['{"yes":1}']
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1", "cp1252"])
+def test_encodings_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    codec = "utf-8" if encoding == "utf-8-sig" else encoding
+    assert array(tmp_path, '[{"ä":"é"}]'.encode(encoding), encoding=codec) == ['{"ä":"é"}']
+
+
+@pytest.mark.parametrize(
+    ("text", "sub_path", "row", "message"),
+    [
+        ('{"a":{"b":{}}}', "a.b.c", None, "Sub-path not found: a.b.c"),
+        ('{"a":{"x":{}}}', "a.b.c", None, "Sub-path not found: a.b"),
+        ('{"a":5}', "a.b.c", None, "Sub-path not found: a.b"),
+        ('{"a":null}', "a", None, "Sub-path not found: a"),
+        ("[]", "a", None, "Sub-path not found: a"),
+        ("null", "", None, "Sub-path does not specify an array: ."),
+        ('{"a":[],"b":0,"a":[]}', "a", None, "Sub-path occurs twice: a"),
+        ('[{"a":1}, [2]]', "", 2, "not a JSON object"),
+        ("[1]", "", 1, "not a JSON object"),
+        ('[{"a":1},{"a":tru}]', "", 2, "not valid JSON: lexical error: invalid string in json text."),
+        ('[{"a":1},{"a":NaN}]', "", 2, "not valid JSON: lexical error: invalid char in json text."),
+        ('[{"a":1},{"a":', "", 2, "not valid JSON: parse error: premature EOF"),
+        ('{"a":[{"a":1}],"b":', "a", None, "not valid JSON: parse error: premature EOF"),
+        ("[] []", "", None, "not valid JSON: parse error: trailing garbage"),
+        ("  ", "", None, "not valid JSON: parse error: premature EOF"),
+        (b'[\n{"a":1},\n{"a":"\xff"}]', "", 0, "line 3: byte 0xff is not valid utf-8"),
+        (b'[{"a":"\xc3', "", 0, "line 1: byte 0xc3 is not valid utf-8"),
+        ('[{"a":1},{"a":' + "7" * 5000 + "}]", "", 2, "a number of more than 1,000 digits"),
+        ('[{"a":1},{"a":0.' + "7" * 2000 + "}]", "", 2, "a number of more than 1,000 digits"),
+        ('[{"a":1},{"a":1e' + "7" * 30 + "}]", "", 2, "a number of more than 1,000 digits"),
+    ],
+)
+def test_a_bad_document(
+    tmp_path: Path, text: str | bytes, sub_path: str, row: int | None, message: str
+) -> None:
+    assert fault(lambda: array(tmp_path, text, sub_path)) == (row, message)
+
+
+def test_depth_is_bounded_in_and_around_records(tmp_path: Path) -> None:
+    limit = json_records.MAX_DEPTH
+    inside = '[{"a":' + "[" * limit + "]" * limit + "}]"
+    assert len(array(tmp_path, inside)) == 1
+    too_deep = (1, "nested more than 200 levels deep")
+    assert fault(lambda: array(tmp_path, '[{"a":' + "[" * 100_000)) == too_deep
+    around = '{"x":' + '{"x":' * 1_000
+    assert fault(lambda: array(tmp_path, around, "a")) == (None, too_deep[1])
+    features = '{"type":"FeatureCollection","features":[{"type":"Feature","geometry":{"coordinates":'
+    path = put(tmp_path, features + "[" * 100_000)
+    assert fault(lambda: list(FeatureCollection(path).records())) == too_deep
+
+
+def test_the_size_of_a_record_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_records, "MAX_RECORD_BYTES", 1 << 20)
+    many = ",".join(['{"a":"' + "x" * 1_000 + '"}'] * 3_000)
+    assert len(array(tmp_path, f"[{many}]")) == 3_000, "many records may be larger together"
+    huge = '{"a":[' + ",".join(["1"] * 1_000_000) + "]}"
+    assert fault(lambda: array(tmp_path, f"[{{}},{huge}]"))[0] == 2
+    around = '{"x":[' + many + '],"a":[{"b":1}]}'
+    assert array(tmp_path, around, "a") == ['{"b":1}'], "and so may what is passed over"
+
+
+# --- features --------------------------------------------------------------------------------------
+
+
+def collection(tmp_path: Path, text: str) -> list[str]:
+    return [object_text(r) for r in FeatureCollection(put(tmp_path, text)).records()]
+
+
+def test_geometries_have_sorted_keys_and_their_own_numbers(tmp_path: Path) -> None:
+    text = (
+        '{"features":[{"geometry":{"type":"GeometryCollection","geometries":'
+        '[{"type":"Point","coordinates":[0.0, 1.50, -7]}]},"properties":null,"type":"Feature"}],'
+        '"crs":{"a":[1]},"type":"FeatureCollection"}'
+    )
+    (record,) = collection(tmp_path, text)
+    expected = '{"geometries":[{"coordinates":[0.0,1.50,-7],"type":"Point"}],"type":"GeometryCollection"}'
+    assert json.loads(record) == {"geometry": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "message"),
+    [
+        ("[]", None, "Expected FeatureCollection type but got none"),
+        ("{}", None, "Expected FeatureCollection type but got none"),
+        ('{"features":[]}', None, "Expected FeatureCollection type but got none"),
+        ('{"type":"Feature"}', None, 'Expected FeatureCollection type but got "Feature" instead'),
+        ('{"type":[1]}', None, "Expected FeatureCollection type but got [1] instead"),
+        ('{"type":"FeatureCollection"}', None, "the FeatureCollection has no 'features'"),
+        ('{"type":"FeatureCollection","features":{}}', None, "'features' is not an array"),
+        ('{"type":"FeatureCollection","features":[],"features":[]}', None, "'features' occurs twice"),
+        (
+            f'{{"features":[{FEATURE}],"type":"x"}}',
+            None,
+            'Expected FeatureCollection type but got "x" instead',
+        ),
+        (f'{{"features":[{FEATURE},7]}}', 2, "not a JSON object"),
+        (f'{{"features":[{FEATURE},{{}}]}}', 2, "Expected Feature type but got none"),
+        (f'{{"features":[{FEATURE},{{"type":1}}]}}', 2, "Expected Feature type but got 1 instead"),
+        ('{"features":[{"geometry":[]}]}', 1, "Invalid geojson: 'geometry' is neither an object nor null"),
+        ('{"features":[{"properties":1}]}', 1, "Invalid geojson: 'properties' is neither an object nor null"),
+    ],
+)
+def test_a_bad_collection(tmp_path: Path, text: str, row: int | None, message: str) -> None:
+    assert fault(lambda: collection(tmp_path, text)) == (row, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "message"),
+    [
+        (f"{FEATURE}\n\n[1]", 2, "Expected Feature type but got none"),
+        (f"{FEATURE}\n{FEATURE[:-1]}\n", 2, "not valid JSON: parse error: premature EOF"),
+        (f"{FEATURE} {FEATURE}", 1, "not valid JSON: parse error: trailing garbage"),
+        (f"\n{FEATURE}\n".encode() + b'{"a":"\xff"}', 0, "line 3: byte 0xff is not valid utf-8"),
+    ],
+)
+def test_a_bad_line_of_features(tmp_path: Path, text: str | bytes, row: int, message: str) -> None:
+    path = put(tmp_path, text)
+    assert fault(lambda: list(FeatureLines(path).records())) == (row, message)
+
+
+def test_lines_of_features(tmp_path: Path) -> None:
+    path = put(tmp_path, f"\ufeff{FEATURE}\r\n  \n\n{FEATURE}")
+    assert list(FeatureLines(path).records()) == [{"a": "1", "geometry": "null"}] * 2
+
+
+# --- batches ---------------------------------------------------------------------------------------
+
+
+def test_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
+    put(tmp_path, "[" + ",".join(['{"a":1}'] * (2 * BATCH_ROWS + 1)) + "]")
+    batches = list(record_batches(JsonArray(str(tmp_path / "in"))))
+    assert [len(b) for b in batches] == [BATCH_ROWS, BATCH_ROWS, 1]
+    ids = pa.Table.from_batches(batches).column("row_id").to_pylist()
+    assert ids == list(range(2 * BATCH_ROWS + 1))
+
+
+MEASURE = """
+import resource, sys
+from odfchain.spark.documents import record_batches
+from odfchain.spark.json_records import JsonArray
+def peak(path):
+    rows = sum(len(batch) for batch in record_batches(JsonArray(path)))
+    return rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+_, before = peak(sys.argv[1])
+rows, after = peak(sys.argv[2])
+print(rows, (after - before) >> 10)
+"""
+
+
+def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
+    """Twelve times the document, and less than its size more memory."""
+    element = '{"text":"' + "x" * 2_000 + '","numbers":[1,2.5]}'
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_text("[" + ",".join([element] * 5_000) + "]")
+    large.write_text("[" + ",".join([element] * 60_000) + "]")
+    assert large.stat().st_size > 115 << 20
+    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
+    rows, grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert int(rows) == 60_000
+    assert int(grown) < 16
+
+
+# --- on Spark --------------------------------------------------------------------------------------
+
+
+def refused(path: str, step: ReadStep, engine: SparkEngine) -> BadInputError:
+    """The error for an input that is refused, when it is opened or when it is written."""
+    harness = Harness(Path(path).parent / "d", engine.session)
+    with unchanged(harness.dataset.folder), pytest.raises(BadInputError) as caught:
+        harness.write(Path(path).read_bytes(), step)
+    return caught.value
+
+
+def test_a_document_with_a_schema_and_formats(tmp_path: Path, engine: SparkEngine) -> None:
+    step = ReadStepJson(
+        sub_path="data",
+        ddl_schema=("d DATE", "t TIMESTAMP", "n DECIMAL(10,7)", "l ARRAY<INT>", "s STRING"),
+        date_format="dd.MM.yyyy",
+        timestamp_format="dd.MM.yyyy HH:mm",
+        encoding="latin-1",
+    )
+    row = '{"s": "é", "d": "05.01.2020", "t": "05.01.2020 10:30", "n": 0.0000001, "l": [1, 2], "more": 1}'
+    harness = Harness(tmp_path / "d", engine.session)
+    harness.write(f'{{"data": [{row}, {{"t": 1500, "s": 2.50}}]}}'.encode("latin-1"), step)
+    first, second = (r[4:] for r in harness.rows())
+    assert [str(v) for v in first] == ["2020-01-05", "2020-01-05T10:30:00Z", "1E-7", "[1, 2]", "é"]
+    assert second == [None, "1970-01-01T00:00:01.500Z", None, None, "2.50"], "milliseconds; digits as written"
+
+
+def test_types_are_inferred_from_all_records(tmp_path: Path, engine: SparkEngine) -> None:
+    rows = [{"b": 1, "none": None}] * 5_000 + [{"b": 1.5, "a": {"x": [1]}}]
+    opened = open_input(
+        lambda: engine.session, Path(put(tmp_path, json.dumps(rows))), ReadStepJson(), scratch=tmp_path
+    )
+    assert opened.frame is not None
+    kinds = [(f.name, f.value_type.KIND, f.optional) for f in opened.frame.schema.fields]
+    assert kinds == [("a", "Struct", True), ("b", "Float64", True), ("none", "String", True)]
+    assert opened.frame.frame.count() == 5_001
+
+
+@pytest.mark.parametrize("step", [ReadStepJson(), ReadStepGeoJson(), ReadStepNdGeoJson()])
+def test_nothing_in_it(tmp_path: Path, engine: SparkEngine, step: ReadStep) -> None:
+    """Without a schema there are no columns then, as for an empty file; with one there are no rows."""
+    empty = {"Json": "[ ]", "GeoJson": '{"type":"FeatureCollection","features":[]}', "NdGeoJson": "\n\n"}
+    path = Path(put(tmp_path, empty[step.KIND]))
+    assert open_input(lambda: engine.session, path, step, scratch=tmp_path).frame is None
+    declared = type(step)(ddl_schema=("a INT",))
+    source = open_input(lambda: engine.session, path, declared, scratch=tmp_path).frame
+    assert source is not None
+    assert source.frame.count() == 0
+
+
+def test_records_without_any_property(tmp_path: Path, engine: SparkEngine) -> None:
+    error = refused(put(tmp_path, "[{}]"), ReadStepJson(), engine)
+    assert "the objects have no properties, so there are no columns" in str(error)
+
+
+BROKEN = [
+    ('[{"a":1},{"a":', 2, "row 2: not valid JSON: parse error: premature EOF"),
+    ('[{"a":1},5]', 2, "row 2: not a JSON object"),
+    ('{"a":1}', None, "Sub-path does not specify an array: ."),
+]
+UNFIT = [
+    ('[{"a":1,"l":[1]},{"a":"x"}]', 2, "row 2: column `a`: 'x' is not a valid INT"),
+    ('[{"a":1},{"a":1.50}]', 2, "row 2: column `a`: '1.50' is not a valid INT"),
+    ('[{"a":1},{"a":2},{"a":null}]', 3, "row 3: Column `a` contains 1 null values"),
+    ('[{"a":1},{"a":2,"l":"no list"}]', 2, "row 2: a value does not fit the nested type of its column"),
+]
+DECLARED = ReadStepJson(ddl_schema=("a INT NOT NULL", "l ARRAY<INT>"))
+
+
+@pytest.mark.parametrize(
+    ("step", "text", "row", "message"),
+    [(DECLARED, *case) for case in BROKEN + UNFIT] + [(ReadStepJson(), *case) for case in BROKEN],
+)
+def test_bad_input_names_file_and_row(
+    tmp_path: Path, engine: SparkEngine, step: ReadStep, text: str, row: int | None, message: str
+) -> None:
+    error = refused(put(tmp_path, text), step, engine)
+    assert message in str(error)
+    assert error.row == row
+    assert str(error).startswith(str(tmp_path))
+    assert len(str(error).splitlines()) == 1
+
+
+def test_an_unknown_encoding(tmp_path: Path, engine: SparkEngine) -> None:
+    with pytest.raises(SchemaError, match="unknown encoding 'klingon'"):
+        open_input(
+            lambda: engine.session,
+            Path(put(tmp_path, "[]")),
+            ReadStepJson(encoding="klingon"),
+            scratch=tmp_path,
+        )
+
+
+def test_on_the_command_line(run_cli: Callable[..., Result], workspace: Workspace, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(manifest(kind="GeoJson", schema='["city STRING", "geometry STRING"]'))
+    path = tmp_path / "x.geojson"
+    text = '{"type":"FeatureCollection","features":[{"type":"Feature","properties":{"city":"A"},"geometry":null}%s]}'
+    path.write_text(text % ',{"type":"?"}')
+    with unchanged(dataset.path):
+        result = run_cli("-w", workspace.path, "ingest", "cities", path)
+    assert (result.code, result.out) == (3, "")
+    assert f'{path}: row 2: Expected Feature type but got "?" instead' in result.err
+    assert len([line for line in result.err.splitlines() if line.startswith("error: ")]) == 1
+    path.write_text(text % "")
+    assert run_cli("-w", workspace.path, "ingest", "cities", path).code == 0
+    assert dataset.state.record_count == 1
+
+
+# --- names of formats ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("a.json", ReadStepJson), ("a.JSONL", ReadStepNdJson), ("a.geojson", ReadStepGeoJson),
+        ("a.ndgeojson", ReadStepNdGeoJson), ("a.shp.zip", ReadStepEsriShapefile), ("a.shp", ReadStepEsriShapefile),
+    ],
+)  # fmt: skip
+def test_extensions(name: str, step: type) -> None:
+    assert type(read_step_for(Path(name), None, None)) is step
+
+
+def test_an_archive_is_not_taken_for_a_shapefile() -> None:
+    with pytest.raises(UsageError, match="the format of this file is not known"):
+        read_step_for(Path("a.zip"), None, None)
+    declared: Any = ReadStepEsriShapefile(sub_path="x/*.shp")
+    assert read_step_for(Path("a.zip"), None, declared) is declared
+    assert read_step_for(Path("a.zip"), "shapefile", declared) is declared
+
+
+def test_another_format_keeps_the_schema() -> None:
+    declared = ReadStepCsv(separator=";", ddl_schema=("a INT",))
+    assert read_step_for(Path("a"), "geojson", declared) == ReadStepGeoJson(ddl_schema=("a INT",))
