@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, OdfchainError
+from odfchain.errors import BadInputError, EngineError, OdfchainError
 from odfchain.ingest.formats import declared_schema, open_input
 from odfchain.ingest.inference import fix_up
 from odfchain.ingest.merge import takes_operations
@@ -58,6 +58,13 @@ def stage_input(
     try:
         return _stage(session, state, source, options, progress)
     except OdfchainError as error:
+        if source.preprocess is not None and isinstance(error, EngineError):
+            from odfchain.spark.query_errors import failed_query
+
+            cause = error.__cause__
+            fault = failed_query(cause) if isinstance(cause, Exception) else None
+            if fault is not None:
+                raise fault from error
         # where the bytes lie is nobody's business: messages name where they are from
         error.message = error.message.replace(str(source.path), source.name)
         if isinstance(error, BadInputError) and error.file == str(source.path):

@@ -209,7 +209,10 @@ def _run(
             file=source.file,
         )
     except OdfchainError as error:
-        raise _diagnose(error, source, new, target, state.merge, malformed) from error
+        found = _diagnose(error, source, new, target, state.merge, malformed)
+        if found is error:
+            raise
+        raise found from error
     rows = 0 if source.known_empty else _observed(seen, "rows")
     return facts, rows, _observed(merged.recorded, "recorded") if merged.recorded else None
 

@@ -308,6 +308,18 @@ def test_a_bad_value_is_found_behind_a_query(workspace: Workspace, tmp_path: Pat
         dataset.pull()
 
 
+def test_a_query_that_fails_on_a_row(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(ABC + "D,0\n")
+    dataset = polled(
+        workspace,
+        file_url(path),
+        preprocess="{kind: Sql, engine: spark, query: 'select city, cast(1 / population as bigint) as population from input'}",
+    )
+    with unchanged(dataset.path), pytest.raises(QueryError, match=r"(?i)division by zero"):
+        dataset.pull()
+
+
 # --- failures --------------------------------------------------------------------------------------
 
 

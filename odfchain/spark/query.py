@@ -1,0 +1,217 @@
+"""Runs a transform's SQL steps over given tables, and nothing else.
+
+The steps run in a Spark session made for them: its only tables are the inputs and the results of earlier
+steps, so nothing is registered where others could see it, runs at the same time may use the same names, and
+settings or functions of the caller's session are out of reach. Every step has passed the gate
+(`query_gate`) before the first one is given data. Spark Connect is refused: the gate needs Spark's own parser
+and plans, and a remote server hands out neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from odfchain.errors import QueryError
+from odfchain.metadata.sources import SqlQueryStep, TransformSql
+from odfchain.spark.query_dialect import NATIVE, Schemas, check_engine, to_spark
+from odfchain.spark.query_errors import asking_spark
+from odfchain.spark.query_gate import Gate
+from odfchain.spark.query_refusals import Step
+from odfchain.spark.query_walk import jvm_of
+from odfchain.spark.session import SQL_SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_STEPS = 100
+"""Steps of one transform [count]."""
+
+MAX_QUERY_BYTES = 64 << 10
+"""The SQL of one step [bytes]."""
+
+MAX_BRACKETS = 100
+"""Brackets within brackets [levels]: Spark's parser recurses, and slows down with every level."""
+
+_SETTINGS = SQL_SETTINGS | {
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+    # VALUES is computed after the gate has seen it, not by the parser
+    "spark.sql.parser.eagerEvalOfUnresolvedInlineTable": "false",
+    # the gate is there for `csv.`/etc/passwd``; this is the wall behind it
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+}
+
+
+def run_queries(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, DataFrame],
+    *,
+    note: Callable[[str], None],
+) -> DataFrame:
+    """The result of the last step; nothing is computed before every step has passed the gate.
+
+    The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
+    `note` is told when the SQL of another engine was translated.
+
+    Raises:
+        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, inputs)
+    _classic(session)
+    if check_engine(transform.engine) != NATIVE:
+        version = f" {transform.version}" if transform.version else ""
+        note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
+    schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
+    plans = _checked(session, transform.engine, steps, schemas)
+    with _private(session) as private, asking_spark("the query"):
+        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+        for name, frame in inputs.items():
+            dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(_quoted(name))  # noqa: SLF001
+        result: Any = None
+        for step, plan in plans:
+            result = dataset.ofRows(private, plan)
+            if step.alias is not None:
+                result.createOrReplaceTempView(_quoted(step.alias))
+        plan = result.queryExecution().analyzed()
+        from pyspark.sql import DataFrame as Frame
+
+        return Frame(dataset.ofRows(_java(session), plan), session)
+
+
+def check_queries(session: SparkSession, transform: TransformSql, tables: Collection[str]) -> None:
+    """Every step is a query over `tables` and earlier steps and calls only what is allowed.
+
+    For the time a source is added: columns and types are not known yet and are checked by the first run.
+
+    Raises:
+        QueryError: a step is not such a query.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, tables)
+    _classic(session)
+    check_engine(transform.engine)
+    known = set(tables)
+    with _private(session) as private:
+        gate = Gate(session, private)
+        for label, step in steps:
+            gate.read(_translated(transform.engine, label, step, None), known)
+            if step.alias is not None:
+                known.add(step.alias)
+
+
+def _checked(
+    session: SparkSession, engine: str, steps: list[tuple[str, SqlQueryStep]], schemas: Mapping[str, Any]
+) -> list[tuple[Step, Any]]:
+    """The plans of all steps, each resolved against empty tables of these schemas."""
+    with _private(session) as private:
+        gate = Gate(session, private)
+        known: Schemas = {}
+        plans = []
+
+        def declare(name: str, schema: Any) -> None:
+            rows = jvm_of(session).java.util.ArrayList()
+            private.createDataFrame(rows, schema).createOrReplaceTempView(_quoted(name))
+            fields = schema.fields()
+            known[name] = {f.name(): f.dataType().sql() for f in fields}
+
+        with asking_spark("the query"):
+            for name, schema in schemas.items():
+                declare(name, schema)
+        for label, text in steps:
+            step = _translated(engine, label, text, known)
+            plan = gate.read(step, known)
+            result = gate.resolve(step, plan, known)
+            if step.alias is not None:
+                with asking_spark(label):
+                    declare(step.alias, result.schema())
+            plans.append((step, plan))
+        return plans
+
+
+def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> Step:
+    if engine == NATIVE:
+        return Step(label, step.query, step.alias)
+    return Step(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+
+
+def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+    """The steps in order, with what messages call them."""
+    if transform.temporal_tables:
+        raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
+    if transform.query is not None and transform.queries is not None:
+        raise QueryError("the transform has both `query` and `queries`", hint="give one of them")
+    queries = transform.queries or ()
+    if transform.query is not None:
+        queries = (SqlQueryStep(query=transform.query),)
+    if not queries:
+        raise QueryError("the transform has no query", hint="give `query` or `queries`")
+    if len(queries) > MAX_STEPS:
+        raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
+    taken, steps = set(tables), []
+    for number, step in enumerate(queries, start=1):
+        last = number == len(queries)
+        label = f"query step {number}" if len(queries) > 1 else "query"
+        if step.alias is not None:
+            label += f" (`{step.alias}`)"
+        if last and step.alias is not None:
+            raise QueryError(f"{label}: the last step is the result and has no alias")
+        if not last and not step.alias:
+            raise QueryError(f"{label}: has no alias", hint="only the last step goes without one")
+        if step.alias in taken:
+            raise QueryError(f"{label}: there is already a table of this name", hint="choose another alias")
+        if step.alias is not None:
+            taken.add(step.alias)
+        _bounded(label, step.query)
+        steps.append((label, step))
+    return steps
+
+
+def _bounded(label: str, sql: str) -> None:
+    if len(sql.encode("utf-8", "surrogatepass")) > MAX_QUERY_BYTES:
+        raise QueryError(f"{label}: is longer than {MAX_QUERY_BYTES >> 10} KiB", hint="split it into steps")
+    if any("\ud800" <= c <= "\udfff" for c in sql):
+        raise QueryError(f"{label}: is not valid Unicode")
+    depth = 0
+    for character in sql:
+        depth = max(0, depth + (character in "([") - (character in ")]"))
+        if depth > MAX_BRACKETS:
+            raise QueryError(f"{label}: has more than {MAX_BRACKETS} brackets within brackets")
+
+
+def _classic(session: SparkSession) -> None:
+    if not hasattr(session, "_jsparkSession"):
+        raise QueryError(
+            "queries do not run over Spark Connect: the gate that makes them safe needs Spark's own parser",
+            hint="run without --remote, or use a source without preprocessing",
+        )
+
+
+def _java(session: SparkSession) -> Any:
+    return session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@contextlib.contextmanager
+def _private(session: SparkSession) -> Iterator[Any]:
+    """A session of the JVM for one purpose: active while in use, because the parser asks the active one."""
+    with asking_spark("the query"):
+        sessions = jvm_of(session).org.apache.spark.sql.classic.SparkSession
+        private = _java(session).newSession()
+        for key, value in _SETTINGS.items():
+            private.conf().set(key, value)
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(private)
+    try:
+        yield private
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

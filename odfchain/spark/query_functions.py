@@ -1,0 +1,143 @@
+"""The functions that a stranger's query may call, by kind: pure, deterministic, without side effects.
+
+A function is listed when its result depends on nothing but its arguments: not on the clock, chance, the
+session, files, the order in which rows happen to arrive, or the version of a library. Everything else is
+refused, known or not. Names are those of Spark SQL, in lower case. `UNLISTED` only explains refusals.
+"""
+
+from __future__ import annotations
+
+SCALAR: dict[str, str] = {
+    "arrays": """
+        array array_append array_compact array_contains array_distinct array_except array_insert
+        array_intersect array_join array_max array_min array_position array_prepend array_remove
+        array_repeat array_size array_sort array_union arrays_overlap arrays_zip flatten get sequence slice
+        sort_array""",
+    "bits": """
+        & << >> >>> ^ | ~ bit_count bit_get getbit shiftleft shiftright shiftrightunsigned""",
+    "collections": "cardinality concat element_at reverse size try_element_at",
+    "comparison": """
+        ! < <= <=> = == != <> > >= and between equal_null ilike in isnan isnotnull isnull like not or regexp
+        regexp_like rlike""",
+    "conditions": """
+        case coalesce if ifnull nanvl nullif nullifzero nvl nvl2 when zeroifnull greatest least""",
+    "conversion": """
+        bigint binary boolean cast date decimal double float int smallint string timestamp tinyint
+        to_binary to_char to_number to_varchar try_to_binary try_to_number typeof""",
+    "dates and times": """
+        add_months convert_timezone date_add date_diff date_format date_from_unix_date date_part date_sub
+        date_trunc dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract
+        from_unixtime from_utc_timestamp hour last_day make_date make_dt_interval make_interval
+        make_timestamp make_timestamp_ltz make_timestamp_ntz make_ym_interval minute month monthname
+        months_between next_day quarter second session_window timestamp_micros timestamp_millis
+        timestamp_seconds to_date to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp
+        to_utc_timestamp trunc try_make_interval try_make_timestamp try_make_timestamp_ltz
+        try_make_timestamp_ntz try_to_date try_to_timestamp unix_date unix_micros unix_millis unix_seconds
+        unix_timestamp weekday weekofyear window window_time year""",
+    "hashes": "crc32 hash md5 sha sha1 sha2 xxhash64",
+    "higher order": """
+        aggregate exists filter forall map_filter map_zip_with reduce transform transform_keys
+        transform_values zip_with""",
+    "JSON and CSV": """
+        from_csv from_json get_json_object json_array_length json_object_keys schema_of_csv schema_of_json
+        to_csv to_json parse_json try_parse_json variant_get try_variant_get is_variant_null""",
+    "maps and structs": """
+        map map_concat map_contains_key map_entries map_from_arrays map_from_entries map_keys map_values
+        str_to_map named_struct struct""",
+    "mathematics": """
+        % * + - / abs acos acosh asin asinh atan atan2 atanh bin bround cbrt ceil ceiling conv cos cosh cot
+        csc degrees div e exp expm1 factorial floor hex hypot ln log log10 log1p log2 mod negative pi pmod
+        positive pow power radians rint round sec sign signum sin sinh sqrt tan tanh try_add try_divide
+        try_mod try_multiply try_subtract unhex width_bucket""",
+    "text": """
+        || ascii base64 bit_length btrim char char_length character_length chr concat_ws contains decode elt
+        encode endswith find_in_set format_number format_string initcap instr lcase left len length
+        levenshtein locate lower lpad ltrim luhn_check mask octet_length overlay position printf quote
+        regexp_count regexp_extract regexp_extract_all regexp_instr regexp_replace regexp_substr repeat
+        replace right rpad rtrim soundex space split split_part startswith substr substring
+        substring_index translate trim ucase unbase64 upper is_valid_utf8 make_valid_utf8 validate_utf8
+        try_validate_utf8""",
+    "URLs": "parse_url try_parse_url try_url_decode url_decode url_encode",
+}
+
+AGGREGATE: dict[str, str] = {
+    "aggregates": """
+        any approx_count_distinct avg bit_and bit_or bit_xor bool_and bool_or corr count count_if covar_pop
+        covar_samp every grouping grouping_id kurtosis max mean median min percentile percentile_cont
+        percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy
+        regr_syy skewness some std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp
+        variance""",
+}
+
+WINDOW: dict[str, str] = {
+    "window": "cume_dist dense_rank lag lead ntile percent_rank rank row_number",
+}
+
+GENERATOR: dict[str, str] = {
+    "generators": """
+        explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer stack""",
+}
+
+TABLE: dict[str, str] = {"tables": "range"}
+
+ORDERED: dict[str, str] = {
+    "of an order": """
+        any_value array_agg collect_list first first_value last last_value nth_value""",
+}
+"""Allowed only over a window with ORDER BY: elsewhere the result depends on the order of arrival."""
+
+SORTED: dict[str, str] = {"sorted at once": "array_agg collect_list collect_set"}
+"""Also allowed as the argument of `sort_array` or `array_sort`, which take the order of arrival away."""
+
+INLINE_NAMES = frozenset({"array", "map", "named_struct", "struct"})
+"""Allowed in VALUES."""
+
+SORTING = frozenset({"sort_array", "array_sort"})
+
+
+def _names(*groups: dict[str, str]) -> frozenset[str]:
+    return frozenset(name for group in groups for text in group.values() for name in text.split())
+
+
+PLAIN_NAMES = _names(SCALAR, AGGREGATE, WINDOW, GENERATOR)
+ORDERED_NAMES = _names(ORDERED)
+SORTED_NAMES = _names(SORTED)
+GENERATOR_NAMES = _names(GENERATOR)
+TABLE_NAMES = _names(TABLE) | GENERATOR_NAMES
+ALL_NAMES = PLAIN_NAMES | ORDERED_NAMES | SORTED_NAMES | TABLE_NAMES
+
+_REASONS: dict[str, str] = {
+    "reads the clock: a query may depend only on its input": """
+        current_date current_time current_timestamp curdate getdate localtime localtimestamp now sysdate
+        today""",
+    "is random: a query must give the same result every time": """
+        aes_encrypt gen_random_uuid rand randn random randstr shuffle uniform uuid""",
+    "depends on the session, not on the data": """
+        current_catalog current_database current_path current_schema current_time_zone current_timezone
+        current_user session_user user version""",
+    "runs code outside SQL": "java_method reflect try_reflect",
+    "depends on how Spark happens to split the input": """
+        input_file_block_length input_file_block_start input_file_name monotonically_increasing_id
+        spark_partition_id""",
+    "depends on the order of rows or on the version of a library": """
+        approx_percentile approx_top_k collate collation histogram_numeric listagg max_by min_by mode
+        percentile_approx string_agg""",
+}
+
+UNLISTED: dict[str, str] = {name: reason for reason, text in _REASONS.items() for name in text.split()}
+"""Why well-known functions are not on the list."""
+
+INSTEAD: dict[str, str] = {
+    "approx_percentile": "use percentile",
+    "percentile_approx": "use percentile",
+    "current_date": "take a date column of the input",
+    "current_timestamp": "take a time column of the input; the ledger adds system_time itself",
+    "listagg": "use array_join(sort_array(collect_list(x)), ',')",
+    "max_by": "use max(struct(key, value)).value",
+    "min_by": "use min(struct(key, value)).value",
+    "monotonically_increasing_id": "use row_number() OVER (ORDER BY …)",
+    "now": "take a time column of the input; the ledger adds system_time itself",
+    "string_agg": "use array_join(sort_array(collect_list(x)), ',')",
+    "uuid": "use sha2 over the columns that identify a row",
+}
+"""What to write instead."""

@@ -1,0 +1,150 @@
+"""Every node of one of Spark's plans, listed by few calls to the JVM.
+
+A call to the JVM takes up to half a millisecond, and a node asked by itself takes ten: too much for plans of
+thousands of nodes. So the plan's own `foreach` is given a function that is made of nothing but the method
+handles of public methods (`List.add`, `foreach`, `expressions`), and fills a list inside the JVM; the class
+names of the whole list come back as one text. Nothing is hidden by this: the nodes are those that Spark
+itself visits, in pre-order, so that a node's first child stands right behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def jvm_of(session: SparkSession) -> Any:
+    """The JVM behind a session."""
+    return session._jvm  # noqa: SLF001 - PySpark has no public way into the JVM
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Nodes in pre-order: their class names, and the nodes themselves by index."""
+
+    classes: tuple[str, ...]
+    _list: Any
+
+    def __getitem__(self, index: int) -> Any:
+        return self._list.get(index)
+
+    def of(self, *names: str) -> list[int]:
+        """Where the nodes of these classes stand, by the last part of the class name."""
+        wanted = frozenset(names)
+        return [i for i, name in enumerate(self.classes) if name.rpartition(".")[2] in wanted]
+
+
+_WALKERS: WeakKeyDictionary[SparkSession, PlanWalker] = WeakKeyDictionary()
+
+
+def walker_of(session: SparkSession) -> PlanWalker:
+    """The one walker of a session: its handles are costly to make and never change."""
+    if (walker := _WALKERS.get(session)) is None:
+        walker = _WALKERS[session] = PlanWalker(session)
+    return walker
+
+
+class PlanWalker:
+    """Lists the nodes of plans of one JVM."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._jvm = jvm_of(session)
+        invoke = self._jvm.java.lang.invoke
+        self._handles, self._proxies, self._type = (
+            invoke.MethodHandles,
+            invoke.MethodHandleProxies,
+            invoke.MethodType.methodType,
+        )
+        self._lookup = self._handles.publicLookup()
+        find = self._class
+        self._object, self._boolean, self._void = (
+            find("java.lang.Object"), self._primitive("Boolean"), self._primitive("Void"),
+        )  # fmt: skip
+        self._function = find("scala.Function1")
+        self._tree = find("org.apache.spark.sql.catalyst.trees.TreeNode")
+        self._sequence = find("scala.collection.immutable.Seq")
+        get_class = self._lookup.findVirtual(self._object, "getClass", self._type(find("java.lang.Class")))
+        get_name = self._lookup.findVirtual(
+            find("java.lang.Class"), "getName", self._type(find("java.lang.String"))
+        )
+        self._name_of = self._proxies.asInterfaceInstance(
+            find("java.util.function.Function"), self._handles.filterReturnValue(get_class, get_name)
+        )
+        self._expressions = self._lookup.findVirtual(
+            find("org.apache.spark.sql.catalyst.plans.QueryPlan"), "expressions", self._type(self._sequence)
+        )
+
+    def _class(self, name: str) -> Any:
+        return self._jvm.java.lang.Class.forName(name)
+
+    def _primitive(self, name: str) -> Any:
+        return self._class(f"java.lang.{name}").getField("TYPE").get(None)
+
+    def _as_function(self, handle: Any) -> Any:
+        return self._proxies.asInterfaceInstance(self._function, handle)
+
+    def _adder(self, into: Any) -> Any:
+        add = self._lookup.findVirtual(
+            self._class("java.util.ArrayList"), "add", self._type(self._boolean, self._object)
+        )
+        return self._as_function(add.bindTo(into))
+
+    def _each(self, owner: Any, function: Any) -> Any:
+        """The handle of `x -> x.foreach(function)` for an `x` of this class."""
+        foreach = self._lookup.findVirtual(owner, "foreach", self._type(self._void, self._function))
+        # bindTo binds the receiver; the function is the other argument, so the two change places
+        swapped = self._handles.permuteArguments(
+            foreach, self._type(self._void, self._function, self._array(owner)), self._order()
+        )
+        return swapped.bindTo(function)
+
+    def _array(self, owner: Any) -> Any:
+        array = self._gateway().new_array(self._jvm.java.lang.Class, 1)
+        array[0] = owner
+        return array
+
+    def _order(self) -> Any:
+        order = self._gateway().new_array(self._jvm.int, 2)
+        order[0], order[1] = 1, 0
+        return order
+
+    @staticmethod
+    def _gateway() -> Any:
+        from pyspark import SparkContext
+
+        return SparkContext._gateway  # noqa: SLF001
+
+    def _listed(self, filled: Any) -> Nodes:
+        text: str = filled.stream().map(self._name_of).toList().toString()
+        return Nodes(tuple(text[1:-1].split(", ")) if text != "[]" else (), filled)
+
+    def plans(self, plan: Any) -> Nodes:
+        """The plan and all plans beneath it, without those of subqueries and of WITH."""
+        found = self._jvm.java.util.ArrayList()
+        plan.foreach(self._adder(found))
+        return self._listed(found)
+
+    def expressions(self, plan: Any) -> Nodes:
+        """All expressions of the plan and of the plans beneath it, without those of subqueries."""
+        found = self._jvm.java.util.ArrayList()
+        whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
+        each = self._each(self._sequence, whole_tree)
+        plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
+        return self._listed(found)
+
+    def tree(self, expression: Any) -> Nodes:
+        """An expression and all beneath it."""
+        found = self._jvm.java.util.ArrayList()
+        expression.foreach(self._adder(found))
+        return self._listed(found)
+
+    def inside(self, sequence: Any) -> Nodes:
+        """All expressions beneath those of a Scala collection."""
+        found = self._jvm.java.util.ArrayList()
+        whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
+        sequence.foreach(whole_tree)
+        return self._listed(found)

@@ -1,0 +1,188 @@
+"""Running a transform's steps: what they see, what they leave behind, and how they fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odfchain.errors import QueryError
+from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.spark.query import MAX_STEPS, check_queries, run_queries
+from odfchain.spark.query_errors import failed_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odfchain.spark.session import SparkEngine
+
+
+@pytest.fixture(scope="module")
+def session(engine: SparkEngine) -> SparkSession:
+    return engine.session
+
+
+@pytest.fixture(scope="module")
+def cities(session: SparkSession) -> DataFrame:
+    return session.createDataFrame([("A", 1000), ("B", 2000), ("C", 3000)], "city string, population bigint")
+
+
+def steps(*queries: str | tuple[str, str], engine: str = "spark") -> TransformSql:
+    """Texts are steps without an alias, pairs are (alias, text)."""
+    made = [
+        SqlQueryStep(query=q) if isinstance(q, str) else SqlQueryStep(alias=q[0], query=q[1]) for q in queries
+    ]
+    return TransformSql(engine=engine, queries=tuple(made))
+
+
+def rows(session: SparkSession, transform: TransformSql, **inputs: DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in run_queries(session, transform, inputs, note=pytest.fail).collect()]
+
+
+def test_steps_see_the_input_and_earlier_steps(session: SparkSession, cities: DataFrame) -> None:
+    """The preprocessing of the shared three-round snapshot flow."""
+    transform = steps(
+        ("step1", "SELECT city, population * 10 AS population FROM input"),
+        "SELECT city, population + 1 AS population FROM step1",
+    )
+    assert rows(session, transform, input=cities) == [("A", 10_001), ("B", 20_001), ("C", 30_001)]
+
+
+def test_a_single_query_may_stand_alone(session: SparkSession, cities: DataFrame) -> None:
+    transform = TransformSql(engine="spark", query="SELECT max(population) FROM input;")
+    assert rows(session, transform, input=cities) == [(3000,)]
+
+
+def test_names_keep_their_case(session: SparkSession) -> None:
+    """The shared case: columns that differ only in case are different columns."""
+    frame = session.createDataFrame([(1, 2, 3, 4)], "lower int, `MIXed` int, `mixED` int, `UPPER` int")
+    result = run_queries(
+        session,
+        steps("SELECT lower, MIXed, mixED, mixED AS mixed, UPPER FROM input"),
+        {"input": frame},
+        note=pytest.fail,
+    )
+    assert result.columns == ["lower", "MIXed", "mixED", "mixed", "UPPER"]
+    assert [tuple(r) for r in result.collect()] == [(1, 2, 3, 3, 4)]
+
+
+@pytest.mark.parametrize("name", ["com.acme.readings-v2", "with `tick`", "sp ace", "a, b", "Größe", "select"])
+def test_tables_of_any_name(session: SparkSession, cities: DataFrame, name: str) -> None:
+    quoted = "`" + name.replace("`", "``") + "`"
+    transform = steps(f"SELECT count(*) FROM {quoted}")
+    assert [
+        tuple(r) for r in run_queries(session, transform, {name: cities}, note=pytest.fail).collect()
+    ] == [(3,)]
+
+
+def test_nothing_stays_behind(session: SparkSession, cities: DataFrame) -> None:
+    active = session._jvm.org.apache.spark.sql.SparkSession.getActiveSession().get()
+    before = [table.name for table in session.catalog.listTables()]
+    result = run_queries(
+        session,
+        steps(("one", "SELECT * FROM input"), "SELECT * FROM one"),
+        {"input": cities},
+        note=pytest.fail,
+    )
+    assert [table.name for table in session.catalog.listTables()] == before
+    assert session._jvm.org.apache.spark.sql.SparkSession.getActiveSession().get().equals(active)
+    assert result.sparkSession is session
+    assert result.count() == 3
+
+
+def test_runs_at_the_same_time_do_not_meet(session: SparkSession) -> None:
+    transform = steps(("step", "SELECT n * 10 AS n FROM input"), "SELECT sum(n) AS s FROM step")
+
+    def total(n: int) -> int:
+        frame = session.createDataFrame([(n,), (n,)], "n bigint")
+        found: int = run_queries(session, transform, {"input": frame}, note=pytest.fail).collect()[0][0]
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(total, range(8))) == [20 * n for n in range(8)]
+
+
+def test_stateless_queries_keep_the_order_of_the_input(session: SparkSession) -> None:
+    frame = session.range(1000, numPartitions=1).selectExpr("id AS n")
+    transform = steps("SELECT n, n % 7 AS k FROM input WHERE n % 3 = 0")
+    assert [n for n, _ in rows(session, transform, input=frame)] == list(range(0, 1000, 3))
+
+
+def test_variables_in_the_text_stay_text(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.environ["PATH"]
+    text = "${env:PATH}${system:user.home}${spark.app.name}"
+    assert rows(session, steps(f"SELECT '{text}' AS v")) == [(text,)]
+
+
+def test_sql_is_ansi_and_times_are_utc(session: SparkSession, cities: DataFrame) -> None:
+    transform = steps(
+        "SELECT cast('2020-01-01 00:00:00' AS timestamp) = TIMESTAMP '2020-01-01 00:00:00Z' AS same"
+    )
+    assert rows(session, transform) == [(True,)]
+    for sql in (
+        "SELECT cast(city AS int) AS v FROM input",
+        "SELECT population / (population - 2000) AS v FROM input",
+    ):
+        lazy = run_queries(session, steps(sql), {"input": cities}, note=pytest.fail)
+        with pytest.raises(Exception) as caught:
+            lazy.collect()
+        error = failed_query(caught.value)
+        assert error is not None
+        assert "\n" not in str(error)
+        assert error.hint
+    assert failed_query(ValueError("something else")) is None
+
+
+def test_an_error_names_its_step(session: SparkSession, cities: DataFrame) -> None:
+    transform = steps(
+        ("first", "SELECT city FROM input"), ("next", "SELECT citty FROM first"), "SELECT * FROM next"
+    )
+    with pytest.raises(QueryError, match=r"^query step 2 \(`next`\), line 1, column 8: .*`citty`.*`city`"):
+        rows(session, transform, input=cities)
+    with pytest.raises(QueryError, match=r"^query step 1 \(`a`\), line 1, column 15: there is no table `b`"):
+        rows(session, steps(("a", "SELECT 1 FROM b"), ("b", "SELECT 1"), "SELECT 1 FROM a"), input=cities)
+
+
+WRONG: list[tuple[TransformSql, str]] = [
+    (TransformSql(engine="spark"), "has no query"),
+    (TransformSql(engine="spark", queries=()), "has no query"),
+    (TransformSql(engine="spark", query="SELECT 1", queries=(SqlQueryStep(query="SELECT 1"),)), "both"),
+    (steps(("a", "SELECT 1")), "last step is the result"),
+    (steps("SELECT 1", "SELECT 2"), "has no alias"),
+    (steps(("", "SELECT 1"), "SELECT 2"), "has no alias"),
+    (steps(("a", "SELECT 1"), ("a", "SELECT 2"), "SELECT 3"), "already a table of this name"),
+    (steps(("input", "SELECT 1"), "SELECT 3"), "already a table of this name"),
+    (steps(*[(f"s{n}", "SELECT 1") for n in range(MAX_STEPS)], "SELECT 1"), "101 steps, more than 100"),
+    (TransformSql(engine="presto", query="SELECT 1"), "unknown query engine `presto`"),
+    (
+        TransformSql(
+            engine="flink", query="SELECT 1", temporal_tables=(TemporalTable(name="t", primary_key=("a",)),)
+        ),
+        "temporalTables need Flink",
+    ),
+]
+
+
+@pytest.mark.parametrize(("transform", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_transform_that_makes_no_sense(
+    session: SparkSession, cities: DataFrame, transform: TransformSql, message: str
+) -> None:
+    with pytest.raises(QueryError, match=message):
+        run_queries(session, transform, {"input": cities}, note=pytest.fail)
+    with pytest.raises(QueryError, match=message):
+        check_queries(session, transform, ["input"])
+
+
+def test_a_hundred_steps(session: SparkSession) -> None:
+    chain = [("s0", "SELECT 0 AS n"), *[(f"s{i}", f"SELECT n + 1 AS n FROM s{i - 1}") for i in range(1, 20)]]
+    assert rows(session, steps(*chain, "SELECT n FROM s19")) == [(19,)]
+
+
+def test_a_session_without_a_parser_is_refused() -> None:
+    """A Spark Connect session has neither the parser nor the plans that the gate looks at."""
+    connect: Callable[..., Any] = pytest.importorskip("pyspark.sql.connect.session").SparkSession
+    with pytest.raises(QueryError, match="do not run over Spark Connect"):
+        run_queries(connect.__new__(connect), steps("SELECT 1"), {}, note=pytest.fail)  # type: ignore[attr-defined]
