@@ -46,7 +46,9 @@ def pull(dataset: Dataset, **variables: Path) -> PullOutcome:
     print(f"$ odfchain pull {dataset.alias}{given}", flush=True)
     start = time.monotonic()
     outcome = dataset.pull(PullOptions(variables={name: str(path) for name, path in variables.items()}))
-    print(f"  {outcome.status.value}: {outcome.blocks} blocks ({time.monotonic() - start:.1f} s)", flush=True)
+    print(
+        f"  {outcome.status.value}, blocks: {outcome.blocks} ({time.monotonic() - start:.1f} s)", flush=True
+    )
     return outcome
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from odfchain.version import SPEC_VERSION, __version__
+
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
     from odfchain.errors import OdfchainError
-
-__version__ = "0.1.0"
-SPEC_VERSION = "0.34.1"
-"""Version of the Open Data Fabric specification that this implements."""
 
 __all__ = ["SPEC_VERSION", "Dataset", "OdfchainError", "Workspace", "__version__"]
 

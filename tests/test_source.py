@@ -16,7 +16,7 @@ import odfchain
 
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
-    ("errors", "limits", "progress"),
+    ("errors", "limits", "progress", "version"),
     ("ids",),
     ("digest",),
     ("metadata",),
@@ -143,6 +143,12 @@ def test_the_public_names() -> None:
         assert getattr(odfchain, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = odfchain.Nothing
+
+
+def test_the_version_is_the_packages() -> None:
+    from importlib.metadata import version
+
+    assert odfchain.__version__ == version("odfchain")
 
 
 def test_every_error_is_in_the_tree_that_the_module_draws() -> None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError
 from odfchain.fetch.base import (
     UP_TO_DATE,
@@ -30,6 +29,7 @@ from odfchain.fetch.http_url import Route, Target, parse_target
 from odfchain.fetch.state import is_known, previous_modified, previous_tag
 from odfchain.fetch.template import redact, shown
 from odfchain.metadata.events import SourceState
+from odfchain.version import __version__
 
 if TYPE_CHECKING:
     from odfchain.fetch.http_connect import Answer
@@ -132,7 +132,7 @@ class _Fetch:
                 headers.append(("Authorization", self._target.user))
         present = {key.lower() for key, _ in headers}
         defaults = {
-            "User-Agent": f"odfchain/{odfchain.__version__}",
+            "User-Agent": f"odfchain/{__version__}",
             "Accept": "*/*",
             "Accept-Encoding": "identity",  # the bytes are to be those that the server stores
         }

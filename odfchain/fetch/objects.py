@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
-import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError
 from odfchain.fetch.base import (
     UP_TO_DATE,
@@ -32,6 +31,7 @@ from odfchain.fetch.template import redact, shown
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.version import __version__
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
@@ -101,7 +101,7 @@ def _store(root: str, context: FetchContext, deadline: Deadline) -> ObjectStore:
     limits = context.limits
     options = {
         **_client_options(root.split(":", maxsplit=1)[0]),
-        "user_agent": f"odfchain/{odfchain.__version__}",
+        "user_agent": f"odfchain/{__version__}",
         "connect_timeout": dt.timedelta(seconds=limits.connect_timeout),
         "read_timeout": dt.timedelta(seconds=limits.idle_timeout),
         "timeout": dt.timedelta(seconds=max(1e-3, deadline.remaining)),
