@@ -266,7 +266,7 @@ class AddPushSource:
     """How data pushed from a logical source is ingested."""
 
     KIND: ClassVar[str] = "AddPushSource"
-    source_name: str
+    source_name: str = "default"
     read: ReadStep
     preprocess: Transform | None = None
     merge: MergeStrategy
