@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
@@ -25,7 +26,11 @@ from processes import (
 )
 from support import ROOT, manifest, unchanged
 
+from odfchain.api import Workspace
 from odfchain.metadata.manifest import read_snapshots
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
 
 ROWS = 600_000
 
@@ -128,7 +133,7 @@ def test_control_c(dataset: Path, tmp_path: Path, large: Path, moment: str) -> N
 
 
 def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
-    dataset: Path, tmp_path: Path, large: Path
+    dataset: Path, tmp_path: Path, large: Path, engine: SparkEngine
 ) -> None:
     process = subprocess.Popen(
         [ODFCHAIN, "ingest", "cities", large], cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL
@@ -138,7 +143,9 @@ def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
     process.wait(timeout=TIMEOUT)
     assert odfchain(tmp_path, "verify", "cities").code == 0
     (tmp_path / "in.csv").write_text("city,population\nA,1\n")
-    assert odfchain(tmp_path, "ingest", "cities", "in.csv").code == 0
+    workspace = Workspace.find(tmp_path)
+    workspace._engine = engine
+    assert workspace.dataset("cities").ingest([tmp_path / "in.csv"]).blocks == 2
     assert [p.name for p in (dataset / "staging").iterdir()] == [".lock"]
     assert odfchain(tmp_path, "verify", "cities").out.startswith(
         "ok    cities: 4 blocks, 1 slices, 1 records"
