@@ -88,6 +88,11 @@ class DatasetState:
         assert isinstance(event, SetDataSchema)  # noqa: S101 - asked for this kind
         return schema_of_event(event.raw_arrow_schema, event.schema)
 
+    def next_system_time(self, given: Timestamp | None = None) -> Timestamp:
+        """System time of the next block [ms]: the given one, else now, but never before the head's."""
+        now = (given or Timestamp.now()).truncated_to_ms()
+        return max(now, self.head_block.system_time)
+
     @property
     def odf_schema(self) -> bool:
         """Whether the schema in force is declared in the ODF form (not as raw Arrow)."""

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.dataset.commit import StagedSlice, commit
 from odfchain.dataset.files import DatasetFiles
@@ -32,6 +32,8 @@ from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +108,21 @@ def ingest_files(
         RefConflictError: other writers were faster in every attempt.
         StorageFullError, EngineError: the dataset is as it was.
     """
-    attempts = max(0, options.retries or 0) + 1
+    return on_the_newest_head(
+        lambda: _attempt(dataset, session, files, options, progress), options.retries, progress
+    )
+
+
+def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
+    """What `run` returns, repeated from the start when another writer moved the head meanwhile.
+
+    Raises:
+        RefConflictError: other writers were faster in every attempt.
+    """
+    attempts = max(0, retries or 0) + 1
     for attempt in range(1, attempts + 1):
         try:
-            return _attempt(dataset, session, files, options, progress)
+            return run()
         except RefConflictError:
             if attempt == attempts:
                 raise
@@ -160,9 +173,7 @@ def _attempt(
 ) -> IngestOutcome:
     state = DatasetState.read(dataset.chain)
     plan = plan_push(dataset, state, options.source_name)
-    # System time never goes back, even when the clock did.
-    now = (options.system_time or Timestamp.now()).truncated_to_ms()
-    system_time = max(now, state.head_block.system_time)
+    system_time = state.next_system_time(options.system_time)
     with dataset.staging() as staging:
         events: list[MetadataEvent] = []
         slices: list[StagedSlice] = []

@@ -25,11 +25,11 @@ from odfchain.dataset.commit import StagedSlice, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_file
-from odfchain.errors import FetchError, IngestError, NothingToCommitError, RefConflictError, UsageError
+from odfchain.errors import FetchError, IngestError, NothingToCommitError, UsageError
 from odfchain.fetch.base import POLLING_SOURCE, UP_TO_DATE, FetchContext, Fetched, FetchLimits
 from odfchain.fetch.source import fetch
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.ingest import IngestOptions, InputOutcome, allowed_ratio, outcome_of
+from odfchain.ingest.ingest import IngestOptions, InputOutcome, allowed_ratio, on_the_newest_head, outcome_of
 from odfchain.ingest.transaction import Input, stage_input
 from odfchain.ingest.writer import WriteOptions, WriterState, Written
 from odfchain.metadata.enums import DatasetKind
@@ -137,7 +137,9 @@ def pull_source(
     inputs: list[InputOutcome] = []
     blocks = 0
     while True:
-        done = _round_with_retries(dataset, session, options, progress)
+        done = on_the_newest_head(
+            lambda: _round(dataset, session, options, progress), options.ingest.retries, progress
+        )
         inputs += done.inputs
         blocks += len(done.hashes)
         if not done.has_more:
@@ -176,27 +178,12 @@ def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceStat
     return (latest, state.chain.get(block).system_time) if same else None
 
 
-def _round_with_retries(
-    dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions, progress: Progress
-) -> _Round:
-    attempts = max(0, options.ingest.retries or 0) + 1
-    for attempt in range(1, attempts + 1):
-        try:
-            return _round(dataset, session, options, progress)
-        except RefConflictError:
-            if attempt == attempts:
-                raise
-            progress.note("another writer was faster; repeating the run on the new head")
-    raise AssertionError("unreachable")
-
-
 def _round(
     dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions, progress: Progress
 ) -> _Round:
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
-    now = (options.ingest.system_time or Timestamp.now()).truncated_to_ms()
-    system_time = max(now, state.head_block.system_time)
+    system_time = state.next_system_time(options.ingest.system_time)
     previous, previous_time = _previous(source, state) or (None, None)
     if isinstance(source.fetch, FetchStepContainer) and not options.allow_commands:
         raise FetchError(
@@ -307,6 +294,5 @@ def set_watermark(
         new_watermark=watermark,
         new_source_state=found[0] if found else None,
     )
-    now = (system_time or Timestamp.now()).truncated_to_ms()
-    (name,) = commit(dataset, state, [event], [], system_time=max(now, state.head_block.system_time))
+    (name,) = commit(dataset, state, [event], [], system_time=state.next_system_time(system_time))
     return name

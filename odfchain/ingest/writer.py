@@ -47,7 +47,7 @@ from odfchain.metadata.events import (
     SourceState,
 )
 from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, MergeStrategySnapshot
+from odfchain.metadata.sources import MergeStrategy, MergeStrategySnapshot
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
@@ -76,6 +76,11 @@ class WriterState:
     """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
     odf_schema: bool = False
     """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return 0 if self.prev_offset is None else self.prev_offset + 1
 
     @classmethod
     def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
@@ -197,12 +202,12 @@ def _run(
     merged = merge(new, _history(session, state, data), state.merge)
     try:
         facts = write_frame(
-            _finished(merged, data, target, options, vocabulary),
+            _finished(merged, data, options, vocabulary),
             merged.order,
             SliceSpec(
                 schema=to_arrow(target).serialize().to_pybytes(),
                 vocabulary=vocabulary,
-                start_offset=0 if state.prev_offset is None else state.prev_offset + 1,
+                start_offset=state.next_offset,
                 system_time_ms=options.system_time.epoch_ms,
                 folder=str(options.staging),
             ),
@@ -240,7 +245,6 @@ def _history(
 def _finished(
     merged: Merged,
     data: ds.DataSchema,
-    target: ds.DataSchema,
     options: WriteOptions,
     vocabulary: DatasetVocabulary,
 ) -> DataFrame:
@@ -251,7 +255,6 @@ def _finished(
     field = data.field(name)
     assert field is not None  # noqa: S101 - with_event_time
     fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(carrier_type(field.type))
-    del target
     return merged.frame.withColumn(name, F.coalesce(col(name), fallback))
 
 
@@ -316,7 +319,7 @@ def _record(
     source_state = options.new_source_state or state.source_state
     new_data = staged = None
     if facts is not None:
-        start = 0 if state.prev_offset is None else state.prev_offset + 1
+        start = state.next_offset
         physical = Multihash.parse(facts.physical_hash)
         new_data = DataSlice(
             logical_hash=Multihash.parse(facts.logical_hash),
@@ -369,8 +372,3 @@ def _next_watermark(state: WriterState, facts: SliceFacts | None, options: Write
         return state.watermark
     latest = Timestamp.from_epoch_ms(facts.max_event_time_ms)
     return latest if state.watermark is None or latest > state.watermark else state.watermark
-
-
-def is_append(strategy: MergeStrategy) -> bool:
-    """Whether rows are taken as they are."""
-    return isinstance(strategy, MergeStrategyAppend)
