@@ -271,3 +271,13 @@ class EngineError(OdfchainError):
 
 class JavaNotFoundError(EngineError):
     """No Java that Spark can run on; the hint is the command that installs one."""
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C stands behind an error, which then only arose while things were put away."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

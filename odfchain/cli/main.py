@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from odfchain.errors import OdfchainError
+from odfchain.errors import OdfchainError, was_interrupted
 
 INTERRUPTED = 130
 
@@ -126,9 +126,10 @@ def main(args: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; nothing was committed", err=True)
-        return INTERRUPTED
+        return _interrupted()
     except OdfchainError as error:
+        if was_interrupted(error):
+            return _interrupted()
         report_error(error)
         return error.exit_code
     except BrokenPipeError:
@@ -138,6 +139,8 @@ def main(args: Sequence[str] | None = None) -> int:
             raise
         return _nobody_listens()  # the only other reason for which click ends the program itself
     except Exception as error:
+        if was_interrupted(error):
+            return _interrupted()
         if debug:
             raise
         click.secho("internal error: ", fg="red", bold=True, nl=False, err=True)
@@ -145,6 +148,11 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo("this is a fault of odfchain; run again with --debug and report what it prints", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    click.echo("interrupted; nothing was committed", err=True)
+    return INTERRUPTED
 
 
 def _nobody_listens() -> int:

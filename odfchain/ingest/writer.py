@@ -51,6 +51,7 @@ from odfchain.metadata.sources import MergeStrategy, MergeStrategySnapshot
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
+from odfchain.spark.job import run_job
 from odfchain.spark.read import InputFrame, empty_input, first_bad_row, spark_path
 from odfchain.spark.slice_writer import SliceFacts, SliceSpec
 from odfchain.spark.types import carrier_struct, carrier_type
@@ -268,11 +269,16 @@ def _diagnose(
 ) -> OdfchainError:
     """The fault that made a job fail, with its row where the input is to blame."""
     required = frozenset(f.name for f in target.fields if not f.optional) - {new.vocabulary.event_time_column}
-    try:
+
+    def search() -> OdfchainError | None:
         found = malformed() if malformed is not None else None
         found = found or first_bad_row(source, required)
         if found is None and (key := primary_key(strategy)):
             found = first_bad_key(new, key)
+        return found
+
+    try:
+        found = run_job(source.frame.sparkSession, search)
     except Exception as second:  # noqa: BLE001 - the first error is what counts
         return explain(second, file=source.file) if error.exit_code == 1 else error
     return found or error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.metadata import data_schema as ds
 from odfchain.spark.failure import explain, find_marker, marker
+from odfchain.spark.job import run_job
 from odfchain.spark.json_records import Record, RecordError, object_text, quoted
 from odfchain.spark.parse import TextRules
 from odfchain.spark.read import CORRUPT, ROW_ID, InputFrame, inferred_schema, json_struct, parsed
@@ -138,8 +139,9 @@ def infer_records(session: SparkSession, source: RecordSource, file: str) -> ds.
     records = _records(session, source)
     try:
         # since Spark 4.2, in the classic client and in Connect's
-        found = session.read.options(mode="FAILFAST").json(records.select("record")).schema.fields
-        none = not found and records.isEmpty()
+        reader, texts = session.read.options(mode="FAILFAST"), records.select("record")
+        found = run_job(session, lambda: reader.json(texts)).schema.fields
+        none = not found and run_job(session, records.isEmpty)
     except Exception as error:
         raise document_error(error, file) from error
     if none:

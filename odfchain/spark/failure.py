@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError
+from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 
 _MARKER = re.compile(r"odfchain\{(.*?)\}odfchain", re.DOTALL)
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
@@ -44,7 +44,13 @@ def first_line(error: Exception) -> str:
 
 
 def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
-    """The project's error for a failed Spark job."""
+    """The project's error for a failed Spark job.
+
+    Raises:
+        KeyboardInterrupt: the failure only hides that the user interrupted.
+    """
+    if was_interrupted(error):
+        raise KeyboardInterrupt from error
     if isinstance(error, OdfchainError):
         return error
     text = str(error)

@@ -17,6 +17,7 @@ from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.ddl import type_name
 from odfchain.spark.columns import col
+from odfchain.spark.job import run_job
 from odfchain.spark.parse import DEFAULT_RULES, TextRules, is_bad, or_fail, parse_text, to_milliseconds
 from odfchain.spark.types import carrier_struct, carrier_type, from_spark_type
 
@@ -190,7 +191,7 @@ def infer_ndjson(session: SparkSession, path: Path, file: str) -> ds.DataSchema:
     """
     reader = session.read.options(mode="FAILFAST")
     try:
-        inferred = reader.json(spark_path(path)).schema.fields
+        inferred = run_job(session, lambda: reader.json(spark_path(path))).schema.fields
     except Exception as error:
         bad = bad_json_line(path, file)
         if bad is None:

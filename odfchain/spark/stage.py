@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from odfchain.spark.failure import explain
+from odfchain.spark.job import run_job
 from odfchain.spark.slice_writer import SliceFacts, SliceSpec, write_slice
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def write_frame(
     numbered = ordered.toDF(*[f"c{index}" for index in range(len(frame.columns))])
     written = numbered.mapInArrow(slice_stage(spec, frame.columns), "facts string")
     try:
-        rows = written.collect()
+        rows = run_job(written.sparkSession, written.collect)
     except Exception as error:
         raise explain(error, file=file) from error
     if not rows:

@@ -1,0 +1,87 @@
+"""Ctrl-C while a Spark action runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from odfchain.errors import EngineError, was_interrupted
+from odfchain.spark.failure import explain
+from odfchain.spark.job import run_job
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odfchain.spark.session import SparkEngine
+
+PATIENCE = 60.0
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_an_interrupted_action_is_cancelled_and_the_session_stays_usable(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    begun, never = tmp_path / "begun", tmp_path / "never"
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        wait_for(never)
+        yield from batches
+
+    def interrupt() -> None:
+        wait_for(begun)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    session = engine.session
+    endless = session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
+    started = time.monotonic()
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_job(session, endless.collect)
+    other.join()
+    assert time.monotonic() - started < PATIENCE, "nobody waited for the action"
+    for _ in range(3):  # every answer belongs to its question
+        assert run_job(session, session.range(7).count) == 7
+        assert session.range(5).count() == 5
+
+
+def test_what_an_action_raises(engine: SparkEngine) -> None:
+    def fails() -> None:
+        raise LookupError("from the action")
+
+    with pytest.raises(LookupError, match="from the action"):
+        run_job(engine.session, fails)
+
+
+def test_an_action_on_another_thread_stays_on_it(engine: SparkEngine) -> None:
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(run_job(engine.session, threading.get_ident)))
+    thread.start()
+    thread.join()
+    assert seen == [thread.ident]
+
+
+def test_an_error_while_unwinding_does_not_hide_the_interrupt() -> None:
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError("Answer from Java side is empty")
+    except OSError as error:
+        assert was_interrupted(error)
+        with pytest.raises(KeyboardInterrupt):
+            explain(error)
+    assert isinstance(explain(OSError("Answer from Java side is empty")), EngineError)
