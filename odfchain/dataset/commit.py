@@ -1,6 +1,7 @@
 """The commit: slices, then blocks, then the head (RFC-007).
 
     1. every finished slice is synced and moved to its final name        data/f1620…
+       and so is every checkpoint                                        checkpoints/f1620…
     2. the blocks are checked against all append rules, stored, synced   blocks/f1620…
     3. one compare-and-swap moves the head                                refs/head
 
@@ -23,8 +24,8 @@ from odfchain.metadata.timestamp import Timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class StagedSlice:
-    """A finished slice file outside the data store, and its physical hash."""
+class StagedFile:
+    """A finished slice or checkpoint outside the store it is for, and its physical hash."""
 
     path: Path
     physical_hash: Multihash
@@ -34,8 +35,9 @@ def commit(
     dataset: DatasetFiles,
     state: DatasetState,
     events: Sequence[MetadataEvent],
-    slices: Sequence[StagedSlice],
+    slices: Sequence[StagedFile],
     *,
+    checkpoints: Sequence[StagedFile] = (),
     system_time: Timestamp,
 ) -> list[Multihash]:
     """Durably append events on top of `state` and publish them with one head move; returns the block hashes.
@@ -54,5 +56,7 @@ def commit(
     dataset.chain.check_all(blocks, expected_head=state.head)
     for staged in slices:
         dataset.data.put_file(staged.path, staged.physical_hash)
+    for staged in checkpoints:
+        dataset.checkpoints.put_file(staged.path, staged.physical_hash)
     dataset.chain.publish(blocks, expected_head=state.head)
     return [block.hash for block in blocks]

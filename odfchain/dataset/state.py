@@ -17,6 +17,7 @@ from odfchain.metadata.data_schema import DataSchema
 from odfchain.metadata.events import (
     AddData,
     AddPushSource,
+    Checkpoint,
     DatasetVocabulary,
     DataSlice,
     ExecuteTransform,
@@ -148,13 +149,11 @@ class DatasetState:
         return None
 
     @property
-    def prev_checkpoint(self) -> Multihash | None:
-        """Hash of the latest checkpoint of an AddData, for the next one to continue."""
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that the latest AddData names, for the next one to continue."""
         found = self._nearest("AddData")
         event = found.block.event if found else None
-        if isinstance(event, AddData) and event.new_checkpoint is not None:
-            return event.new_checkpoint.physical_hash
-        return None
+        return event.new_checkpoint if isinstance(event, AddData) else None
 
     @property
     def transform(self) -> SetTransform | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from odfchain.dataset.commit import StagedSlice, commit
+from odfchain.dataset.commit import StagedFile, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
@@ -176,7 +176,8 @@ def _attempt(
     system_time = state.next_system_time(options.system_time)
     with dataset.staging() as staging:
         events: list[MetadataEvent] = []
-        slices: list[StagedSlice] = []
+        slices: list[StagedFile] = []
+        checkpoints: list[StagedFile] = []
         outcomes: list[InputOutcome] = []
         writer = WriterState.of(dataset, state, plan.merge)
         for path in files:
@@ -187,12 +188,13 @@ def _attempt(
                 continue
             events += written.events
             slices += [written.slice] if written.slice else []
+            checkpoints += [written.checkpoint] if written.checkpoint else []
             outcomes.append(outcome_of(str(path), written))
             writer = written.state
         if not events:
             return IngestOutcome(tuple(outcomes), state.head, state.head, 0, state.watermark)
         progress.phase("Committing")
-        hashes = commit(dataset, state, events, slices, system_time=system_time)
+        hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
     return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
 
 

@@ -192,20 +192,23 @@ def _snapshot(
 
 
 def current_state(history: DataFrame, key: tuple[str, ...], new: MergeInput) -> DataFrame:
-    """The recorded state: for each key the row with the largest offset, unless that is a retraction.
-
-    Columns are prefixed, and `_OLD` marks presence.
-    """
-    from pyspark.sql import Window
+    """The recorded state: `latest_rows` with prefixed columns, where `_OLD` marks presence."""
     from pyspark.sql import functions as F
 
-    vocabulary = new.vocabulary
-    latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
-    rows = history.withColumn("__rank", F.row_number().over(latest)).where("__rank = 1")
-    rows = rows.where(col(vocabulary.operation_type_column) != RETRACT)
+    rows = latest_rows(history, key, new.vocabulary)
     return rows.select(
         F.lit(True).alias(_OLD), *[col(n).alias(_old(n)) for n in new.schema.names if n in history.columns]
     )
+
+
+def latest_rows(history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary) -> DataFrame:
+    """For each key the row with the largest offset, unless that is a retraction."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
+    rows = history.withColumn("__rank", F.row_number().over(latest)).where("__rank = 1").drop("__rank")
+    return rows.where(col(vocabulary.operation_type_column) != RETRACT)
 
 
 def _join_state(

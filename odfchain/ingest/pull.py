@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.dataset.commit import StagedSlice, commit
+from odfchain.dataset.commit import StagedFile, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_file
@@ -210,8 +210,11 @@ def _round(
         if isinstance(written, InputOutcome):
             return _Round((written,), (), fetched.has_more)
         progress.phase("Committing")
-        slices: list[StagedSlice] = [written.slice] if written.slice else []
-        hashes = commit(dataset, state, written.events, slices, system_time=system_time)
+        slices: list[StagedFile] = [written.slice] if written.slice else []
+        checkpoints = [written.checkpoint] if written.checkpoint else []
+        hashes = commit(
+            dataset, state, written.events, slices, checkpoints=checkpoints, system_time=system_time
+        )
     return _Round((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
 
 
@@ -290,7 +293,8 @@ def set_watermark(
     found = state.state_of_source(POLLING_SOURCE)
     event = AddData(
         prev_offset=state.last_offset,
-        prev_checkpoint=state.prev_checkpoint,
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        new_checkpoint=state.checkpoint,
         new_watermark=watermark,
         new_source_state=found[0] if found else None,
     )

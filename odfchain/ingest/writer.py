@@ -8,17 +8,19 @@ facts in `fixtures/conformance/writer_cases.json`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.dataset.commit import StagedSlice
+from odfchain.dataset.commit import StagedFile
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.logical import check_hashable
 from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
 from odfchain.ids.multihash import Multihash
+from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
 from odfchain.ingest.merge import (
     Merged,
     MergeInput,
@@ -28,6 +30,7 @@ from odfchain.ingest.merge import (
     primary_key,
     takes_operations,
 )
+from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.ingest.schema_fit import (
     check_reserved,
     dataset_schema,
@@ -39,6 +42,7 @@ from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import to_arrow
 from odfchain.metadata.events import (
     AddData,
+    Checkpoint,
     DatasetVocabulary,
     DataSlice,
     MetadataEvent,
@@ -52,9 +56,9 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
-from odfchain.spark.read import InputFrame, empty_input, first_bad_row, spark_path
+from odfchain.spark.read import InputFrame, empty_input, first_bad_row
 from odfchain.spark.slice_writer import SliceFacts, SliceSpec
-from odfchain.spark.types import carrier_struct, carrier_type
+from odfchain.spark.types import carrier_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -68,11 +72,11 @@ class WriterState:
     merge: MergeStrategy
     schema: ds.DataSchema | None
     prev_offset: int | None
-    prev_checkpoint: Multihash | None
+    checkpoint: Checkpoint | None
     watermark: Timestamp | None
     source_state: SourceState | None
-    history: Callable[[], Sequence[Path]]
-    """Paths of all slices so far, verified when asked for."""
+    recorded: Callable[[], RecordedRows]
+    """What there is to look back at, found when asked for."""
     has_source: bool = False
     """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
     odf_schema: bool = False
@@ -91,12 +95,12 @@ class WriterState:
             merge=strategy,
             schema=state.schema,
             prev_offset=state.last_offset,
-            prev_checkpoint=state.prev_checkpoint,
+            checkpoint=state.checkpoint,
             watermark=state.watermark,
             source_state=state.source_state,
             has_source=state.polling_source is not None or bool(state.push_sources),
             odf_schema=state.odf_schema,
-            history=lambda: [dataset.data.verified_path(ref.slice.physical_hash) for ref in state.slices()],
+            recorded=functools.cache(lambda: RecordedRows.of(dataset, state)),
         )
 
 
@@ -120,7 +124,8 @@ class Written:
     """A transaction that is ready to be committed, and the state after it."""
 
     events: tuple[MetadataEvent, ...]
-    slice: StagedSlice | None
+    slice: StagedFile | None
+    checkpoint: StagedFile | None
     state: WriterState
     facts: SliceFacts | None
     input_rows: int
@@ -153,11 +158,21 @@ def write_input(
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
-        return _record(state, None, None, options, input_rows=0)
+        return _record(state, None, None, None, options, input_rows=0)
     data, target, notes = _settle_schema(state, source)
     facts, input_rows, recorded = _run(session, state, source, data, target, options, malformed)
     _guard(state, facts, input_rows, recorded, options)
-    return _record(state, target, facts, options, input_rows=input_rows, notes=notes)
+    back = None
+    if facts is not None:
+        start = state.next_offset
+        new = RecordedSlice(
+            OffsetInterval(start=start, end=start + facts.rows - 1), functools.partial(Path, facts.path)
+        )
+        back = look_back(
+            session, state.recorded, state.checkpoint, new, state.merge, target, state.vocabulary,
+            options.staging,
+        )  # fmt: skip
+    return _record(state, target, facts, back, options, input_rows=input_rows, notes=notes)
 
 
 def _settle_schema(
@@ -234,13 +249,11 @@ def _history(
     columns = history_columns(state.merge, data)
     if columns is None or state.prev_offset is None or state.schema is None:
         return None
-    paths = [spark_path(path) for path in state.history()]
-    if not paths:
-        return None
-    vocabulary = state.vocabulary
-    wanted = {*columns, vocabulary.offset_column, vocabulary.operation_type_column}
-    fields = tuple(f for f in state.schema.fields if f.name in wanted)
-    return session().read.schema(carrier_struct(fields)).parquet(*paths)
+    recorded = state.recorded()
+    if keeps_state(state.merge):
+        recorded = recorded.for_state(primary_key(state.merge))
+    wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
+    return read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
 
 
 def _finished(
@@ -315,6 +328,7 @@ def _record(
     state: WriterState,
     target: ds.DataSchema | None,
     facts: SliceFacts | None,
+    back: LookBack | None,
     options: WriteOptions,
     *,
     input_rows: int,
@@ -322,6 +336,7 @@ def _record(
 ) -> Written:
     """The events that record a write, by the writer rules."""
     watermark = _next_watermark(state, facts, options)
+    checkpoint = back.checkpoint if back else state.checkpoint
     source_state = options.new_source_state or state.source_state
     new_data = staged = None
     if facts is not None:
@@ -333,7 +348,7 @@ def _record(
             offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
             size=facts.size,
         )
-        staged = StagedSlice(Path(facts.path), physical)
+        staged = StagedFile(Path(facts.path), physical)
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(
@@ -344,9 +359,10 @@ def _record(
     if new_data is not None or watermark != state.watermark or source_state != state.source_state:
         events.append(
             AddData(
-                prev_checkpoint=state.prev_checkpoint,
+                prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
                 prev_offset=state.prev_offset,
                 new_data=new_data,
+                new_checkpoint=checkpoint,
                 new_watermark=watermark,
                 new_source_state=source_state,
             )
@@ -357,18 +373,12 @@ def _record(
         state,
         schema=target or state.schema,
         prev_offset=new_data.offset_interval.end if new_data else state.prev_offset,
-        prev_checkpoint=None if isinstance(events[-1], AddData) else state.prev_checkpoint,
+        checkpoint=checkpoint,
         watermark=watermark,
         source_state=source_state,
-        history=_extended(state.history, staged),
+        recorded=back.recorded if back else state.recorded,
     )
-    return Written(tuple(events), staged, after, facts, input_rows, notes)
-
-
-def _extended(
-    history: Callable[[], Sequence[Path]], staged: StagedSlice | None
-) -> Callable[[], Sequence[Path]]:
-    return history if staged is None else lambda: [*history(), staged.path]
+    return Written(tuple(events), staged, back.staged if back else None, after, facts, input_rows, notes)
 
 
 def _next_watermark(state: WriterState, facts: SliceFacts | None, options: WriteOptions) -> Timestamp | None:

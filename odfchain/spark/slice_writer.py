@@ -61,7 +61,7 @@ class SliceFacts:
     """Rows for each operation code (as text, for JSON)."""
 
 
-class _HashingFile:
+class HashingFile:
     """A write-only file that hashes what passes through."""
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +104,7 @@ class _HashingFile:
             self._stream.close()
             self.closed = True
 
-    def __enter__(self) -> _HashingFile:
+    def __enter__(self) -> HashingFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -176,12 +176,12 @@ def write_slice(batches: Iterable[pa.RecordBatch], spec: SliceSpec) -> SliceFact
 def _write(
     first: pa.RecordBatch, rest: Iterable[pa.RecordBatch], schema: pa.Schema, spec: SliceSpec, path: Path
 ) -> SliceFacts:
-    with _HashingFile(path) as sink:
+    with HashingFile(path) as sink:
         return _write_to(sink, first, rest, schema, spec)
 
 
 def _write_to(
-    sink: _HashingFile,
+    sink: HashingFile,
     first: pa.RecordBatch,
     rest: Iterable[pa.RecordBatch],
     schema: pa.Schema,
@@ -256,11 +256,16 @@ def _finish_batch(batch: pa.RecordBatch, schema: pa.Schema, spec: SliceSpec, off
             constant = pa.scalar(spec.system_time_ms, pa.int64()).cast(pa.timestamp("ms", "UTC"))
             columns.append(pa.repeat(constant, count).cast(target.type))
             continue
-        columns.append(_cast(batch.column(target.name), target))
+        columns.append(cast_column(batch.column(target.name), target))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
+def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
+    """The column as its declared type.
+
+    Raises:
+        SliceInputError: a null in a required column, or a value that does not fit.
+    """
     if not target.nullable and column.null_count:
         raise SliceInputError(
             marker(

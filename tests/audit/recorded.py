@@ -81,7 +81,7 @@ def add_slice(dataset: DatasetFiles, cities: list[str], **changes: Any) -> ev.Da
         ev.AddData(
             prev_offset=prev,
             new_data=declared,
-            prev_checkpoint=state.prev_checkpoint,
+            prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
             new_watermark=state.watermark,
         ),
         unchecked=bool(changes),

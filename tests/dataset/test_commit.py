@@ -15,7 +15,7 @@ from faults import faulty
 from support import RAW_SCHEMA, seeded_id
 
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.commit import StagedSlice, commit
+from odfchain.dataset.commit import StagedFile, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_bytes
@@ -46,7 +46,7 @@ def dataset(tmp_path: Path) -> DatasetFiles:
     return make_dataset(tmp_path / "dataset")
 
 
-def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.AddData, StagedSlice]:
+def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.AddData, StagedFile]:
     path = staging / "slice"
     path.write_bytes(content)
     name = hash_bytes(content)
@@ -60,7 +60,7 @@ def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.
             size=len(content),
         ),
     )
-    return event, StagedSlice(path, name)
+    return event, StagedFile(path, name)
 
 
 def run(dataset: DatasetFiles, content: bytes) -> None:

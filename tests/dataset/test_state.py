@@ -10,7 +10,7 @@ import pytest
 from support import ChainBuilder, memory_chain, seeded_id
 from test_commit import T, make_dataset
 
-from odfchain.dataset.commit import StagedSlice, commit
+from odfchain.dataset.commit import StagedFile, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.records import read_all, read_tail
 from odfchain.dataset.state import DatasetState
@@ -51,7 +51,7 @@ def test_a_seed_alone(builder: ChainBuilder) -> None:
     assert found.vocabulary.columns == ("offset", "op", "system_time", "event_time")
     nothing = (found.schema, found.last_data, found.last_offset, found.watermark, found.source_state)
     assert nothing == (None,) * 5
-    assert (found.transform, found.polling_source, found.prev_checkpoint) == (None,) * 3
+    assert (found.transform, found.polling_source, found.checkpoint) == (None,) * 3
     assert (found.record_count, found.push_sources, found.slices()) == (0, {}, [])
 
 
@@ -128,7 +128,7 @@ def add_slice(dataset: DatasetFiles, table: pa.Table) -> None:
                 size=size,
             ),
         )
-        commit(dataset, at, [event], [StagedSlice(path, name)], system_time=T)
+        commit(dataset, at, [event], [StagedFile(path, name)], system_time=T)
 
 
 def set_schema(dataset: DatasetFiles, *names: str) -> None:

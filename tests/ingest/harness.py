@@ -88,7 +88,8 @@ class Harness:
                 malformed=opened.malformed,
             )
             slices = [written.slice] if written.slice else []
-            commit(self.dataset, state, written.events, slices, system_time=now)
+            checkpoints = [written.checkpoint] if written.checkpoint else []
+            commit(self.dataset, state, written.events, slices, checkpoints=checkpoints, system_time=now)
         return written
 
     def write_csv(

@@ -331,8 +331,8 @@ def test_writer_state(
     writer = WriterState.of(dataset, state, merge_in_force(state))
     assert writer.merge == merge
     assert writer.vocabulary.event_time_column == event_time
-    assert (writer.schema, writer.prev_offset, writer.prev_checkpoint) == (None, None, None)
-    assert (writer.watermark, writer.source_state, list(writer.history())) == (None, None, [])
+    assert (writer.schema, writer.prev_offset, writer.checkpoint) == (None, None, None)
+    assert (writer.watermark, writer.source_state, list(writer.recorded().slices)) == (None, None, [])
 
 
 def test_empty_first_ingest_no_schema(harness: Harness) -> None:

@@ -1,0 +1,150 @@
+"""What merging looks back at: the slices so far, and the state checkpoint that stands for the older ones.
+
+A state checkpoint is a Parquet file with the rows that are still in force: for each primary key the one with
+the largest offset, unless that is a retraction. Rows are as recorded, their offset and operation included,
+ordered by key; the file says itself which key it was made for and up to which offset (RFC-018). So the rows
+of a checkpoint and of the slices after it lead to the same state as all slices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import CodecError, ObjectNotFoundError
+from odfchain.metadata.events import OffsetInterval
+from odfchain.metadata.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
+
+METADATA_KEY = b"odfchain.state"
+"""Key of the Parquet file's metadata under which a checkpoint describes itself."""
+
+_VERSION = 1
+_LARGEST_DELTA = 32
+"""Slices that are read beside a checkpoint before the next one is due; opening many files is slow."""
+_SMALLEST_DELTA = 50_000
+"""Rows that are not worth a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSlice:
+    """A slice of the history; `locate` gives its file, verified."""
+
+    offsets: OffsetInterval
+    locate: Callable[[], Path]
+
+    @property
+    def rows(self) -> int:
+        """Number of records."""
+        return self.offsets.end - self.offsets.start + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StateCheckpoint:
+    """The state of a dataset up to an offset, as a verified file."""
+
+    path: Path
+    key: tuple[str, ...]
+    last_offset: int
+    rows: int
+
+    @property
+    def description(self) -> bytes:
+        """What the file says of itself."""
+        return describe(self.key, self.last_offset)
+
+
+def describe(key: tuple[str, ...], last_offset: int) -> bytes:
+    """The description of a state checkpoint that its Parquet metadata carry."""
+    return json.dumps({"version": _VERSION, "primaryKey": list(key), "lastOffset": last_offset}).encode()
+
+
+def read_description(path: Path) -> StateCheckpoint | None:
+    """The state checkpoint in a file; None when the file is something else (checkpoints of other engines).
+
+    Raises:
+        CodecError: the file calls itself a state checkpoint and its description is not understood.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_metadata(path)
+    except (pa.ArrowException, OSError):
+        return None
+    text = (found.metadata or {}).get(METADATA_KEY)
+    if text is None:
+        return None
+    try:
+        tree = json.loads(text)
+        if tree["version"] != _VERSION:
+            return None
+        key = tuple(str(name) for name in tree["primaryKey"])
+        return StateCheckpoint(path, key, int(tree["lastOffset"]), found.num_rows)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CodecError(f"{path}: the description of the state checkpoint is damaged: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRows:
+    """Everything recorded so far, slices oldest first."""
+
+    slices: tuple[RecordedSlice, ...] = ()
+    checkpoint: StateCheckpoint | None = None
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, state: DatasetState) -> RecordedRows:
+        """The recorded rows of a dataset at a head.
+
+        Raises:
+            ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
+        """
+
+        def recorded(name: object, offsets: OffsetInterval) -> RecordedSlice:
+            return RecordedSlice(offsets, lambda: dataset.data.verified_path(name))  # type: ignore[arg-type]
+
+        slices = tuple(recorded(ref.slice.physical_hash, ref.slice.offset_interval) for ref in state.slices())
+        checkpoint = None
+        if state.checkpoint is not None:
+            try:
+                path = dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
+            except ObjectNotFoundError:  # it only saves time
+                path = None
+            checkpoint = read_description(path) if path else None
+        return cls(slices, checkpoint)
+
+    def for_state(self, key: tuple[str, ...]) -> RecordedRows:
+        """What the state of a key follows from: the checkpoint, if it is of that key, and later slices."""
+        if self.checkpoint is None or self.checkpoint.key != key:
+            return RecordedRows(self.slices)
+        last = self.checkpoint.last_offset
+        return RecordedRows(tuple(s for s in self.slices if s.offsets.start > last), self.checkpoint)
+
+    def paths(self) -> list[Path]:
+        """The files, verified.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        """
+        own = [self.checkpoint.path] if self.checkpoint else []
+        return own + [piece.locate() for piece in self.slices]
+
+
+def keeps_state(strategy: MergeStrategy) -> bool:
+    """Whether the strategy compares its input with the state that a checkpoint can hold."""
+    return isinstance(strategy, MergeStrategySnapshot | MergeStrategyUpsertStream)
+
+
+def checkpoint_is_due(rows: RecordedRows) -> bool:
+    """Whether so much has come after the checkpoint (or the first slice) that a new one saves work.
+
+    It is when the rows to read beside the state are half as many as those of the state, so that merges read
+    at most half as much again as they must and checkpoints take at most twice the space of the log.
+    """
+    slices = rows.slices if rows.checkpoint else rows.slices[1:]
+    base = rows.checkpoint.rows if rows.checkpoint else sum(s.rows for s in rows.slices[:1])
+    later = sum(s.rows for s in slices)
+    return len(slices) >= _LARGEST_DELTA or later >= max(_SMALLEST_DELTA, base // 2)

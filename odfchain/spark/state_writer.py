@@ -1,0 +1,100 @@
+"""The rows still in force to one Parquet checkpoint, in one ordered Arrow stage (RFC-018)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odfchain.ids.multihash import Multihash
+from odfchain.spark.columns import col
+from odfchain.spark.failure import explain
+from odfchain.spark.job import run_job
+from odfchain.spark.slice_writer import ROW_GROUP_ROWS, HashingFile, cast_column, parquet_writer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from odfchain.metadata.events import DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """What a state checkpoint is to look like; sent to the worker that writes it."""
+
+    schema: bytes
+    """Arrow schema of the columns that are kept, serialized by pyarrow."""
+    vocabulary: DatasetVocabulary
+    metadata: dict[bytes, bytes]
+    """Key-value metadata of the file."""
+    folder: str
+    """A folder that driver and workers both see."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """What is known of a written checkpoint."""
+
+    path: str
+    rows: int
+    size: int
+    """Bytes of the file."""
+    physical_hash: str
+
+
+def write_state(frame: DataFrame, order: list[Column], spec: StateSpec) -> StateFacts:
+    """Order the rows and write them as one file, also when there are none.
+
+    `frame` has the columns of the schema as carriers.
+
+    Raises:
+        StorageFullError: the folder is full.
+        EngineError: anything else that Spark reports.
+    """
+    import pyarrow as pa
+
+    names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
+    ordered = frame.select(*[col(name) for name in names]).repartition(1).sortWithinPartitions(*order)
+    numbered = ordered.toDF(*[f"c{index}" for index in range(len(names))])
+    written = numbered.mapInArrow(_stage(spec), "facts string")
+    try:
+        rows = run_job(written.sparkSession, written.collect)
+    except Exception as error:
+        raise explain(error) from error
+    return StateFacts(**json.loads(rows[0]["facts"]))
+
+
+def _stage(spec: StateSpec) -> Any:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # imported on the worker
+
+        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(_write(batches, spec)))]})
+
+    return run
+
+
+def _write(batches: Iterator[pa.RecordBatch], spec: StateSpec) -> StateFacts:
+    import pyarrow as pa
+
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
+    path = Path(spec.folder) / f"state-{uuid.uuid4().hex}.parquet"
+    rows = 0
+    try:
+        with HashingFile(path) as sink:
+            writer = parquet_writer(pa.PythonFile(sink, mode="w"), schema, spec.vocabulary)
+            for batch in batches:
+                columns = [cast_column(batch.column(i), target) for i, target in enumerate(schema)]
+                writer.write_batch(
+                    pa.RecordBatch.from_arrays(columns, schema=schema), row_group_size=ROW_GROUP_ROWS
+                )
+                rows += batch.num_rows
+            writer.add_key_value_metadata(spec.metadata)
+            writer.close()
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return StateFacts(str(path), rows, sink.size, str(Multihash.sha3_256(sink.hasher.digest())))
