@@ -256,12 +256,8 @@ class Dataset:
         """
         from odfchain.ingest.ingest import IngestOptions, ingest_files, with_defaults
 
-        limits = self._workspace._files.config.ingest  # noqa: SLF001 - same module
-        options = with_defaults(
-            options or IngestOptions(),
-            max_retract_ratio=limits.max_retract_ratio,
-            retries=limits.retries,
-        )
+        config = self._workspace._files.config.ingest  # noqa: SLF001 - same module
+        options = with_defaults(options or IngestOptions(), config)
         paths = [Path(file).resolve() for file in files]
         return ingest_files(self._files, self._session(progress), paths, options, progress)
 
@@ -296,11 +292,7 @@ class Dataset:
 
         config = self._workspace._files.config  # noqa: SLF001 - same module
         options = options or PullOptions()
-        ingest = with_defaults(
-            options.ingest,
-            max_retract_ratio=config.ingest.max_retract_ratio,
-            retries=config.ingest.retries,
-        )
+        ingest = with_defaults(options.ingest, config.ingest)
         limits = FetchLimits(
             deadline=config.fetch.deadline_seconds,
             retries=config.fetch.retries,

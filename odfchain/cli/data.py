@@ -37,6 +37,11 @@ INTEGRITY_FAULT = 6
 )
 @click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything).")
 @click.option("--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records.")
+@click.option(
+    "--late-edits",
+    type=click.Choice(["ignore", "warn", "refuse", "correct"]),
+    help="What to do with a ledger's known keys that come with other values.",
+)
 @format_option()
 def ingest_command(
     dataset: str,
@@ -48,6 +53,7 @@ def ingest_command(
     system_time: Timestamp | None,
     allow_empty: bool,
     allow_retract: bool,
+    late_edits: str | None,
     output: str,
 ) -> None:  # fmt: skip
     """Ingest files into a root dataset, in the order given.
@@ -64,6 +70,7 @@ def ingest_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = workspace.dataset(dataset)
         from odfchain.ingest.ingest import IngestOptions
+        from odfchain.workspace.config import LateEdits
 
         chosen = IngestOptions(
             source_name=source_name,
@@ -72,6 +79,7 @@ def ingest_command(
             system_time=system_time,
             allow_empty=allow_empty,
             allow_retract=allow_retract,
+            late_edits=LateEdits(late_edits) if late_edits else None,
         )
         if from_stdin:
             outcome = target.ingest_stream(sys.stdin.buffer, chosen, progress=progress)

@@ -48,6 +48,11 @@ class DurationParam(click.ParamType[float]):
 @click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything).")
 @click.option("--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records.")
 @click.option(
+    "--late-edits",
+    type=click.Choice(["ignore", "warn", "refuse", "correct"]),
+    help="What to do with a ledger's known keys that come with other values.",
+)
+@click.option(
     "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Value for ${{ env.NAME }}."
 )
 @click.option("--watch", type=DurationParam(), help="Pull again and again, with this pause; Ctrl-C ends it.")
@@ -63,6 +68,7 @@ def pull_command(
     allow_commands: bool,
     allow_empty: bool,
     allow_retract: bool,
+    late_edits: str | None,
     variables: tuple[str, ...],
     watch: float | None,
     system_time: Timestamp | None,
@@ -81,9 +87,15 @@ def pull_command(
         silence_libraries()
     from odfchain.ingest.ingest import IngestOptions
     from odfchain.ingest.pull import PullOptions
+    from odfchain.workspace.config import LateEdits
 
     chosen = PullOptions(
-        ingest=IngestOptions(allow_empty=allow_empty, allow_retract=allow_retract, system_time=system_time),
+        ingest=IngestOptions(
+            allow_empty=allow_empty,
+            allow_retract=allow_retract,
+            late_edits=LateEdits(late_edits) if late_edits else None,
+            system_time=system_time,
+        ),
         fetch_uncacheable=fetch_uncacheable,
         allow_commands=allow_commands,
         variables=dict(_variable(text) for text in variables),

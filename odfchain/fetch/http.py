@@ -22,10 +22,10 @@ from odfchain.fetch.base import (
     etag_state,
     last_modified_state,
 )
-from odfchain.fetch.http_body import Download
+from odfchain.fetch.download import Download
 from odfchain.fetch.http_headers import Headers, http_date, retry_after
-from odfchain.fetch.http_retry import Deadline, PassingError, Timing, with_retries
 from odfchain.fetch.http_url import Route, Target, parse_target
+from odfchain.fetch.retry import Deadline, PassingError, Timing, with_retries
 from odfchain.fetch.state import is_known, previous_modified, previous_tag
 from odfchain.fetch.template import redact, shown
 from odfchain.metadata.events import SourceState

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import socket
 import ssl
 import typing
 from collections.abc import Generator, Iterator, Sequence
@@ -20,10 +19,11 @@ import httpcore
 import httpx
 
 from odfchain.errors import FetchError
+from odfchain.fetch.address import resolve
 from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import Headers
-from odfchain.fetch.http_retry import Deadline, PassingError
 from odfchain.fetch.http_url import Route, Target
+from odfchain.fetch.retry import Deadline, PassingError
 from odfchain.fetch.template import shown
 
 
@@ -99,24 +99,6 @@ class _Connector(httpcore.NetworkBackend):
             return _TimedStream(stream, self._deadline)
         assert failure is not None  # noqa: S101 - there is at least one address
         raise failure
-
-
-def resolve(host: str, port: int, *, name: str) -> list[str]:
-    """The IP addresses of a host, at least one.
-
-    Raises:
-        FetchError: no such host.
-        PassingError: the name service does not answer.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
-            raise FetchError(f"{name}: no such host", hint="check the host name in the URL") from error
-        raise PassingError("the name of the host cannot be resolved now") from error
-    except (OSError, UnicodeError) as error:
-        raise FetchError(f"{name}: not a valid host name") from error
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _admitted(route: Route | None, addresses: list[str], *, name: str) -> list[str]:

@@ -25,7 +25,7 @@ from odfchain.fetch.base import (
     etag_state,
     last_modified_state,
 )
-from odfchain.fetch.http_retry import SIZE_HINT, Deadline, Timing
+from odfchain.fetch.retry import SIZE_HINT, Deadline, Timing
 from odfchain.fetch.state import is_known
 from odfchain.fetch.template import redact, shown
 from odfchain.metadata.events import SourceState

@@ -1,4 +1,4 @@
-"""Fetching from a URL: a file of this machine, a web server, an object store.
+"""Fetching from a URL: a file of this machine, a web or FTP server, an object store.
 
 The event time of rows that carry none is the time of the source's last change, unless the step says
 otherwise.
@@ -29,7 +29,7 @@ OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 """Schemes of URLs that name an object of a store."""
 
 _LONGEST_PATH = 4_096
-_SUPPORTED = "file, http, https, s3, gs, az, azure and abfs are"
+_SUPPORTED = "file, http, https, ftp, s3, gs, az, azure and abfs are"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
@@ -60,6 +60,10 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
         from odfchain.fetch.http import fetch_http  # noqa: PLC0415 - each brings its own libraries
 
         result = fetch_http(url, headers, context, name=name, secrets=secrets)
+    elif scheme == "ftp":
+        from odfchain.fetch.ftp import fetch_ftp  # noqa: PLC0415
+
+        result = fetch_ftp(url, context, name=name, secrets=secrets)
     elif scheme in OBJECT_STORES:
         from odfchain.fetch.objects import fetch_object  # noqa: PLC0415
 

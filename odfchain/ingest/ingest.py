@@ -29,6 +29,7 @@ from odfchain.metadata.events import AddPushSource, MetadataEvent
 from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.workspace.config import IngestConfig, LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,8 @@ class IngestOptions:
     allow_retract: bool = False
     max_retract_ratio: float | None = None
     """Largest share of the recorded keys that a snapshot may retract; default is the workspace's setting."""
+    late_edits: LateEdits | None = None
+    """What to do with known keys of a ledger that have other values; default is the workspace's setting."""
     retries: int | None = None
     """Runs repeated when another writer was faster; default is the workspace's setting."""
 
@@ -215,6 +218,7 @@ def _write_file(
         staging=staging,
         allow_empty=options.allow_empty,
         max_retract_ratio=allowed_ratio(options),
+        late_edits=options.late_edits or LateEdits.IGNORE,
     )
     return stage_input(session, writer, source, write, progress)
 
@@ -235,12 +239,12 @@ def outcome_of(file: str, written: Written) -> InputOutcome:
     return InputOutcome(file, written.input_rows, operations, (last - facts.rows + 1, last))
 
 
-def with_defaults(options: IngestOptions, *, max_retract_ratio: float, retries: int) -> IngestOptions:
+def with_defaults(options: IngestOptions, config: IngestConfig) -> IngestOptions:
     """The options with the workspace's settings where nothing else was said."""
+    ratio = options.max_retract_ratio
     return dataclasses.replace(
         options,
-        max_retract_ratio=max_retract_ratio
-        if options.max_retract_ratio is None
-        else options.max_retract_ratio,
-        retries=retries if options.retries is None else options.retries,
+        max_retract_ratio=config.max_retract_ratio if ratio is None else ratio,
+        late_edits=options.late_edits or config.late_edits,
+        retries=config.retries if options.retries is None else options.retries,
     )

@@ -60,6 +60,8 @@ class Merged:
     order: list[Column]
     recorded: Observation | None = None
     """Observes `recorded`, the number of keys in the recorded state (Snapshot only)."""
+    edits: Observation | None = None
+    """Observes `edits`, the number of known keys with other values (Ledger, when they are looked for)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,9 @@ def _in_order_of_time(new: MergeInput, frame: DataFrame) -> Merged:
 def _ledger(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) -> Merged:
     rows = unique_keys(new.frame, key)
     if history is not None:
-        seen = history.select(*[col(name).alias(_old(name)) for name in key])
+        seen = history.select(*[col(name).alias(old_name(name)) for name in key])
         # null keys were refused, so plain equality loses nothing
-        rows = rows.join(seen, all_of(col(name) == col(_old(name)) for name in key), "left_anti")
+        rows = rows.join(seen, all_of(col(name) == col(old_name(name)) for name in key), "left_anti")
     return _in_order_of_time(new, _with_operation(rows, new, APPEND))
 
 
@@ -180,11 +182,11 @@ def _snapshot(
     joined = joined.observe(observation, F.count(col(_OLD)).alias("recorded"))
     names = [n for n in new.schema.names if n not in key] if compare is None else list(compare)
     present, recorded = col(_NEW).isNotNull(), col(_OLD).isNotNull()
-    changed = any_of(_is_changed(name, new) for name in names)
+    changed = any_of(is_changed(name, new) for name in names)
     change = (
-        F.when(present & ~recorded, F.array(_row(APPEND, new)))
-        .when(recorded & ~present, F.array(_row(RETRACT, new, old=True)))
-        .when(changed, F.array(_row(CORRECT_FROM, new, old=True), _row(CORRECT_TO, new)))
+        F.when(present & ~recorded, F.array(row_struct(APPEND, new)))
+        .when(recorded & ~present, F.array(row_struct(RETRACT, new, old=True)))
+        .when(changed, F.array(row_struct(CORRECT_FROM, new, old=True), row_struct(CORRECT_TO, new)))
         .otherwise(F.array())
     )
     merged = _in_order_of_key(new, _exploded(joined, change, new), key)
@@ -197,18 +199,21 @@ def current_state(history: DataFrame, key: tuple[str, ...], new: MergeInput) -> 
 
     rows = latest_rows(history, key, new.vocabulary)
     return rows.select(
-        F.lit(True).alias(_OLD), *[col(n).alias(_old(n)) for n in new.schema.names if n in history.columns]
+        F.lit(True).alias(_OLD),
+        *[col(n).alias(old_name(n)) for n in new.schema.names if n in history.columns],
     )
 
 
-def latest_rows(history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary) -> DataFrame:
-    """For each key the row with the largest offset, unless that is a retraction."""
+def latest_rows(
+    history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary, *, retracted: bool = False
+) -> DataFrame:
+    """For each key the row with the largest offset, unless that is a retraction (or with them, too)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
     rows = history.withColumn("__rank", F.row_number().over(latest)).where("__rank = 1").drop("__rank")
-    return rows.where(col(vocabulary.operation_type_column) != RETRACT)
+    return rows if retracted else rows.where(col(vocabulary.operation_type_column) != RETRACT)
 
 
 def _join_state(
@@ -217,17 +222,18 @@ def _join_state(
     from pyspark.sql import functions as F
 
     # null keys were refused in the input; a recorded null key finds no partner under either equality
-    joined = rows.join(state, all_of(col(name) == col(_old(name)) for name in key), how)
+    joined = rows.join(state, all_of(col(name) == col(old_name(name)) for name in key), how)
     for f in new.schema.fields:  # columns that older slices do not have yet
-        if _old(f.name) not in state.columns:
-            joined = joined.withColumn(_old(f.name), F.lit(None))
+        if old_name(f.name) not in state.columns:
+            joined = joined.withColumn(old_name(f.name), F.lit(None))
     return joined
 
 
-def _is_changed(name: str, new: MergeInput) -> Column:
+def is_changed(name: str, new: MergeInput) -> Column:
+    """Whether a column has another value than was recorded; a missing event time is never a change."""
     field = new.schema.field(name)
     assert field is not None  # noqa: S101 - check_strategy
-    new_value, old_value = col(name), col(_old(name))
+    new_value, old_value = col(name), col(old_name(name))
     differs = ~_comparable(new_value, field).eqNullSafe(_comparable(old_value, field))
     if name == new.vocabulary.event_time_column:
         return new_value.isNotNull() & differs
@@ -240,10 +246,11 @@ def _comparable(value: Column, field: ds.DataField) -> Column:
     return F.array_sort(F.map_entries(value)) if isinstance(field.value_type, ds.DataTypeMap) else value
 
 
-def _row(code: int, new: MergeInput, *, old: bool = False) -> Column:
+def row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
+    """A row to append, of the new or the recorded values, for `explode`."""
     from pyspark.sql import functions as F
 
-    values = [col(_old(n) if old else n).alias(n) for n in new.schema.names]
+    values = [col(old_name(n) if old else n).alias(n) for n in new.schema.names]
     return F.struct(F.lit(code).cast("int").alias("__op"), *values)
 
 
@@ -291,11 +298,14 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
         return _in_order_of_key(target, _with_operation(rows.where(~col(_NEW)), target, APPEND), key)
     joined = _join_state(rows, current_state(history, key, target), key, target, "left")
     recorded, deleted = col(_OLD).isNotNull(), col(_NEW)
-    changed = any_of(_is_changed(n, target) for n in data.names if n not in key)
+    changed = any_of(is_changed(n, target) for n in data.names if n not in key)
     change = (
-        F.when(deleted & recorded, F.array(_row(RETRACT, target, old=True)))
-        .when(~deleted & ~recorded, F.array(_row(APPEND, target)))
-        .when(~deleted & changed, F.array(_row(CORRECT_FROM, target, old=True), _row(CORRECT_TO, target)))
+        F.when(deleted & recorded, F.array(row_struct(RETRACT, target, old=True)))
+        .when(~deleted & ~recorded, F.array(row_struct(APPEND, target)))
+        .when(
+            ~deleted & changed,
+            F.array(row_struct(CORRECT_FROM, target, old=True), row_struct(CORRECT_TO, target)),
+        )
         .otherwise(F.array())
     )
     return _in_order_of_key(target, _exploded(joined, change, target), key)
@@ -353,5 +363,6 @@ def first_bad_key(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None
 # --- small helpers ---------------------------------------------------------------------------------
 
 
-def _old(name: str) -> str:
+def old_name(name: str) -> str:
+    """What the recorded value of a column is called beside the new one."""
     return f"__odfchain_old_{name}"

@@ -44,6 +44,7 @@ from odfchain.metadata.sources import (
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.prepare.prepare import PrepareLimits, prepare
 from odfchain.progress import SILENT, Progress
+from odfchain.workspace.config import LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,6 +256,7 @@ def _stage(
         new_source_state=fetched.state,
         allow_empty=options.ingest.allow_empty,
         max_retract_ratio=allowed_ratio(options.ingest),
+        late_edits=options.ingest.late_edits or LateEdits.IGNORE,
     )
     prepared = Input(path, fetched.name, source.read, source.preprocess)
     try:

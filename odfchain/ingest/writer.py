@@ -21,9 +21,11 @@ from odfchain.digest.logical import check_hashable
 from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
+from odfchain.ingest.late_edits import first_edit, merge_with_edits
 from odfchain.ingest.merge import (
     Merged,
     MergeInput,
+    check_strategy,
     first_bad_key,
     history_columns,
     merge,
@@ -51,7 +53,7 @@ from odfchain.metadata.events import (
     SourceState,
 )
 from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import MergeStrategy, MergeStrategySnapshot
+from odfchain.metadata.sources import MergeStrategy, MergeStrategyLedger, MergeStrategySnapshot
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
@@ -59,6 +61,7 @@ from odfchain.spark.job import run_job
 from odfchain.spark.read import InputFrame, empty_input, first_bad_row
 from odfchain.spark.slice_writer import SliceFacts, SliceSpec
 from odfchain.spark.types import carrier_type
+from odfchain.workspace.config import LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -117,6 +120,8 @@ class WriteOptions:
     """Overrides the computed watermark."""
     allow_empty: bool = False
     max_retract_ratio: float = 1.0
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do with known keys that have other values (Ledger)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +165,11 @@ def write_input(
     if source is None:
         return _record(state, None, None, None, options, input_rows=0)
     data, target, notes = _settle_schema(state, source)
-    facts, input_rows, recorded = _run(session, state, source, data, target, options, malformed)
-    _guard(state, facts, input_rows, recorded, options)
+    ran = _run(session, state, source, data, target, options, malformed)
+    facts, input_rows = ran.facts, ran.input_rows
+    _guard(state, facts, input_rows, ran.recorded, options)
+    if ran.edits and options.late_edits is LateEdits.WARN:
+        notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
     back = None
     if facts is not None:
         start = state.next_offset
@@ -193,6 +201,16 @@ def _settle_schema(
     return ds.DataSchema(fields=data.fields + found.filled), target, found.notes
 
 
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    facts: SliceFacts | None
+    input_rows: int
+    recorded: int | None
+    """Keys in the recorded state, where it is known."""
+    edits: int
+    """Rows of the input that have a known key and other values, where they are looked for."""
+
+
 def _run(
     session: Callable[[], SparkSession],
     state: WriterState,
@@ -201,8 +219,7 @@ def _run(
     target: ds.DataSchema,
     options: WriteOptions,
     malformed: Callable[[], OdfchainError | None] | None,
-) -> tuple[SliceFacts | None, int, int | None]:
-    """(facts of the slice, rows of the input, keys in the recorded state)."""
+) -> _Ran:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -215,7 +232,7 @@ def _run(
         if f.name not in source.schema.names:
             frame = frame.withColumn(f.name, F.lit(None).cast(carrier_type(f.type)))
     new = MergeInput(frame.observe(seen, F.count(F.lit(1)).alias("rows")), data, vocabulary, source.file)
-    merged = merge(new, _history(session, state, data), state.merge)
+    merged, edited = _merge(new, _history(session, state, data, options), state.merge, options.late_edits)
     try:
         facts = write_frame(
             _finished(merged, data, options, vocabulary),
@@ -235,7 +252,21 @@ def _run(
             raise
         raise found from error
     rows = 0 if source.known_empty else _observed(seen, "rows")
-    return facts, rows, _observed(merged.recorded, "recorded") if merged.recorded else None
+    edits = _observed(merged.edits, "edits") if merged.edits else 0
+    if edits and edited is not None and options.late_edits is LateEdits.REFUSE:
+        raise run_job(session(), lambda: first_edit(edited, new, primary_key(state.merge)))
+    recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
+    return _Ran(facts, rows, recorded, edits)
+
+
+def _merge(
+    new: MergeInput, history: DataFrame | None, strategy: MergeStrategy, edits: LateEdits
+) -> tuple[Merged, DataFrame | None]:
+    """(rows to append, the input's rows that edit recorded ones when they are looked for)."""
+    if isinstance(strategy, MergeStrategyLedger) and history is not None and edits is not LateEdits.IGNORE:
+        check_strategy(strategy, new.schema, new.file)
+        return merge_with_edits(new, history, strategy.primary_key, edits)
+    return merge(new, history, strategy), None
 
 
 def _observed(observation: Observation, name: str) -> int:
@@ -243,10 +274,12 @@ def _observed(observation: Observation, name: str) -> int:
 
 
 def _history(
-    session: Callable[[], SparkSession], state: WriterState, data: ds.DataSchema
+    session: Callable[[], SparkSession], state: WriterState, data: ds.DataSchema, options: WriteOptions
 ) -> DataFrame | None:
     """All recorded rows, with the columns that the strategy looks at; None when there are none."""
     columns = history_columns(state.merge, data)
+    if isinstance(state.merge, MergeStrategyLedger) and options.late_edits is not LateEdits.IGNORE:
+        columns = list(data.names)
     if columns is None or state.prev_offset is None or state.schema is None:
         return None
     recorded = state.recorded()

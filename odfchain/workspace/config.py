@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from odfchain.errors import ManifestError
@@ -27,12 +28,28 @@ class SparkConfig:
     """Any other Spark settings; they win over odfchain's own defaults."""
 
 
+class LateEdits(Enum):
+    """What to do when a ledger's source brings a known key with other values (RFC-009)."""
+
+    IGNORE = "ignore"
+    """Nothing, without looking: the strategy as it is specified."""
+    WARN = "warn"
+    """Nothing, but say how many there are."""
+    REFUSE = "refuse"
+    """Stop the run and name the first."""
+    CORRECT = "correct"
+    """Record corrections."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestConfig:
     """How ingestion behaves."""
 
     max_retract_ratio: float = 0.5
     """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
+
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do when a ledger's source brings a known key with other values."""
 
     retries: int = 3
     """How often a run is repeated on a new head when another writer was faster."""
@@ -84,6 +101,7 @@ content:
     conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
   ingest:
     maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
+    lateEdits: ignore       # known keys of a ledger with other values: ignore, warn, refuse, correct
     retries: 3              # runs repeated when another writer was faster
     variables: {}           # values for ${{ env.NAME }} in polling sources
     allowCommands: false    # run commands of prepare steps also for datasets not created here

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from odfchain.fetch.base import FetchContext, FetchLimits
-from odfchain.fetch.http_retry import Timing
+from odfchain.fetch.retry import Timing
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.timestamp import Timestamp
 

@@ -120,13 +120,13 @@ def test_url_env_set_and_default(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host/x", "ipfs://x", "data:,x", "odf://x", "mailto:a@b", "FTP://host/", "gopher:x"]
+    "url", ["ftps://host/x", "ipfs://x", "data:,x", "odf://x", "mailto:a@b", "FTPES://host/", "gopher:x"]
 )
 def test_url_other_scheme(folder: Path, url: str) -> None:
     said = refused(url, folder)
     assert (
         said
-        == f"{url}: this kind of URL is not supported (file, http, https, s3, gs, az, azure and abfs are)"
+        == f"{url}: this kind of URL is not supported (file, http, https, ftp, s3, gs, az, azure and abfs are)"
     )
 
 

@@ -342,6 +342,21 @@ def test_a_failed_pull_is_repeated_from_the_start(workspace: Workspace, tmp_path
         dataset.pull()
 
 
+def test_a_file_that_changes_while_it_is_read(workspace: Workspace, tmp_path: Path) -> None:
+    """Its command passes the file on and then, once, appends to it: what was read is not what is there."""
+    path, done = tmp_path / "in.csv", tmp_path / "done"
+    touch(path, ABC, 1_600_000_000)
+    script = f"cat; test -e {done} || {{ touch {done}; echo D,4000 >> {path}; }}"
+    dataset = polled(workspace, file_url(path), prepare=f"[{{kind: Pipe, command: [sh, -c, '{script}']}}]")
+    with unchanged(dataset.path), pytest.raises(IngestError) as caught:
+        dataset.pull()
+    assert str(caught.value) == f"{path} changed while it was read; nothing was committed"
+    assert caught.value.hint == "pull again when the file is complete"
+    assert dataset.pull().blocks == 2
+    assert [row[1] for row in rows(dataset)] == ["A", "B", "C", "D"], "all of it, and once"
+    assert dataset.pull().status is PullStatus.UP_TO_DATE
+
+
 def test_what_cannot_be_pulled(workspace: Workspace, tmp_path: Path) -> None:
     (pushed,) = workspace.add(
         "kind: DatasetSnapshot\nversion: 1\ncontent: {name: pushed, kind: Root, metadata: []}"

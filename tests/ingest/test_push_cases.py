@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, conformance, unchanged
+from support import conformance, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.dataset.commit import commit
@@ -22,15 +22,6 @@ from odfchain.metadata.sources import MergeStrategyLedger, ReadStepNdJson
 from odfchain.metadata.timestamp import Timestamp
 
 CASES = {c["id"]: c for c in conformance("polling_cases")["cases"]}
-ELSEWHERE = {
-    "push.upload_type_from_extension": "test_ingest.py",
-    "push.stdin_or_fifo": "test_ingest.py (standard input; a FIFO is not a file here)",
-    "chain.ddl_and_schema": "chain/test_rules.py",
-    "chain.preprocess_normalised": "chain/test_rules.py",
-}
-NOT_HERE = {"push.upload_size_mismatch", "push.other_url"}
-"""Uploads over HTTP and URLs as pushed files: there is no such interface."""
-
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 SOURCE = """\
 kind: DatasetSnapshot
@@ -226,16 +217,3 @@ def test_targets(workspace: Workspace, tmp_path: Path) -> None:
     )
     with unchanged(derived.path), pytest.raises(UsageError, match="derivative dataset"):
         derived.ingest([put(tmp_path, "{}", "in.ndjson")])
-
-
-def test_every_case_is_run() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    mine = [i for i in CASES if i.split(".")[0] in ("push", "chain")]
-    assert [
-        i
-        for i in mine
-        if f"{i}" not in text.partition("MS = ")[2] and i not in ELSEWHERE and i not in NOT_HERE
-    ] == []
-    rfc = (ROOT / "rfcs" / "014-pulling.md").read_text(encoding="utf-8")
-    for case_id in [*NOT_HERE, "push.upload_no_source", "push.no_source"]:
-        assert f"`{case_id}`" in rfc

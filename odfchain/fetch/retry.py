@@ -16,7 +16,7 @@ SIZE_HINT = "the workspace's configuration can allow more: fetch.maxBytes"
 
 
 class PassingError(Exception):
-    """A failure that may pass; never leaves this package's HTTP fetcher."""
+    """A failure that may pass; never leaves this package."""
 
     def __init__(self, reason: str, *, wait: float | None = None) -> None:
         super().__init__(reason)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from odfchain.errors import FetchError
 from odfchain.fetch.base import FetchContext
 from odfchain.fetch.http_headers import ContentRange, Headers, range_validator
-from odfchain.fetch.http_retry import SIZE_HINT, Deadline, PassingError
+from odfchain.fetch.retry import SIZE_HINT, Deadline, PassingError
 from odfchain.fetch.template import shown
 from odfchain.store.fsio import remove_quietly, storage_error
 

@@ -1,0 +1,242 @@
+"""`polling_cases.json`, what is run nowhere else, and a watch over all: no case of a source file without a test.
+
+Where we differ stands in RFC-014 by id; so do the few cases of interfaces that do not exist here.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import gzip
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ftp_server import Ftp
+from support import ROOT, Result, conformance, unchanged
+from test_pull import file_url, polled, rows, touch
+
+from odfchain.api import Workspace
+from odfchain.errors import BadInputError, FetchError
+from odfchain.ingest.pull import CONTENT_HASH, PullStatus
+from odfchain.metadata.sources import FetchStepEthereumLogs, FetchStepMqtt
+
+CSV37 = conformance("polling_cases")["common_input"]["CSV37"]
+
+MQTT = "kind: Mqtt, host: 127.0.0.1, port: 1883, topics: [{path: a, qos: AtMostOnce}]"
+ETHEREUM = "kind: EthereumLogs, chainId: 1, nodeUrl: 'wss://127.0.0.1:1', signature: 'Sync()'"
+
+
+@pytest.mark.parametrize(
+    ("fetch", "kind"),
+    [pytest.param(MQTT, FetchStepMqtt, id="mqtt"), pytest.param(ETHEREUM, FetchStepEthereumLogs, id="eth")],
+)
+def test_kinds_of_sources_that_are_kept_but_not_fetched(
+    workspace: Workspace, run_cli: Callable[..., Result], fetch: str, kind: type[Any]
+) -> None:
+    """mqtt.empty, mqtt.one and eth.state: nobody is asked, and one line says why."""
+    dataset = polled(workspace, fetch)
+    assert dataset.state.polling_source is not None
+    assert isinstance(dataset.state.polling_source.fetch, kind)
+    said = f"fetching from {kind.KIND} is not supported (Url, FilesGlob and Container are)"
+    with unchanged(dataset.path):
+        with pytest.raises(FetchError) as caught:
+            dataset.pull()
+        assert str(caught.value) == said
+        result = run_cli("-w", workspace.path, "pull", "cities")
+    assert result.code == FetchError.exit_code
+    assert [line for line in result.err.splitlines() if said in line] != []
+    assert "Traceback" not in result.err
+    assert dataset.verify().ok
+
+
+def test_ftp_ok(workspace: Workspace) -> None:
+    """ftp.ok: a server that tells no times; where the reference does not ask again, the bytes are compared."""
+    with Ftp(files={"/data.csv": CSV37.encode()}, modified=None) as server:
+        dataset = polled(workspace, f"kind: Url, url: '{server.url(user='foo:bar@')}'")
+        assert dataset.pull().blocks == 2
+        assert [row[1:] for row in rows(dataset)] == [["A", 1000], ["B", 2000], ["C", 3000]]
+        assert rows(dataset, "event_time") == rows(dataset, "system_time")
+        assert dataset.state.source_state is not None
+        assert dataset.state.source_state.kind == CONTENT_HASH
+        with unchanged(dataset.path):
+            assert dataset.pull().status is PullStatus.UP_TO_DATE
+
+
+def test_ddl_schema(workspace: Workspace, tmp_path: Path) -> None:
+    """flow.ddl_schema"""
+    (dataset,) = workspace.add(
+        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: d\n  kind: Root\n  metadata:\n"
+        "    - {kind: SetVocab, eventTimeColumn: date}\n"
+        "    - kind: SetPollingSource\n"
+        f"      fetch: {{{file_url(tmp_path / 'in.csv')}}}\n"
+        "      read: {kind: Csv, header: true, "
+        'ddlSchema: ["date TIMESTAMP", "city STRING", "population BIGINT"]}\n'
+        "      merge: {kind: Ledger, primaryKey: [date, city]}\n"
+    )
+    header = "date,city,population\n"
+    touch(tmp_path / "in.csv", header + "2020-01-01,A,1000\n2020-01-01,B,\n", 1_600_000_000)
+    dataset.pull()
+    touch(tmp_path / "in.csv", header + "2020-01-01,A,1000\n2021-01-01,C,4000\n", 1_600_000_100)
+    dataset.pull()
+    old, new = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2021, 1, 1, tzinfo=dt.UTC)
+    assert rows(dataset, "offset", "date", "city", "population") == [
+        [0, old, "A", 1000], [1, old, "B", None], [2, new, "C", 4000]
+    ]  # fmt: skip
+    assert str(dataset.state.watermark) == "2021-01-01T00:00:00Z"
+    assert dataset.schema is not None
+    assert {field.name: field.optional for field in dataset.schema.fields} == {
+        "offset": False, "op": False, "system_time": False, "date": False, "city": True, "population": True,
+    }  # fmt: skip
+
+
+def test_prepared_files_do_not_outlive_a_failure(workspace: Workspace, tmp_path: Path) -> None:
+    """prep.derived_8"""
+    path = tmp_path / "in.csv.gz"
+    path.write_bytes(gzip.compress(b"city,population\nA,x\n"))
+    dataset = polled(workspace, file_url(path), prepare="[{kind: Decompress, format: Gzip}]")
+    with unchanged(dataset.path), pytest.raises(BadInputError, match="row 1: column `population`: 'x'"):
+        dataset.pull()
+    assert path.exists()
+
+
+# --- every case has a test -------------------------------------------------------------------------
+
+URL, HTTP, FTP, GLOB = (f"fetch/test_{name}.py" for name in ("url", "http", "ftp", "glob"))
+CONTAINER, TEMPLATE = "fetch/test_container.py", "fetch/test_template.py"
+PIPE, DECOMPRESS = "prepare/test_pipe.py", "prepare/test_decompress.py"
+PULL, PUSH, INGEST = (f"ingest/test_{name}.py" for name in ("pull", "push_cases", "ingest"))
+HERE = "ingest/test_polling_cases.py"
+RULES = "chain/test_rules.py"
+
+TESTS = {
+    "url_file.missing": f"{URL}::test_url_file_missing",
+    "url_file.first": f"{URL}::test_url_file_first",
+    "url_file.unchanged": f"{URL}::test_url_file_unchanged",
+    "url_file.event_time": f"{URL}::test_url_file_event_time",
+    "http.unreachable": f"{HTTP}::test_http_unreachable",
+    "http.404": f"{HTTP}::test_http_404_and_removed",
+    "http.ok": f"{HTTP}::test_http_ok",
+    "http.repeat": f"{HTTP}::test_http_repeat",
+    "http.touched": f"{HTTP}::test_http_touched",
+    "http.removed": f"{HTTP}::test_http_404_and_removed",
+    "http.derived_1": f"{HTTP}::test_http_derived_1_last_modified",
+    "http.derived_2": f"{HTTP}::test_http_derived_2_neither",
+    "http.derived_3": f"{HTTP}::test_http_derived_3_the_condition_is_an_http_date",
+    "http.derived_4": f"{HTTP}::test_http_derived_4_other_statuses",
+    "http.derived_6": f"{HTTP}::test_http_derived_6_a_silent_server",
+    "http.derived_7": f"{HTTP}::test_http_derived_7_malformed_dates",
+    "url.env_missing": f"{URL}::test_url_env_missing",
+    "url.env_set": f"{URL}::test_url_env_set_and_default",
+    "url.env_default": f"{URL}::test_url_env_set_and_default",
+    "ftp.ok": f"{FTP}::test_case_ftp_ok",
+    "url.other_scheme": f"{URL}::test_url_other_scheme",
+    "glob.no_match_first": f"{GLOB}::test_the_tested_cases_in_their_order",
+    "glob.first": f"{GLOB}::test_the_tested_cases_in_their_order",
+    "glob.repeat": f"{GLOB}::test_the_tested_cases_in_their_order",
+    "glob.mtime_changed": f"{GLOB}::test_the_tested_cases_in_their_order",
+    "glob.older_name_added": f"{GLOB}::test_the_tested_cases_in_their_order",
+    "glob.two_new": f"{GLOB}::test_the_tested_cases_in_their_order",
+    "glob.derived_0": f"{GLOB}::test_files_of_the_same_name_in_several_folders",
+    "glob.derived_1": f"{GLOB}::test_ordered_by_event_time",
+    "glob.derived_3": f"{GLOB}::test_event_times",
+    "glob.derived_6": f"{PULL}::test_files_of_a_glob_are_one_transaction_each",
+    "mqtt.empty": f"{HERE}::test_kinds_of_sources_that_are_kept_but_not_fetched",
+    "mqtt.one": f"{HERE}::test_kinds_of_sources_that_are_kept_but_not_fetched",
+    "eth.state": f"{HERE}::test_kinds_of_sources_that_are_kept_but_not_fetched",
+    "container.ok": f"{CONTAINER}::test_case_ok",
+    "container.env": f"{CONTAINER}::test_case_env",
+    "container.args_template": f"{CONTAINER}::test_case_args_template",
+    "container.batch_default": f"{CONTAINER}::test_cases_batch_default_and_batch_set",
+    "container.batch_set": f"{CONTAINER}::test_cases_batch_default_and_batch_set",
+    "container.no_output": f"{CONTAINER}::test_case_no_output",
+    "container.iter": f"{CONTAINER}::test_case_iter",
+    "container.single_batch": f"{CONTAINER}::test_case_single_batch",
+    "container.protocol": f"{CONTAINER}::test_case_protocol_states",
+    "template.default": f"{TEMPLATE}::test_defaults",
+    "template.int": f"{TEMPLATE}::test_defaults",
+    "template.float": f"{TEMPLATE}::test_defaults",
+    "template.bad": f"{TEMPLATE}::test_something_else_for_a_default",
+    "template.str": f"{TEMPLATE}::test_defaults",
+    "flow.uncacheable": f"{PULL}::test_rows_are_not_repeated_when_the_state_is_unknown",
+    "flow.savepoint": f"{PULL}::test_a_failed_pull_is_repeated_from_the_start",
+    "flow.snapshot_3_rounds": f"{PULL}::test_the_three_rounds_of_a_snapshot",
+    "flow.ddl_schema": f"{HERE}::test_ddl_schema",
+    "prep.pipe_jq": f"{PIPE}::test_case_pipe_jq",
+    "prep.zip_single": f"{DECOMPRESS}::test_case_zip_single",
+    "prep.gzip": f"{DECOMPRESS}::test_case_gzip",
+    "prep.derived_0": f"{DECOMPRESS}::test_beyond_derived_0_several_entries_are_refused",
+    "prep.derived_1": f"{DECOMPRESS}::test_beyond_derived_1_a_sub_path_is_a_name_or_a_glob",
+    "prep.derived_3": f"{DECOMPRESS}::test_beyond_derived_3_every_member_is_read",
+    "prep.derived_6": f"{PIPE}::test_any_stage_can_fail_and_only_its_words_are_told",
+    "prep.derived_7": f"{DECOMPRESS}::test_case_derived_7_without_steps_the_source_itself",
+    "prep.derived_8": f"{HERE}::test_prepared_files_do_not_outlive_a_failure",
+    "push.url_then_stream": f"{PUSH}::test_url_then_stream",
+    "push.media_type_override": f"{PUSH}::test_media_type_override",
+    "push.upload_no_source": f"{PUSH}::test_without_a_source",
+    "push.upload_type_from_extension": f"{INGEST}::test_without_a_source_the_extension_tells_the_format",
+    "push.repeat_same_data": f"{PUSH}::test_url_then_stream",
+    "push.source_name_default": f"{PUSH}::test_source_name_default",
+    "push.multi": f"{PUSH}::test_multi",
+    "push.no_source": f"{PUSH}::test_without_a_source",
+    "push.predefined_schema": f"{PUSH}::test_predefined_schema",
+    "push.source_evolution": f"{PUSH}::test_source_evolution",
+    "push.case_sensitive_sql": f"{PUSH}::test_case_sensitive_sql",
+    "push.stdin_or_fifo": f"{INGEST}::test_standard_input",
+    "push.targets": f"{PUSH}::test_targets",
+    "chain.ddl_and_schema": f"{RULES}::test_violation",
+    "chain.preprocess_normalised": f"{RULES}::test_violation",
+}
+"""Which test runs a case; some are run by several, then it is the one that says most."""
+
+NO_SUCH_INTERFACE = {"push.upload_size_mismatch", "push.other_url"}
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return (node for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def ids_of(name: str) -> list[str]:
+    return [case["id"] for case in conformance(name)["cases"]]
+
+
+def test_every_polling_case_is_run() -> None:
+    ids = ids_of("polling_cases")
+    assert len(ids) == len(set(ids)) == 78
+    assert TESTS.keys() ^ set(ids) == NO_SUCH_INTERFACE
+    tests = ROOT / "tests"
+    known = {
+        f"{file}::{function.name}"
+        for file in {place.partition("::")[0] for place in TESTS.values()}
+        for function in functions_of(tests / file)
+        if not any("skip" in ast.unparse(mark) for mark in function.decorator_list)
+    }
+    assert sorted(set(TESTS.values()) - known) == [], "no such test, or one that may be skipped"
+
+
+def test_cases_that_differ_stand_in_the_rfc() -> None:
+    text = (ROOT / "rfcs" / "014-pulling.md").read_text(encoding="utf-8")
+    table = text.partition("### Cases that differ\n")[2].partition("\n\n")[0]
+    listed = [i for row in table.splitlines() for i in re.findall(r"`([a-z_]+\.\w+)`", row.split("|")[1])]
+    assert sorted(set(listed)) == sorted(listed), "each id once"
+    assert set(listed) <= set(ids_of("polling_cases"))
+    assert {*NO_SUCH_INTERFACE, "mqtt.empty", "mqtt.one", "eth.state", "flow.savepoint"} <= set(listed)
+
+
+def test_every_reader_case_is_run() -> None:
+    """By the parameters of its test, or by a test that names it."""
+    import test_reader_cases
+
+    run = set()
+    for name, function in vars(test_reader_cases).items():
+        if name.startswith("test_"):
+            run |= set(re.findall(r"[a-z]+\.\w+", function.__doc__ or ""))
+            for mark in getattr(function, "pytestmark", ()):
+                assert mark.name == "parametrize"
+                run |= {getattr(value, "id", value) for value in mark.args[1]}
+    ids = ids_of("reader_cases")
+    assert len(ids) == len(set(ids)) == 58
+    assert sorted(set(ids) - run) == []
