@@ -28,6 +28,7 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/mypy
 
 bench: $(VENV)/dev.stamp
+	@$(BIN)/python -m pip install -q -e '.[bench]'
 	@$(BIN)/python bench/bench.py
 
 schemas: $(VENV)/demo.stamp

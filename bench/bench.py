@@ -1,8 +1,9 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
-python bench/bench.py [codec] [digest] [chain] [ingest]      all of them without arguments
+python bench/bench.py [codec] [digest] [chain] [ingest] [flights] [merges] [snapshots] [memory]
 
-The last lines are one JSON document on standard output; the tables go to standard error.
+Without arguments all of them run; the last four take minutes each and up to 10 GB where temporary files go
+(`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
 """
 
 from __future__ import annotations
@@ -15,12 +16,25 @@ import sys
 from bench_chain import bench_chain
 from bench_codec import bench_codec
 from bench_digest import bench_digest
+from bench_flights import bench_flights
 from bench_ingest import bench_ingest
+from bench_memory import bench_memory
+from bench_merges import bench_merges
+from bench_snapshots import bench_snapshots
 from figures import Figure, show
 
 from odfchain.digest.sha3 import openssl_sha3
 
-PARTS = {"codec": bench_codec, "digest": bench_digest, "chain": bench_chain, "ingest": bench_ingest}
+PARTS = {
+    "codec": bench_codec,
+    "digest": bench_digest,
+    "chain": bench_chain,
+    "ingest": bench_ingest,
+    "flights": bench_flights,
+    "merges": bench_merges,
+    "snapshots": bench_snapshots,
+    "memory": bench_memory,
+}
 
 
 def main(names: list[str]) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 from figures import Figure, seconds
+from manifests import csv_step, push_manifest
 
 from odfchain import Dataset, Workspace
 
@@ -53,16 +54,6 @@ def write_csv(path: Path, rows: int, *, changed: float = 0.0) -> None:
     pcsv.write_csv(table, path, pcsv.WriteOptions(quoting_style="needed"))
 
 
-def manifest(name: str, merge: str) -> str:
-    """A dataset of these columns."""
-    schema = ", ".join(f"'{n} {t}'" for n, t in COLUMNS.items())
-    return (
-        "kind: DatasetSnapshot\nversion: 1\ncontent:\n"
-        f"  name: {name}\n  kind: Root\n  metadata:\n    - kind: AddPushSource\n      sourceName: default\n"
-        f"      read: {{kind: Csv, header: true, schema: [{schema}]}}\n      merge: {merge}\n"
-    )
-
-
 def paired(ours: Callable[[int], object], theirs: Callable[[int], object]) -> tuple[float, float]:
     """Median times of both [s], taken in turns after one round to warm up."""
     found = [(seconds(partial(ours, n)), seconds(partial(theirs, n))) for n in range(ROUNDS + 1)][1:]
@@ -88,7 +79,9 @@ def bench_ingest() -> Iterator[Figure]:
                 shutil.rmtree(target)
 
             def fresh(name: str) -> Dataset:
-                (dataset,) = workspace.add(manifest(name, MERGES[name.partition("-")[0]]))
+                (dataset,) = workspace.add(
+                    push_manifest(name, csv_step(COLUMNS), MERGES[name.partition("-")[0]])
+                )
                 return dataset
 
             def ingest(merge: str) -> Callable[[int], object]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Entry: TypeAlias = Callable[[], AbstractContextManager[Callable[[], object]]]
+"""One side of a comparison: prepares a fresh run, hands out what is to be timed, checks it and clears up."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,8 @@ class Figure:
     target: float | None = None
     at_least: bool = False
     remark: str = ""
+    samples: tuple[float, ...] = ()
+    """What the value was made of, where that is worth keeping (JSON only)."""
 
     @property
     def met(self) -> bool | None:
@@ -59,6 +66,26 @@ def seconds(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+def in_turns(entries: Mapping[str, Entry], rounds: int) -> dict[str, float]:
+    """Median time of each entry [s]; they take turns, so that what slows the machine meets all of them."""
+    found: dict[str, list[float]] = {name: [] for name in entries}
+    for _ in range(rounds):
+        for name, prepare in entries.items():
+            with prepare() as run:
+                found[name].append(seconds(run))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def tell(text: str) -> None:
+    """Say what is being done; parts that take minutes would look stuck otherwise."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def folder_size(folder: Path) -> int:
+    """Size of all files under a folder [bytes]."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def best_rate(run: Callable[[], object], size: float, *, rounds: int = 5) -> float:

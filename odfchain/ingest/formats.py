@@ -6,6 +6,7 @@ path in the manifest in the message.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ def _open_csv(
     quote = _one_character(read.quote, '"', "quote", may_be_empty=True)
     escape = _one_character(read.escape, "\\", "escape", may_be_empty=True)
     encoding = codec_name(read.encoding)
-    traits = scan_text(path, encoding=encoding, quote=quote or None, progress=progress)
+    traits = scan_text(path, encoding=encoding, quote=quote or None, separator=separator, progress=progress)
     if traits.size == 0:
         return _empty(session, path, schema)
     # The header comes from the file as it is, before quotes may have to be rewritten.
@@ -223,8 +224,10 @@ def _open_csv(
         schema = infer_csv(session(), path_read, columns, options)
     elif schema is None:
         schema = _all_text(columns)
+    rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
+    frame = read_csv(session(), path_read, columns, schema, options, rules, str(path))
     return OpenedInput(
-        read_csv(session(), path_read, columns, schema, options, _text_rules(read), str(path)),
+        dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
         tuple(notes),
         lambda: first_malformed_csv_row(session(), path_read, columns, options, str(path)),
     )

@@ -19,7 +19,11 @@ import numpy as np
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.store.fsio import storage_error
 
+LONGEST_SHORT_LINE = 4_096
+"""Bytes of a line; many lines of at most this length fit in memory together."""
+
 _CHUNK = 4 << 20
+_CONTROLS = bytes([*range(32), 127])
 _NEWLINE = 10
 
 
@@ -34,6 +38,16 @@ class TextTraits:
     """A quoted field holds a line break (or might: quotes are escaped by backslashes)."""
     backslash_quotes: bool
     doubled_quotes: bool
+    controls: bool
+    """There may be control characters besides line breaks and separators."""
+
+    long_lines: bool
+    """A line has more than `LONGEST_SHORT_LINE` bytes."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether no value can hold a control character, line breaks and separators included."""
+        return not (self.controls or self.multiline)
 
 
 def codec_name(encoding: str | None) -> str:
@@ -54,6 +68,7 @@ def scan_text(
     *,
     encoding: str = "utf-8",
     quote: str | None = None,
+    separator: str = ",",
     progress: Callable[[int], None] | None = None,
 ) -> TextTraits:
     """Check that a file is valid in its encoding and learn how its quotes work.
@@ -67,8 +82,12 @@ def scan_text(
         quote is not None and encoding not in ("utf-16", "utf-32") and len(quote.encode()) == 1
     )
     quote_byte = quote.encode() if quote is not None and single_byte_quote else b""
+    ascii_based = encoding in ("utf-8", "ascii")
+    control_separator = separator.encode() if separator.encode() in _CONTROLS else b"\r"
     size, lines, odd = 0, 0, False
-    bom = multiline = backslash = doubled = False
+    bom = multiline = backslash = doubled = quotes = False
+    controls = not ascii_based
+    lengths = _LineLengths()
     previous = b""
     try:
         with path.open("rb") as stream:
@@ -76,12 +95,17 @@ def scan_text(
                 if size == 0:
                     bom = chunk.startswith(codecs.BOM_UTF8)
                 try:
-                    decoder.decode(chunk)
+                    if not (ascii_based and chunk.isascii() and not decoder.getstate()[0]):
+                        decoder.decode(chunk)
                 except UnicodeDecodeError as error:
                     # `error.start` counts from the bytes the decoder had kept back from the chunk before
                     at = chunk[: max(error.start, 0)].count(b"\n")
                     raise _invalid(path, encoding, error, lines + at + 1) from None
+                breaks = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE))
+                lengths.add(chunk)
+                controls = controls or _has_controls(chunk, breaks, control_separator)
                 if quote_byte and quote_byte in chunk:
+                    quotes = True
                     tail = previous[-1:] + chunk
                     backslash = backslash or b"\\" + quote_byte in tail
                     doubled = doubled or quote_byte * 2 in tail
@@ -90,7 +114,7 @@ def scan_text(
                 elif odd and b"\n" in chunk:
                     multiline = True
                 size += len(chunk)
-                lines += chunk.count(b"\n")
+                lines += breaks
                 previous = chunk
                 if progress is not None:
                     progress(len(chunk))
@@ -100,7 +124,33 @@ def scan_text(
                 raise _invalid(path, encoding, error, lines + 1) from None
     except OSError as error:
         raise storage_error(error, path) from error
-    return TextTraits(size, bom, multiline or backslash, backslash, doubled)
+    controls = controls or (quotes and separator.encode() in _CONTROLS)
+    return TextTraits(size, bom, multiline or backslash, backslash, doubled, controls, lengths.long)
+
+
+def _has_controls(chunk: bytes, breaks: int, separator: bytes) -> bool:
+    """Whether there are control characters besides so many line breaks, and the separator."""
+    low = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) < 32))
+    expected = breaks + sum(chunk.count(c) for c in {b"\r", separator} if c in chunk)
+    return b"\x7f" in chunk or low != expected
+
+
+class _LineLengths:
+    """Looks out for a long line without looking at every line: it hops from line break to line break."""
+
+    def __init__(self) -> None:
+        self.long = False
+        self._begun = 0
+        """Bytes of the line that the last chunk ended in."""
+
+    def add(self, chunk: bytes) -> None:
+        at = -self._begun
+        while not self.long and len(chunk) - at > LONGEST_SHORT_LINE:
+            end = chunk.rfind(b"\n", max(at, 0), at + LONGEST_SHORT_LINE + 1)
+            self.long = end < 0
+            at = end + 1
+        last = chunk.rfind(b"\n", max(at, 0))
+        self._begun = len(chunk) - (at if last < 0 else last + 1)
 
 
 def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> BadInputError:

@@ -53,7 +53,12 @@ from odfchain.metadata.events import (
     SourceState,
 )
 from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import MergeStrategy, MergeStrategyLedger, MergeStrategySnapshot
+from odfchain.metadata.sources import (
+    MergeStrategy,
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+)
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
@@ -245,6 +250,7 @@ def _run(
                 folder=str(options.staging),
             ),
             file=source.file,
+            short=source.short and _only_new_rows(state.merge, options.late_edits),
         )
     except OdfchainError as error:
         found = _diagnose(error, source, new, target, state.merge, malformed)
@@ -257,6 +263,12 @@ def _run(
         raise run_job(session(), lambda: first_edit(edited, new, primary_key(state.merge)))
     recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
     return _Ran(facts, rows, recorded, edits)
+
+
+def _only_new_rows(strategy: MergeStrategy, edits: LateEdits) -> bool:
+    """Whether the strategy writes rows of the input and never recorded ones."""
+    ledger = isinstance(strategy, MergeStrategyLedger) and edits is not LateEdits.CORRECT
+    return ledger or isinstance(strategy, MergeStrategyAppend)
 
 
 def _merge(

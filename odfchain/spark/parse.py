@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from odfchain.errors import SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import TimeUnit
+from odfchain.spark.columns import any_of
 from odfchain.spark.failure import marker
 from odfchain.spark.types import carrier_type
 
@@ -42,6 +43,8 @@ class TextRules:
     date_format: str = RFC3339
     timestamp_format: str = RFC3339
     integer_timestamps: bool = False
+    plain: bool = False
+    """No value holds a control character, so that only blanks can be trimmed away (which is cheap to see)."""
 
 
 DEFAULT_RULES = TextRules()
@@ -64,27 +67,25 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
             lower = F.lower(text)
             return F.when(lower == "true", F.lit(True)).when(lower == "false", F.lit(False))
         case ds.DataTypeInt8() | ds.DataTypeInt16() | ds.DataTypeInt32() | ds.DataTypeInt64():
-            return F.when(_untrimmed(text), text.try_cast(carrier_type(data_type)))
+            return F.when(_untrimmed(text, rules), text.try_cast(carrier_type(data_type)))
         case ds.DataTypeUInt8() | ds.DataTypeUInt16() | ds.DataTypeUInt32() | ds.DataTypeUInt64():
             number = text.try_cast("decimal(20,0)")
             largest = F.lit(str(_UNSIGNED_MAX[type(data_type)])).cast("decimal(20,0)")
             fits = text.rlike(r"\A\+?[0-9]+\z") & (number <= largest)
             return F.when(fits, number.cast(carrier_type(data_type)))
         case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
-            # Java also reads `1d`, `1f` and `0x1p3`
-            suffixed = F.lower(F.right(text, F.lit(1))).isin("d", "f") & ~F.lower(text).isin(
-                "inf", "+inf", "-inf"
-            )
-            hexadecimal = F.contains(F.lower(text), F.lit("x"))
-            plain = _untrimmed(text) & ~suffixed & ~hexadecimal
-            return F.when(plain, text.try_cast(carrier_type(data_type)))
+            # Java also reads `1d`, `1f` and `0x1p3`; what is rarely true comes first, what is costly last
+            suffixed = any_of(text.endswith(c) for c in "dDfF") & ~F.lower(text).isin("inf", "+inf", "-inf")
+            hexadecimal = F.contains(text, F.lit("x")) | F.contains(text, F.lit("X"))
+            ours = ~suffixed & ~hexadecimal & _untrimmed(text, rules)
+            return F.when(ours, text.try_cast(carrier_type(data_type)))
         case ds.DataTypeDecimal(precision=precision, scale=scale):
             exact = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z")
             return F.when(exact, text.try_cast(f"decimal({precision},{scale})"))
         case ds.DataTypeDate():
             if rules.date_format != RFC3339:
                 return F.try_to_date(text, rules.date_format)
-            return F.when((F.length(text) == 10) & _untrimmed(text), text.try_cast("date"))
+            return F.when((F.length(text) == 10) & _untrimmed(text, rules), text.try_cast("date"))
         case ds.DataTypeTimestamp():
             return _timestamp(text, rules)
         case ds.DataTypeTime(unit=unit):
@@ -95,10 +96,12 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
     raise SchemaError(f"type {data_type.KIND} cannot be read from text")
 
 
-def _untrimmed(text: Column) -> Column:
+def _untrimmed(text: Column, rules: TextRules) -> Column:
     """Whether Spark's casts leave a text as it is (they drop blanks and control characters around it)."""
     from pyspark.sql import functions as F
 
+    if rules.plain:
+        return F.octet_length(F.trim(text)) == F.octet_length(text)
     return F.ascii(text).between(33, 126) & F.ascii(F.right(text, F.lit(1))).between(33, 126)
 
 
@@ -109,7 +112,7 @@ def _timestamp(text: Column, rules: TextRules) -> Column:
         value = F.try_to_timestamp(text, F.lit(rules.timestamp_format))
     else:
         dashes = (F.substring(text, 5, 1) == "-") & (F.substring(text, 8, 1) == "-")
-        value = F.when((F.length(text) >= 10) & dashes & _untrimmed(text), text.try_cast("timestamp"))
+        value = F.when((F.length(text) >= 10) & dashes & _untrimmed(text, rules), text.try_cast("timestamp"))
     if rules.integer_timestamps:
         number = F.when(text.rlike(r"\A-?[0-9]{1,18}\z"), text.try_cast("bigint"))
         value = F.coalesce(value, F.timestamp_millis(number))

@@ -59,6 +59,8 @@ class InputFrame:
     rules: TextRules = DEFAULT_RULES
     known_empty: bool = False
     """There are no rows, and that is known without reading."""
+    short: bool = False
+    """No row holds more than a few KiB."""
 
 
 def spark_path(path: Path) -> str:

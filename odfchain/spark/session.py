@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 BATCH_ROWS = 65_536
 """Rows of one Arrow batch between Spark and Python."""
 
+_JIT = "-XX:-DontCompileHugeMethods"
+"""A query over many columns is one huge method; left to the interpreter it is five times slower."""
+
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
 _LOG4J = """\
@@ -93,7 +96,8 @@ class SparkEngine:
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'} "
-            f"-Duser.timezone=UTC -Djava.io.tmpdir={scratch} -XX:-UsePerfData",
+            f"-Duser.timezone=UTC -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
+            "spark.executor.extraJavaOptions": _JIT,
         }
         if local:
             settings["spark.driver.host"] = "127.0.0.1"

@@ -163,4 +163,7 @@ def test_random_texts_mean_what_the_grammar_says(
     found = run(engine, data_type, list(texts), TextRules())
     differing = {t: (f, oracle(t)) for t, f in zip(texts, found, strict=True) if f != oracle(t)}
     assert differing == {}
+    printable = [t for t in texts if t.isprintable()]
+    cheap = run(engine, data_type, printable, TextRules(plain=True))
+    assert {t: f for t, f in zip(printable, cheap, strict=True) if f != oracle(t)} == {}
     assert sum(f is not None for f in found) > 50, "the sample is too poor"
