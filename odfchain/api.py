@@ -5,7 +5,7 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -88,6 +88,18 @@ class Workspace:
             DatasetNotFoundError: none does.
         """
         return [Dataset(self, files) for files in self._files.matching(pattern)]
+
+    def with_upstream(self, datasets: Iterable[Dataset]) -> list[Dataset]:
+        """The datasets and everything they come from, each once, inputs before what is made of them.
+
+        Raises:
+            DatasetNotFoundError: an input is not in the workspace.
+            WorkspaceError: a dataset comes from itself.
+        """
+        from odfchain.workspace.lineage import with_upstream
+
+        files = [self._files.dataset(d.id) for d in datasets]
+        return [Dataset(self, found) for found in with_upstream(self._files, files)]
 
     def add(self, manifest: str | bytes | Path, *, name: str | None = None) -> list[Dataset]:
         """Make every dataset that a manifest (YAML or JSON text, or a file) defines.

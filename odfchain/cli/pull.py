@@ -38,6 +38,7 @@ class DurationParam(click.ParamType[float]):
 @click.command("pull")
 @click.argument("datasets", nargs=-1, type=DATASET)
 @click.option("--all", "everything", is_flag=True, help="Pull every dataset that has a polling source.")
+@click.option("--recursive", is_flag=True, help="Pull what the datasets come from first.")
 @click.option(
     "--set-watermark", type=TIMESTAMP, help="Record this watermark instead of pulling; for one dataset."
 )
@@ -63,6 +64,7 @@ class DurationParam(click.ParamType[float]):
 def pull_command(
     datasets: tuple[str, ...],
     everything: bool,
+    recursive: bool,
     set_watermark: Timestamp | None,
     fetch_uncacheable: bool,
     allow_commands: bool,
@@ -101,7 +103,7 @@ def pull_command(
         variables=dict(_variable(text) for text in variables),
     )
     with open_workspace() as workspace:
-        targets = _targets(workspace, datasets, everything=everything)
+        targets = _targets(workspace, datasets, everything=everything, recursive=recursive)
         while True:
             code = _pull_all(targets, chosen, output)
             if watch is None:
@@ -116,10 +118,17 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _targets(workspace: Workspace, names: tuple[str, ...], *, everything: bool) -> list[Dataset]:
+def _targets(
+    workspace: Workspace, names: tuple[str, ...], *, everything: bool, recursive: bool
+) -> list[Dataset]:
     if everything:
         return [d for d in workspace.datasets() if d.state.polling_source is not None]
-    return list({d.path: d for name in names for d in workspace.matching(name)}.values())
+    named = {d.path: d for name in names for d in workspace.matching(name)}
+    if not recursive:
+        return list(named.values())
+    # what was not asked for by name may have no source to pull from: its data are pushed
+    upstream = workspace.with_upstream(named.values())
+    return [d for d in upstream if d.path in named or d.state.polling_source is not None]
 
 
 def _set_watermark(names: tuple[str, ...], watermark: Timestamp) -> int:

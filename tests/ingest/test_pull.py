@@ -437,3 +437,22 @@ def test_a_new_manifest_is_valid_as_it_is(
     import yaml
 
     jsonschema.validate(yaml.safe_load(text), schema)
+
+
+def test_what_a_dataset_comes_from_is_pulled_first(
+    workspace: Workspace, tmp_path: Path, run_cli: Callable[..., Result]
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(ABC)
+    source = polled(workspace, file_url(path))
+    workspace.add(
+        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: derived\n  kind: Derivative\n  metadata:\n"
+        "    - kind: SetTransform\n      inputs: [{datasetRef: cities}]\n"
+        "      transform: {kind: Sql, engine: spark, query: SELECT * FROM cities}\n"
+    )
+    done = run_cli("-w", workspace.path, "pull", "--recursive", "derived")
+    assert len(rows(source)) == 3
+    assert "derived is a derivative dataset" in done.err
+    assert done.code == UsageError.exit_code
+    again = run_cli("-w", workspace.path, "pull", "--recursive", "cities", "-o", "json")
+    assert (again.code, json.loads(again.out)[0]["blocks"]) == (0, 0)

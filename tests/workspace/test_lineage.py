@@ -1,0 +1,75 @@
+"""The order in which datasets of a workspace are brought up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import manifest
+
+from odfchain.api import Workspace
+from odfchain.dataset.commit import commit
+from odfchain.errors import DatasetNotFoundError, WorkspaceError
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.metadata import events as ev
+from odfchain.metadata.timestamp import Timestamp
+
+
+def derivative(name: str, *inputs: str) -> str:
+    listed = ", ".join(f"{{datasetRef: {i}}}" for i in inputs)
+    return (
+        f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: {name}\n  kind: Derivative\n  metadata:\n"
+        f"    - kind: SetTransform\n      inputs: [{listed}]\n"
+        "      transform: {kind: Sql, engine: spark, query: SELECT 1}\n"
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Workspace:
+    """a ← c ← e; a, b ← d ← e"""
+    home = Workspace.init(tmp_path)
+    for text in (
+        manifest(name="a"),
+        manifest(name="b"),
+        derivative("c", "a"),
+        derivative("d", "b", "a"),
+        derivative("e", "d", "c"),
+    ):
+        home.add(text)
+    return home
+
+
+def names(home: Workspace, *asked: str) -> list[str]:
+    return [str(d.alias) for d in home.with_upstream([home.dataset(n) for n in asked])]
+
+
+def test_inputs_come_first_and_each_once(home: Workspace) -> None:
+    found = names(home, "e")
+    assert sorted(found) == ["a", "b", "c", "d", "e"]
+    place = found.index
+    assert max(place("a"), place("b")) < place("d") < place("e")
+    assert place("a") < place("c") < place("e")
+    assert names(home, "a") == ["a"]
+    assert sorted(names(home, "c", "a", "b")) == ["a", "b", "c"]
+
+
+def test_an_input_that_is_not_here(home: Workspace) -> None:
+    home.delete("b")
+    with pytest.raises(
+        DatasetNotFoundError, match=r"d: its input b \(did:odf:\S+\) is not in this workspace"
+    ):
+        names(home, "e")
+    assert names(home, "c") == ["a", "c"]
+
+
+def test_a_circle_is_refused(home: Workspace) -> None:
+    c, e = home.dataset("c"), home.dataset("e")
+    transform = c.state.transform
+    assert transform is not None
+    event = ev.SetTransform(
+        inputs=(ev.TransformInput(dataset_ref=RemoteDatasetId(None, e.id), alias="e"),),
+        transform=transform.transform,
+    )
+    commit(c._files, c.state, [event], [], system_time=Timestamp.now())
+    with pytest.raises(WorkspaceError, match=r"in a circle: (c ← e ← c|e ← c ← e)"):
+        names(home, "d", "c")
