@@ -25,12 +25,24 @@ settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything that uses the session runs in one process, beside which another runs the rest."""
+    for item in items:
+        if "engine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     """The one Spark engine of the run."""
     from odfchain.spark.session import SparkEngine
 
-    engine = SparkEngine(tmp_path_factory.mktemp("spark"), conf={"spark.sql.shuffle.partitions": "2"})
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        # thousands of small jobs: the optimising compiler would cost more than it saves
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    engine = SparkEngine(tmp_path_factory.mktemp("spark"), conf=conf)
     yield engine
     engine.close()
 

@@ -33,6 +33,8 @@ BATCH_ROWS = 65_536
 _JIT = "-XX:-DontCompileHugeMethods"
 """A query over many columns is one huge method; left to the interpreter it is five times slower."""
 
+_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
 _LOG4J = """\
@@ -106,7 +108,11 @@ class SparkEngine:
         if self._master.startswith("local-cluster"):
             # its work folders would land under SPARK_HOME
             settings["spark.executorEnv.SPARK_WORKER_DIR"] = str(scratch / "work")
-        return settings | SQL_SETTINGS | self._conf
+        given = dict(self._conf)
+        for key in _JAVA_OPTIONS:  # ours are needed; the user's come after them and win
+            if key in given:
+                given[key] = f"{settings[key]} {given[key]}"
+        return settings | SQL_SETTINGS | given
 
     def _start(self) -> SparkSession:
         java = find_java()
