@@ -33,6 +33,8 @@ def wait_for(path: Path) -> None:
 def test_an_interrupted_action_is_cancelled_and_the_session_stays_usable(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
+    session = engine.session
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     begun, never = tmp_path / "begun", tmp_path / "never"
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -44,7 +46,6 @@ def test_an_interrupted_action_is_cancelled_and_the_session_stays_usable(
         wait_for(begun)
         os.kill(os.getpid(), signal.SIGINT)
 
-    session = engine.session
     endless = session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
     started = time.monotonic()
     other = threading.Thread(target=interrupt)

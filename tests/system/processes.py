@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -47,6 +48,11 @@ def make_workspace(folder: Path, text: str | None = None, config: str = "") -> P
     assert odfchain(folder, "add", "manifest.yaml").code == 0
     (dataset,) = (folder / ".odfchain" / "datasets").iterdir()
     return dataset
+
+
+def heeds_interrupts() -> None:
+    """For `preexec_fn`: Ctrl-C counts, even where the tests run in the background of a shell that ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any]) -> Any:

@@ -18,6 +18,7 @@ from processes import (
     ODFCHAIN,
     TIMEOUT,
     environment,
+    heeds_interrupts,
     make_workspace,
     odfchain,
     still_running,
@@ -120,8 +121,9 @@ def test_control_c(dataset: Path, tmp_path: Path, large: Path, moment: str) -> N
     }
     with unchanged(dataset):
         process = subprocess.Popen(
-            [ODFCHAIN, "ingest", "cities", large], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
-        )
+            [ODFCHAIN, "ingest", "cities", large], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE,
+            preexec_fn=heeds_interrupts,  # noqa: PLW1509 - it only sets a signal
+        )  # fmt: skip
         wait_until(conditions[moment], process)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=TIMEOUT)
@@ -206,7 +208,7 @@ def test_watching_a_source(tmp_path: Path) -> None:
     folder = make_workspace(tmp_path, polled)
     process = subprocess.Popen(
         [ODFCHAIN, "pull", "cities", "--watch", "100ms", "-o", "ndjson"], cwd=tmp_path, env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heeds_interrupts,  # noqa: PLW1509 - as above
     )  # fmt: skip
     wait_until(lambda: len(list((folder / "data").iterdir())) == 1, process)
     source.write_text("city,population\nB,2\n")
