@@ -40,7 +40,10 @@ from odfchain.spark.read import ROW_ID
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
-_OLD, _NEW = "__odfchain_old", "__odfchain_new"
+OLD = "__odfchain_old"
+"""Beside an input row: the operation of the recorded row of its key, null where there is none."""
+
+_NEW = "__odfchain_new"
 APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = (
     op.code
     for op in (
@@ -175,31 +178,31 @@ def _snapshot(
     rows = unique_keys(new.frame, key)
     if history is None:
         return _in_order_of_key(new, _with_operation(rows, new, APPEND), key)
-    joined = _join_state(
+    joined = join_state(
         rows.withColumn(_NEW, F.lit(True)), current_state(history, key, new), key, new, "full"
     )
     observation = Observation()
-    joined = joined.observe(observation, F.count(col(_OLD)).alias("recorded"))
+    joined = joined.observe(observation, F.count(col(OLD)).alias("recorded"))
     names = [n for n in new.schema.names if n not in key] if compare is None else list(compare)
-    present, recorded = col(_NEW).isNotNull(), col(_OLD).isNotNull()
+    present, recorded = col(_NEW).isNotNull(), col(OLD).isNotNull()
     changed = any_of(is_changed(name, new) for name in names)
     change = (
         F.when(present & ~recorded, F.array(row_struct(APPEND, new)))
         .when(recorded & ~present, F.array(row_struct(RETRACT, new, old=True)))
-        .when(changed, F.array(row_struct(CORRECT_FROM, new, old=True), row_struct(CORRECT_TO, new)))
+        .when(changed, correction(new))
         .otherwise(F.array())
     )
-    merged = _in_order_of_key(new, _exploded(joined, change, new), key)
+    merged = _in_order_of_key(new, exploded(joined, change, new), key)
     return Merged(merged.frame, merged.order, observation)
 
 
-def current_state(history: DataFrame, key: tuple[str, ...], new: MergeInput) -> DataFrame:
-    """The recorded state: `latest_rows` with prefixed columns, where `_OLD` marks presence."""
-    from pyspark.sql import functions as F
-
-    rows = latest_rows(history, key, new.vocabulary)
+def current_state(
+    history: DataFrame, key: tuple[str, ...], new: MergeInput, *, retracted: bool = False
+) -> DataFrame:
+    """`latest_rows` with prefixed columns, and their operation as `OLD`."""
+    rows = latest_rows(history, key, new.vocabulary, retracted=retracted)
     return rows.select(
-        F.lit(True).alias(_OLD),
+        col(new.vocabulary.operation_type_column).alias(OLD),
         *[col(n).alias(old_name(n)) for n in new.schema.names if n in history.columns],
     )
 
@@ -216,9 +219,10 @@ def latest_rows(
     return rows if retracted else rows.where(col(vocabulary.operation_type_column) != RETRACT)
 
 
-def _join_state(
+def join_state(
     rows: DataFrame, state: DataFrame, key: tuple[str, ...], new: MergeInput, how: str
 ) -> DataFrame:
+    """Input rows beside the recorded ones of the same key, with every column of the input on both sides."""
     from pyspark.sql import functions as F
 
     # null keys were refused in the input; a recorded null key finds no partner under either equality
@@ -254,10 +258,18 @@ def row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
     return F.struct(F.lit(code).cast("int").alias("__op"), *values)
 
 
-def _exploded(joined: DataFrame, change: Column, new: MergeInput) -> DataFrame:
+def correction(new: MergeInput) -> Column:
+    """The two rows that replace the recorded values by the new ones."""
     from pyspark.sql import functions as F
 
-    out = joined.select(F.explode(change).alias("__row")).select("__row.*")
+    return F.array(row_struct(CORRECT_FROM, new, old=True), row_struct(CORRECT_TO, new))
+
+
+def exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> DataFrame:
+    """The rows that `change` makes of each row, with the columns that are to be kept of it."""
+    from pyspark.sql import functions as F
+
+    out = joined.select(*keep, F.explode(change).alias("__row")).select(*keep, "__row.*")
     return out.withColumnRenamed("__op", new.vocabulary.operation_type_column)
 
 
@@ -296,19 +308,16 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
     target = MergeInput(rows, data, new.vocabulary, new.file)
     if history is None:
         return _in_order_of_key(target, _with_operation(rows.where(~col(_NEW)), target, APPEND), key)
-    joined = _join_state(rows, current_state(history, key, target), key, target, "left")
-    recorded, deleted = col(_OLD).isNotNull(), col(_NEW)
+    joined = join_state(rows, current_state(history, key, target), key, target, "left")
+    recorded, deleted = col(OLD).isNotNull(), col(_NEW)
     changed = any_of(is_changed(n, target) for n in data.names if n not in key)
     change = (
         F.when(deleted & recorded, F.array(row_struct(RETRACT, target, old=True)))
         .when(~deleted & ~recorded, F.array(row_struct(APPEND, target)))
-        .when(
-            ~deleted & changed,
-            F.array(row_struct(CORRECT_FROM, target, old=True), row_struct(CORRECT_TO, target)),
-        )
+        .when(~deleted & changed, correction(target))
         .otherwise(F.array())
     )
-    return _in_order_of_key(target, _exploded(joined, change, target), key)
+    return _in_order_of_key(target, exploded(joined, change, target), key)
 
 
 # --- keys ------------------------------------------------------------------------------------------

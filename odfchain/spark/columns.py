@@ -9,11 +9,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
+def quoted(name: str) -> str:
+    """A name as Spark takes it literally, dots and backticks and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def col(name: str) -> Column:
-    """A column by its exact name, dots and backticks and all."""
+    """A column by its exact name."""
     from pyspark.sql import functions as F
 
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
 
 
 def all_of(conditions: Iterable[Column]) -> Column:

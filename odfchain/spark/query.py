@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import QueryError
 from odfchain.metadata.sources import SqlQueryStep, TransformSql
+from odfchain.spark.columns import quoted
 from odfchain.spark.query_dialect import NATIVE, Schemas, check_engine, to_spark
 from odfchain.spark.query_errors import asking_spark
 from odfchain.spark.query_gate import Gate
@@ -70,12 +71,12 @@ def run_queries(
     with _private(session) as private, asking_spark("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         for name, frame in inputs.items():
-            dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(_quoted(name))  # noqa: SLF001
+            dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
         result: Any = None
         for step, plan in plans:
             result = dataset.ofRows(private, plan)
             if step.alias is not None:
-                result.createOrReplaceTempView(_quoted(step.alias))
+                result.createOrReplaceTempView(quoted(step.alias))
         plan = result.queryExecution().analyzed()
         from pyspark.sql import DataFrame as Frame
 
@@ -114,7 +115,7 @@ def _checked(
 
         def declare(name: str, schema: Any) -> None:
             rows = jvm_of(session).java.util.ArrayList()
-            private.createDataFrame(rows, schema).createOrReplaceTempView(_quoted(name))
+            private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
             fields = schema.fields()
             known[name] = {f.name(): f.dataType().sql() for f in fields}
 
@@ -192,10 +193,6 @@ def _classic(session: SparkSession) -> None:
 
 def _java(session: SparkSession) -> Any:
     return session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from odfchain.errors import QueryError
-from odfchain.spark.query_errors import located, one_line
+from odfchain.spark.query_errors import ONE_SELECT, located, one_line
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -83,9 +83,7 @@ def _one_query(trees: list[Any], label: str) -> Any:
 
     found = [tree for tree in trees if tree is not None]
     if len(found) != 1 or not isinstance(found[0], exp.Query):
-        raise QueryError(
-            f"{label}: is not one query", hint="a step is one SELECT over the tables it is given"
-        )
+        raise QueryError(f"{label}: is not one query", hint=ONE_SELECT)
     return found[0]
 
 

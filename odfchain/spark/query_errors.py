@@ -13,6 +13,7 @@ _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 _CODE = re.compile(r"\s*\[([A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]\s*")
 _TAIL = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
 _LONGEST = 300
+ONE_SELECT = "a step is one SELECT over the tables it is given"
 _TOO_DEEP = "is nested too deeply for Spark's parser"
 
 
@@ -43,7 +44,7 @@ def spark_says(error: Exception, label: str, *, translated: bool = False) -> Odf
     line, column = (int(found.group(1)), int(found.group(2)) + 1) if found else (None, None)
     hint, code = None, match.group(1)
     if code.startswith("INVALID_SQL_SYNTAX.UNSUPPORTED_SQL_STATEMENT") or code == "INTERNAL_ERROR":
-        said, hint = "is a command, not a query", "a step is one SELECT over the tables it is given"
+        said, hint = "is a command, not a query", ONE_SELECT
     if code == "TABLE_OR_VIEW_NOT_FOUND":
         said, hint = said.partition(" Verify")[0], "a WITH is known only inside its own query"
     return QueryError(located(label, line, column, said), hint=hint)

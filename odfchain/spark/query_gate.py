@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.spark import query_functions as functions
 from odfchain.spark import query_nodes as nodes
-from odfchain.spark.query_errors import asking_spark, one_line, option
+from odfchain.spark.query_errors import ONE_SELECT, asking_spark, one_line, option
 from odfchain.spark.query_refusals import TEMPORAL, Judge, Step, items, order_hint, strings, tables_hint
 from odfchain.spark.query_walk import Nodes, jvm_of, walker_of
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _BUILT_IN = "org.apache.spark.sql.catalyst.expressions."
 _ORDERED_FIRST = frozenset({"AnyValue", "First", "Last"})
 _READING_TIMES = ("ParseToDate", "ParseToTimestamp", "TryToDateExpression", "TryToTimestampExpression")
-_ONE_SELECT = "a step is one SELECT over the tables it is given"
 
 
 class Gate:
@@ -63,7 +62,7 @@ class Gate:
             plan = regions.pop()
             plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
             judge.count(plans, expressions)
-            judge.classes(plans, nodes.READ_PLANS, _ONE_SELECT)
+            judge.classes(plans, nodes.READ_PLANS, ONE_SELECT)
             judge.classes(expressions, nodes.READ_EXPRESSIONS)
             for i in plans.of("UnresolvedWith"):
                 regions += self._with(plans[i], judge, known)

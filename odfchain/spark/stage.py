@@ -1,10 +1,11 @@
-"""The Arrow stage: ordered rows of a DataFrame into a slice file, without passing through the driver."""
+"""The Arrow stage: ordered rows of a DataFrame into one file, without passing through the driver."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,31 +19,56 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def slice_stage(spec: SliceSpec, names: list[str]) -> Any:
-    """The function that `mapInArrow` runs on the one ordered partition; it yields the facts as JSON.
+def write_ordered(
+    frame: DataFrame,
+    order: list[Column],
+    names: list[str],
+    write: Callable[[Iterator[pa.RecordBatch]], Any],
+    *,
+    file: str | None = None,
+) -> dict[str, Any] | None:
+    """What `write` says of the rows it was given in order, on one worker; None when it says nothing.
 
-    `names` are the columns of the batches in order.
+    `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker.
+
+    Raises:
+        BadInputError: what `write` marked as the fault of the input (`file`).
+        StorageFullError: the folder it writes in is full.
+        EngineError: anything else that Spark reports.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # imported on the worker
 
-        facts = write_slice((batch.rename_columns(names) for batch in batches), spec)
+        facts = write(batch.rename_columns(names) for batch in batches)
         if facts is not None:
             yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
 
-    return run
+    ordered = frame.repartition(1).sortWithinPartitions(*order).select(*[col(name) for name in names])
+    # mapInArrow takes dots and backticks in names for syntax, so the columns go through it by position
+    numbered = ordered.toDF(*[f"c{index}" for index in range(len(names))])
+    written = numbered.mapInArrow(run, "facts string")
+    try:
+        rows = run_job(written.sparkSession, written.collect)
+    except Exception as error:
+        raise explain(error, file=file) from error
+    found: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
+    return found
 
 
 @contextlib.contextmanager
 def _batches_by_rows(session: SparkSession) -> Iterator[None]:
     """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time."""
     key = "spark.sql.execution.arrow.maxBytesPerBatch"
+    before = session.conf.get(key, None)
     session.conf.set(key, str(2**31 - 1))
     try:
         yield
     finally:
-        session.conf.unset(key)
+        if before is None:
+            session.conf.unset(key)
+        else:
+            session.conf.set(key, before)
 
 
 def write_frame(
@@ -65,17 +91,9 @@ def write_frame(
     """
     import pyarrow as pa
 
-    ordered = frame.repartition(1).sortWithinPartitions(*order)
     made = {spec.vocabulary.offset_column, spec.vocabulary.system_time_column}
     names = [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
-    # mapInArrow takes dots and backticks in names for syntax, so the columns go through it by position
-    numbered = ordered.select(*[col(name) for name in names]).toDF(*[f"c{n}" for n in range(len(names))])
-    written = numbered.mapInArrow(slice_stage(spec, names), "facts string")
-    try:
-        with _batches_by_rows(written.sparkSession) if short else contextlib.nullcontext():
-            rows = run_job(written.sparkSession, written.collect)
-    except Exception as error:
-        raise explain(error, file=file) from error
-    if not rows:
-        return None
-    return SliceFacts(**json.loads(rows[0]["facts"]))
+    write = functools.partial(write_slice, spec=spec)
+    with _batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
+        facts = write_ordered(frame, order, names, write, file=file)
+    return None if facts is None else SliceFacts(**facts)

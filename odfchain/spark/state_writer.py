@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odfchain.ids.multihash import Multihash
-from odfchain.spark.columns import col
-from odfchain.spark.failure import explain
-from odfchain.spark.job import run_job
 from odfchain.spark.slice_writer import ROW_GROUP_ROWS, HashingFile, cast_column, parquet_writer
+from odfchain.spark.stage import write_ordered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,23 +56,9 @@ def write_state(frame: DataFrame, order: list[Column], spec: StateSpec) -> State
     import pyarrow as pa
 
     names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
-    ordered = frame.select(*[col(name) for name in names]).repartition(1).sortWithinPartitions(*order)
-    numbered = ordered.toDF(*[f"c{index}" for index in range(len(names))])
-    written = numbered.mapInArrow(_stage(spec), "facts string")
-    try:
-        rows = run_job(written.sparkSession, written.collect)
-    except Exception as error:
-        raise explain(error) from error
-    return StateFacts(**json.loads(rows[0]["facts"]))
-
-
-def _stage(spec: StateSpec) -> Any:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # imported on the worker
-
-        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(_write(batches, spec)))]})
-
-    return run
+    facts = write_ordered(frame, order, names, functools.partial(_write, spec=spec))
+    assert facts is not None  # noqa: S101 - `_write` always says something
+    return StateFacts(**facts)
 
 
 def _write(batches: Iterator[pa.RecordBatch], spec: StateSpec) -> StateFacts:

@@ -50,6 +50,10 @@ def test_the_first_one_stops_the_run(ledger: Dataset, tmp_path: Path) -> None:
     said = r"second.csv: row 2: key \(city='B'\) is recorded with another population: 2, not 20"
     with unchanged(ledger.path), pytest.raises(BadInputError, match=said):
         added(ledger, LateEdits.REFUSE, tmp_path / "second.csv")
+    (tmp_path / "timeless.csv").write_text("event_time,city,population\n,B,20\n")
+    said = r"timeless.csv: row 1: key \(city='B'\) is recorded with another population: 2, not 20"
+    with unchanged(ledger.path), pytest.raises(BadInputError, match=said):
+        added(ledger, LateEdits.REFUSE, tmp_path / "timeless.csv")
     (tmp_path / "fine.csv").write_text("event_time,city,population\n2020-01-01,A,1\n,C,\n2020-01-05,E,5\n")
     assert added(ledger, LateEdits.REFUSE, tmp_path / "fine.csv") == [(0, "E", 5)]
 
