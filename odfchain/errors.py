@@ -29,6 +29,8 @@
      │   │   └─ SourceNotFoundError the source is not there (any more)
      │   ├─ PrepareError            what was fetched cannot be unpacked or piped
      │   └─ QueryError              a query is malformed, or asks for what a query may not do
+     ├─ TransformError              a transformation that cannot be planned or executed
+     │   └─ DivergedInputError      an input was rewritten since it was last read
      └─ EngineError                 Java or Spark
          └─ JavaNotFoundError
 
@@ -261,6 +263,18 @@ class QueryError(IngestError):
     """A query is malformed, or asks for what a query may not do; says which step and where in it."""
 
     exit_code = 3
+
+
+class TransformError(OdfchainError):
+    """A transformation that cannot be planned or executed."""
+
+    exit_code = 3
+
+
+class DivergedInputError(TransformError):
+    """An input was rewritten: the block that it was last read up to is not in its chain any more."""
+
+    exit_code = 5
 
 
 class EngineError(OdfchainError):

@@ -25,6 +25,7 @@ from odfchain.spark.session import SQL_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 MAX_STEPS = 100
 """Steps of one transform [count]."""
@@ -63,9 +64,7 @@ def run_queries(
     """
     steps = _steps(transform, inputs)
     _classic(session)
-    if check_engine(transform.engine) != NATIVE:
-        version = f" {transform.version}" if transform.version else ""
-        note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
+    _note_translation(transform, note)
     schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
     plans = _checked(session, transform.engine, steps, schemas)
     with _private(session) as private, asking_spark("the query"):
@@ -81,6 +80,51 @@ def run_queries(
         from pyspark.sql import DataFrame as Frame
 
         return Frame(dataset.ofRows(_java(session), plan), session)
+
+
+def resolved_query(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, StructType],
+    *,
+    views: Mapping[str, str] | None = None,
+    note: Callable[[str], None],
+) -> Any:
+    """The analyzed plan (of the JVM) of the last step over empty tables of these schemas, steps as views.
+
+    `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input; queries
+    see them instead of it.
+
+    Raises:
+        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, inputs)
+    _classic(session)
+    _note_translation(transform, note)
+    views = views or {}
+    with _private(session) as private, asking_spark("the query"):
+        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+        seen = {}
+        for name, struct in inputs.items():
+            schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
+            empty = private.createDataFrame(jvm_of(session).java.util.ArrayList(), schema)
+            empty.createOrReplaceTempView(quoted(name))
+            if name in views:
+                made = private.sql(views[name])
+                # a view of the same name would be read as its own source
+                dataset.ofRows(private, made.queryExecution().analyzed()).createOrReplaceTempView(
+                    quoted(name)
+                )
+                schema = made.schema()
+            seen[name] = schema
+        plans = _checked(session, transform.engine, steps, seen)
+        result: Any = None
+        for step, plan in plans:
+            result = dataset.ofRows(private, plan)
+            if step.alias is not None:
+                result.createOrReplaceTempView(quoted(step.alias))
+        return result.queryExecution().analyzed()
 
 
 def check_queries(session: SparkSession, transform: TransformSql, tables: Collection[str]) -> None:
@@ -102,6 +146,12 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
             gate.read(_translated(transform.engine, label, step, None), known)
             if step.alias is not None:
                 known.add(step.alias)
+
+
+def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> None:
+    if check_engine(transform.engine) != NATIVE:
+        version = f" {transform.version}" if transform.version else ""
+        note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
 
 
 def _checked(

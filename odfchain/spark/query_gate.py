@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _BUILT_IN = "org.apache.spark.sql.catalyst.expressions."
 _ORDERED_FIRST = frozenset({"AnyValue", "First", "Last"})
+_LIMITS = ("GlobalLimit", "LocalLimit", "Offset")
+_PARSED_BY_SCHEMA = ("CsvToStructs", "JsonToStructs", "VariantGet")
 _READING_TIMES = ("ParseToDate", "ParseToTimestamp", "TryToDateExpression", "TryToTimestampExpression")
 
 
@@ -79,6 +81,9 @@ class Gate:
             for i in plans.of("Sort"):
                 if not getattr(plans[i], "global")():
                     raise judge.refuse(plans[i], "orders parts of the rows only", "use ORDER BY")
+            for i in plans.of(*_LIMITS):
+                if not plans.classes[i + 1].endswith((*_LIMITS, ".Sort")):
+                    raise judge.refuse(plans[i], "takes the rows that happen to come first", "use ORDER BY")
             for i in plans.of("UnresolvedInlineTable"):
                 self._inline(self._walker.inside(plans[i].expressions()), plans[i], judge)
             for i in plans.of("UnresolvedTableValuedFunction"):
@@ -122,6 +127,10 @@ class Gate:
                 raise judge.refuse(found[i], "`*` with REPLACE is not on the list", "name the columns")
         for i in found.of("Literal"):
             judge.literal(found[i])
+        for i in found.of("Cast"):
+            judge.collation(found[i])
+        for i in found.of("WindowSpecDefinition"):
+            judge.window(self._walker, found[i], "UnresolvedAttribute", "UnresolvedFunction")
 
     @staticmethod
     def _inline(found: Nodes, plan: Any, judge: Judge) -> None:
@@ -129,6 +138,8 @@ class Gate:
             temporal = name.endswith(".Cast") and found[i].dataType().typeName() in TEMPORAL
             called = strings(found[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
             named = called[0].lower() not in functions.INLINE_NAMES
+            if name.endswith(".Cast"):
+                judge.collation(found[i])
             if name not in nodes.INLINE_EXPRESSIONS or temporal or named:
                 raise judge.refuse(found[i], "VALUES takes plain values only", "compute with SELECT", plan)
 
@@ -170,6 +181,14 @@ class Gate:
                 identifier = plans[i].desc().identifier()
                 if not plans[i].isTempView() or identifier.table() not in tables:
                     raise judge.refuse(plans[i], "reads a table that is not for this query", None)
+            for i in plans.of("Range"):
+                judge.range(plans[i])
+            for i in expressions.of("WindowSpecDefinition"):
+                judge.window(self._walker, expressions[i], "AttributeReference", "OuterReference")
+            for i in expressions.of("FormatString"):
+                judge.formatted(expressions[i])
+            for i in expressions.of(*_PARSED_BY_SCHEMA):
+                judge.collation(expressions[i])
             for i in expressions.of("Cast"):
                 judge.cast(self._walker, expressions, i)
             for i in expressions.of(*_READING_TIMES):

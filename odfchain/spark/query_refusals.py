@@ -17,8 +17,16 @@ from odfchain.spark.query_walk import Nodes, PlanWalker
 MAX_NODES = 10_000
 """Plans and expressions of one query [count]; real ones have some hundreds."""
 
+MAX_RANGE = 10_000_000
+"""Rows that `range` may make up [count]: a calendar by the minute has half a million for each year."""
+
 TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
 """Types whose values Spark may take from the clock."""
+
+_PRINTABLE = TEMPORAL | frozenset(
+    {"string", "boolean", "byte", "short", "integer", "long", "float", "double", "void"}
+)
+"""Types that Java's formatter prints by their value; of others it prints an address in memory."""
 
 _DATE_TEXT = re.compile(r"\s*[+-]?[0-9]{4,7}(?:-[0-9]|[T\s]|\Z)", re.ASCII)
 _QUOTED = re.compile(r"""r?(['"])(.*)\1\s*\Z""", re.DOTALL | re.IGNORECASE)
@@ -95,7 +103,9 @@ class Judge:
             return
         if lower in functions.SORTED_NAMES and i > 0 and found.classes[i - 1].endswith("UnresolvedFunction"):
             outer = strings(found[i - 1].nameParts())
-            if len(outer) == 1 and outer[0].lower() in functions.SORTING:
+            # an order of one's own (a second argument of array_sort) may leave ties as they arrived
+            own = found[i - 1].arguments().size() > 1 and outer[-1].lower() == "array_sort"
+            if len(outer) == 1 and outer[0].lower() in functions.SORTING and not own:
                 return
         if lower in functions.ORDERED_NAMES | functions.SORTED_NAMES:
             raise self.refuse(node, "depends on the order in which rows arrive", order_hint())
@@ -113,6 +123,35 @@ class Judge:
         quoted = _QUOTED.search(fragment)
         if quoted is None or not _DATE_TEXT.match(quoted.group(2)):
             raise self.refuse(node, "may mean the present time", _CLOCK_HINT)
+
+    def collation(self, node: Any) -> None:
+        """A type may bring a library's rules for the order of text, as the keyword COLLATE does."""
+        if "COLLATE" in node.dataType().sql():
+            what, hint = nodes.REFUSED["UnresolvedCollation"]
+            raise self.refuse(node, what, hint)
+
+    def range(self, node: Any) -> None:
+        """`range` makes rows from nothing: a slip of the finger would keep the machine busy for days."""
+        start, end, step = int(node.start()), int(node.end()), int(node.step())
+        count = max(0, -((start - end) // step))
+        if count > MAX_RANGE:
+            raise self.refuse(node, f"makes {count:,} rows, more than {MAX_RANGE:,}", None, word="range")
+
+    def window(self, walker: PlanWalker, node: Any, *varying: str) -> None:
+        """Rows before and after a row are only those that an order puts there."""
+        order = list(items(node.orderSpec()))
+        frame = node.frameSpecification()
+        by_rows = frame.getClass().getSimpleName() == "SpecifiedWindowFrame" and not frame.isUnbounded()
+        constant = not any(walker.tree(item).of(*varying) for item in order)
+        if (order or by_rows) and constant:
+            raise self.refuse(node, "depends on the order in which rows arrive", order_hint(), word="over")
+
+    def formatted(self, node: Any) -> None:
+        """The formatter of Java prints what has no other text as an address in memory."""
+        for child in items(node.children()):
+            kind = child.dataType().typeName()
+            if kind not in _PRINTABLE and not kind.startswith("decimal"):
+                raise self.refuse(node, f"cannot print a {kind} as text", "use to_json, hex or cast")
 
     def cast(self, walker: PlanWalker, found: Nodes, i: int, function: Any = None) -> None:
         """Spark takes 'now', 'today' and a bare time of day from the clock when a constant is cast."""

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 def write_ordered(
     frame: DataFrame,
-    order: list[Column],
+    order: list[Column] | None,
     names: list[str],
     write: Callable[[Iterator[pa.RecordBatch]], Any],
     *,
     file: str | None = None,
 ) -> dict[str, Any] | None:
     """What `write` says of the rows it was given in order, on one worker; None when it says nothing.
+
+    Without an order the rows come as they are, partition by partition.
 
     `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker.
 
@@ -44,7 +46,8 @@ def write_ordered(
         if facts is not None:
             yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
 
-    ordered = frame.repartition(1).sortWithinPartitions(*order).select(*[col(name) for name in names])
+    whole = frame.coalesce(1) if order is None else frame.repartition(1).sortWithinPartitions(*order)
+    ordered = whole.select(*[col(name) for name in names])
     # mapInArrow takes dots and backticks in names for syntax, so the columns go through it by position
     numbered = ordered.toDF(*[f"c{index}" for index in range(len(names))])
     written = numbered.mapInArrow(run, "facts string")
@@ -73,7 +76,7 @@ def _batches_by_rows(session: SparkSession) -> Iterator[None]:
 
 def write_frame(
     frame: DataFrame,
-    order: list[Column],
+    order: list[Column] | None,
     spec: SliceSpec,
     *,
     file: str | None = None,

@@ -1,0 +1,111 @@
+"""The command that offers the Spark engine to other processes: engine serve."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.common import open_workspace, options
+from odfchain.engine.wire import DEFAULT_PORT
+from odfchain.errors import NotAWorkspaceError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain.engine.server import EngineServer
+
+
+@click.group("engine")
+def engine_command() -> None:
+    """Execute transformations for other processes."""
+
+
+@engine_command.command("serve")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="TCP port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--socket", type=click.Path(path_type=Path), metavar="PATH", help="Listen on a Unix socket instead."
+)
+@click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
+@click.pass_context
+def engine_serve(
+    context: click.Context, host: str, port: int, socket: Path | None, print_address: bool
+) -> None:
+    """Run the Spark engine as a service (gRPC), until Ctrl-C or SIGTERM.
+
+    Whoever can connect can make it read and write files with your rights: there is no password. Listen on
+    other machines' networks only where everybody on them may do that.
+    """
+    given = {context.get_parameter_source(name) for name in ("host", "port")}
+    if socket is not None and click.core.ParameterSource.COMMANDLINE in given:
+        raise UsageError("--socket listens on no port: leave out --host and --port")
+    with ended_by_sigterm(), _spark() as session:
+        session()  # "listening" means that a request is executed at once
+        from odfchain.engine.inprocess import SparkTransformEngine
+        from odfchain.engine.server import serve
+
+        engine = SparkTransformEngine(session)
+        with serve(engine, host=host, port=port, socket=socket) as server:
+            serve_until_ended(server, print_address=print_address, quiet=options().quiet)
+
+
+def serve_until_ended(server: EngineServer, *, print_address: bool, quiet: bool) -> None:
+    """Say where the server listens, and return when it has been stopped or a signal comes as an exception."""
+    if not quiet:
+        click.echo(f"the engine listens on {server.address}; Ctrl-C ends it", err=True)
+    if print_address:
+        click.echo(server.address)
+    server.wait()
+
+
+class _Terminated(BaseException):
+    """SIGTERM, which unwinds like Ctrl-C does."""
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block, everything in it is put away, and what comes after it goes on."""
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except _Terminated:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _spark() -> Iterator[Callable[[], Any]]:
+    """The workspace's session, or one with default settings where there is no workspace."""
+    try:
+        workspace = open_workspace()
+    except NotAWorkspaceError:
+        if options().workspace:
+            raise
+    else:
+        with workspace:
+            yield workspace.session
+        return
+    from odfchain.spark.session import SparkEngine
+
+    with tempfile.TemporaryDirectory(prefix="odfchain-engine-") as folder:
+        spark = SparkEngine(Path(folder))
+        try:
+            yield lambda: spark.session
+        finally:
+            spark.close()

@@ -1,0 +1,196 @@
+"""Spark's own plans as trees that can be read, cut and put together again.
+
+A query that has passed the gate is a plan of Spark's analyzer over empty tables. Here it is read once into
+plain nodes; later its leaves, or whole branches, are replaced by rows that are at hand. Attributes are known
+by the number that Spark gave them, so rows take the place of a branch when they carry its numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from odfchain.spark.query_walk import jvm_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+_TRANSPARENT = ("SubqueryAlias",)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column of a plan: its number, what it is called, and the JVM's object."""
+
+    id: int
+    name: str
+    reference: Any
+
+    @property
+    def is_window(self) -> bool:
+        """Whether it is what `window(…)` computes: a struct of start and end."""
+        return "spark.timeWindow" in self.reference.metadata().json()
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it is what `session_window(…)` computes."""
+        return "spark.sessionWindow" in self.reference.metadata().json()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a plan; `kind` is Spark's class, without the package."""
+
+    kind: str
+    plan: Any
+    children: tuple[Node, ...]
+    output: tuple[Attribute, ...]
+    table: str | None = None
+    """The input that a leaf stands for."""
+
+    def walk(self) -> Iterator[Node]:
+        """The node and all beneath it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def scala_items(sequence: Any) -> list[Any]:
+    """What a Scala sequence holds."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def class_name(thing: Any) -> str:
+    """Spark's class, without the package."""
+    name: str = thing.getClass().getName()
+    return name.rpartition(".")[2].strip("$")
+
+
+class Catalyst:
+    """Reads and makes plans in the JVM of one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self._jvm = jvm_of(session)
+        self._java = session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
+        sql = self._jvm.org.apache.spark.sql
+        self._dataset = sql.classic.Dataset
+        self._logical = sql.catalyst.plans.logical
+        self._expressions = sql.catalyst.expressions
+        self._plans = sql.catalyst.plans
+        self._to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        self._none = getattr(getattr(self._jvm.scala, "None$"), "MODULE$")
+        self._inline = sql.catalyst.optimizer.InlineCTE(True, False, False)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def read(self, plan: Any, tables: Iterable[str]) -> Node:
+        """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through.
+
+        What WITH defines stands in every place where it is used.
+        """
+        return self._read(self._inline.apply(plan), frozenset(tables))
+
+    def _read(self, plan: Any, tables: frozenset[str]) -> Node:
+        kind = class_name(plan)
+        while kind in _TRANSPARENT or (kind == "View" and not self._is_input(plan, tables)):
+            plan = plan.children().apply(0)
+            kind = class_name(plan)
+        table = self._table(plan) if kind == "View" else None
+        children = () if table else tuple(self._read(c, tables) for c in scala_items(plan.children()))
+        return Node(kind, plan, children, self.attributes(plan), table)
+
+    def _is_input(self, view: Any, tables: frozenset[str]) -> bool:
+        """Inputs are views of empty rows; a temporal table has the name of an input, and is made of it."""
+        below = class_name(view.children().apply(0))
+        return self._table(view) in tables and below == "LocalRelation"
+
+    @staticmethod
+    def _table(view: Any) -> str:
+        name: str = view.desc().identifier().table()
+        return name
+
+    @staticmethod
+    def attributes(plan: Any) -> tuple[Attribute, ...]:
+        """The columns of a plan."""
+        return tuple(Attribute(a.exprId().id(), a.name(), a) for a in scala_items(plan.output()))
+
+    @staticmethod
+    def references(node: Node) -> frozenset[int]:
+        """The numbers of the attributes that the node's own expressions use."""
+        return frozenset(a.exprId().id() for a in scala_items(node.plan.references().toSeq()))
+
+    @staticmethod
+    def has_subquery(node: Node) -> bool:
+        """Whether an expression of the node holds a query of its own."""
+        return not node.plan.subqueries().isEmpty() or not node.plan.innerChildren().isEmpty()
+
+    # --- making ------------------------------------------------------------------------------------
+
+    def sequence(self, items: Sequence[Any]) -> Any:
+        """A Scala sequence."""
+        return self._to_seq(list(items))
+
+    def rebuilt(self, node: Node, children: Sequence[Any]) -> Any:
+        """The node over other plans that have its children's attributes."""
+        return node.plan.withNewChildren(self.sequence(children)) if children else node.plan
+
+    def frame(self, plan: Any) -> DataFrame:
+        """The rows of a plan, with columns `c0`, `c1`, … by position."""
+        from pyspark.sql import DataFrame
+
+        made = DataFrame(self._dataset.ofRows(self._java, plan), self.session)
+        return made.toDF(*[f"c{index}" for index in range(len(made.columns))])
+
+    def adapted(self, frame: DataFrame, attributes: Sequence[Attribute]) -> Any:
+        """The plan of `frame`, whose columns `c0`, `c1`, … become these attributes; missing ones are null."""
+        from pyspark.sql import functions as F
+
+        present = set(frame.columns)
+        wanted = [f"c{index}" for index in range(len(attributes))]
+        for name, attribute in zip(wanted, attributes, strict=True):
+            if name not in present:
+                frame = frame.withColumn(name, F.lit(None).cast(self.type_of(attribute)))
+        plan = frame.select(*wanted)._jdf.queryExecution().analyzed()  # noqa: SLF001
+        given = scala_items(plan.output())
+        return self.project(plan, [self._renamed(g, a) for g, a in zip(given, attributes, strict=True)])
+
+    def _renamed(self, given: Any, attribute: Attribute) -> Any:
+        reference = attribute.reference
+        some = self._jvm.scala.Option.apply(reference.metadata())
+        nothing = self.sequence([])
+        return self._expressions.Alias(given, attribute.name, reference.exprId(), nothing, some, nothing)
+
+    def project(self, plan: Any, named: Sequence[Any]) -> Any:
+        """A plan that computes these named expressions."""
+        return self._logical.Project(self.sequence(named), plan)
+
+    def alias(self, expression: Any, name: str) -> Any:
+        """The expression under a name and a number of its own."""
+        number = getattr(self._expressions, "NamedExpression$")
+        fresh = getattr(number, "MODULE$").newExprId()
+        nothing = self.sequence([])
+        return self._expressions.Alias(expression, name, fresh, nothing, self._none, nothing)
+
+    def join(self, node: Node, left: Any, right: Any, kind: str) -> Any:
+        """A join of the node's condition and of another type (such as `Inner`), over these plans."""
+        type_class = getattr(self._plans, f"{kind}$")
+        hint = self._logical.JoinHint.NONE()
+        join_type = getattr(type_class, "MODULE$")
+        return self._logical.Join(left, right, join_type, node.plan.condition(), hint)
+
+    @staticmethod
+    def schema_of(plan: Any) -> StructType:
+        """The names, types and nullability of a plan's columns."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(json.loads(plan.schema().json()))
+
+    def type_of(self, attribute: Attribute) -> DataType:
+        """The attribute's type."""
+        from pyspark.sql.types import _parse_datatype_json_string
+
+        return _parse_datatype_json_string(attribute.reference.dataType().json())

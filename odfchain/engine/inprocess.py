@@ -1,0 +1,378 @@
+"""The engine on Spark in this process: one request, one private folder, nothing kept but plans.
+
+    request ─ gate ─► operators ─► new rows of every input, cut and in order
+    previous checkpoint ─► watermarks, remembered rows     │
+                                                           ▼
+                      slice  ◄─ in order ◄─ what the step adds to the result
+                 checkpoint  ◄─ what is remembered for the next step
+
+Everything runs in one partition and in the order of the inputs' offsets, so that neither the number of cores
+nor the way files are cut shows in a result. Source: specification "Engine Contract"; RFC-019.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.engine import archive
+from odfchain.engine.base import Executed
+from odfchain.engine.catalyst import Catalyst
+from odfchain.engine.flow import Flow, Memory
+from odfchain.engine.inputs import InputRows, StepInput, watermark_of
+from odfchain.engine.operators import Kind
+from odfchain.engine.output import (
+    check_result,
+    in_order,
+    result_fields,
+    settled_schema,
+    whole_pairs,
+    write_output,
+)
+from odfchain.engine.query import Query, query_of
+from odfchain.engine.times import Mark, Moment, Times
+from odfchain.engine.version import engine_version
+from odfchain.engine.whole import WholeFlow
+from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
+from odfchain.metadata.engine import RawQueryRequest, TransformRequest
+from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.spark.failure import explain
+from odfchain.spark.job import run_job
+from odfchain.spark.session import SQL_SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odfchain.metadata.data_schema import DataSchema
+    from odfchain.progress import Progress
+
+SETTINGS = SQL_SETTINGS | {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.maxPartitionBytes": str(1 << 60),
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.unionOutputPartitioning": "false",
+}
+"""Settings under which a query gives the same rows in the same order everywhere."""
+
+
+class SparkTransformEngine:
+    """Executes transformations on a session of its own beside the given one."""
+
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        """`session` is called when the first query comes; that may start Spark."""
+        self._base = session
+        self._session: SparkSession | None = None
+        self._queries: dict[object, Query] = {}
+        self._lock = threading.Lock()
+
+    def session(self) -> SparkSession:
+        """The session in which queries run.
+
+        Raises:
+            JavaNotFoundError, EngineError: Spark does not start.
+        """
+        with self._lock:
+            if self._session is None:
+                base = self._base()
+                if not hasattr(base, "_jsparkSession"):
+                    raise EngineError(
+                        "transformations do not run over Spark Connect: the gate needs Spark's own plans",
+                        hint="run without --remote",
+                    )
+                session = base.newSession()
+                for key, value in SETTINGS.items():
+                    session.conf.set(key, value)
+                self._session = session
+            return self._session
+
+    # --- transformations ---------------------------------------------------------------------------
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        """The next step of a transformation: the same request gives the same files, whenever and wherever.
+
+        Raises:
+            QueryError: the query is at fault.
+            BadInputError: an input breaks its own declaration.
+            CodecError, EngineError, StorageFullError: the checkpoint or the engine is.
+        """
+        session = self.session()
+        with _private(Path(request.new_data_path).parent) as folder, _explained():
+            return run_job(session, lambda: self._execute(session, request, schema, folder, progress))
+
+    def check(self, transform: TransformRequest, progress: Progress) -> tuple[Kind, tuple[str, ...]]:
+        """The kind of a query, and what the user should know before it is recorded.
+
+        Raises:
+            QueryError: the query cannot be executed.
+        """
+        session = self.session()
+        with _explained():
+            inputs = [StepInput.of(given) for given in transform.query_inputs]
+            query = self._query(session, transform, inputs, progress)
+            return query.kind, query.notes(transform.vocab)
+
+    def _query(
+        self,
+        session: SparkSession,
+        request: TransformRequest,
+        inputs: list[StepInput],
+        progress: Progress,
+    ) -> Query:
+        """The query's plan, made once for the same text over the same columns."""
+        key = (request.transform, tuple(i.identity for i in inputs), request.vocab)
+        with self._lock:
+            found = self._queries.get(key)
+            if found is None:
+                found = query_of(session, request.transform, inputs, note=progress.note)
+                check_result(found.result, request.vocab, found.kind)
+                self._queries[key] = found
+            return found
+
+    def _execute(
+        self,
+        session: SparkSession,
+        request: TransformRequest,
+        schema: DataSchema | None,
+        folder: Path,
+        progress: Progress,
+    ) -> Executed:
+        progress.phase("Planning")
+        inputs = [StepInput.of(given) for given in request.query_inputs]
+        query = self._query(session, request, inputs, progress)
+        step = _Step.begin(request, query, inputs, folder)
+        if step.restarted:
+            progress.note("the query changed: what it remembers starts anew with this step")
+        target = settled_schema(
+            result_fields(query.result, [i.schema for i in inputs], request.vocab), schema
+        )
+        rows = [i.rows(session, folder) for i in inputs]
+        memory = Memory({name: _read_part(session, path) for name, path in step.parts.items()})
+        progress.phase("Computing")
+        frame, promise = _result(query, step, rows, memory)
+        names = query.result.names
+        facts = write_output(
+            in_order(frame, names, request.vocab.event_time_column, query.kind),
+            names, target, request.vocab,
+            start_offset=request.next_offset,
+            system_time_ms=request.system_time.epoch_ms,
+            folder=folder, target=Path(request.new_data_path),
+            short=query.kind is Kind.STATELESS and all(r.short for r in rows),
+        )  # fmt: skip
+        watermark = step.output_watermark(promise)
+        if query.kind is not Kind.STATELESS or len(inputs) > 1:
+            late = _count(memory, rows, step)
+            for name, number in late.items():
+                progress.note(f"{name}: {number:,} rows came too late and were left out")
+            progress.phase("Remembering")
+            step.finish(memory, watermark, late, folder)
+        interval = None
+        if facts is not None:
+            start = request.next_offset
+            interval = OffsetInterval(start=start, end=start + facts.rows - 1)
+            facts = dataclasses.replace(facts, path=request.new_data_path)
+        promised = None if watermark is None else Timestamp.from_epoch_ms(watermark)
+        return Executed(offset_interval=interval, watermark=promised, facts=facts)
+
+    # --- raw queries -------------------------------------------------------------------------------
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records.
+
+        Raises:
+            QueryError: the query is at fault.
+            EngineError: the engine is.
+        """
+        from odfchain.engine.raw import run_raw_query
+
+        session = self.session()
+        with _private(Path(request.output_data_path).parent) as folder, _explained():
+            return run_job(session, lambda: run_raw_query(session, request, folder, progress))
+
+
+def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) -> tuple[DataFrame, int | None]:
+    """(new rows as `c0`, `c1`, …; what may be promised of later ones [ms])."""
+    catalyst: Catalyst = query.catalyst
+    before, now = _moment(step.before), _moment(step.now)
+    flow = Flow(
+        catalyst,
+        Times(catalyst),
+        query.root,
+        {r.alias: r.frame for r in rows},
+        Mark(before, now, now),
+        memory,
+    )
+    if query.kind is Kind.UNBOUNDED:
+        tables = {r.alias: r.columns for r in rows}
+        changing = frozenset(r.alias for r in rows if r.has_changes)
+        return WholeFlow(flow, tables, changing).change(query.root), step.now
+    if query.kind is Kind.BOUNDED:
+        for r in rows:
+            if r.has_changes:
+                raise QueryError(
+                    f"`{r.alias}` retracts or corrects rows, and what was emitted for a time that has passed "
+                    "is not taken back",
+                    hint="leave the time out of GROUP BY or of the join: then results are corrected",
+                )
+    found = flow.rows(query.root)
+    frame = catalyst.frame(found.plan)
+    operation = step.vocabulary.operation_type_column
+    if operation in query.result.names and any(r.has_changes for r in rows):
+        frame = whole_pairs(frame, f"c{query.result.names.index(operation)}")
+    mark = found.marks.get(query.event_time(step.vocabulary))
+    moment = mark.promise if mark is not None else None
+    return frame, None if moment is None else moment.start // 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Where a step stands: what came before it, and the watermarks."""
+
+    request: TransformRequest
+    query: Query
+    inputs: list[StepInput]
+    previous: archive.Manifest | None
+    parts: Mapping[str, Path]
+    restarted: bool
+    marks: tuple[int | None, ...]
+    """Of every input, the last known watermark [ms]."""
+    before: int | None
+    now: int | None
+
+    @property
+    def vocabulary(self) -> DatasetVocabulary:
+        return self.request.vocab
+
+    @classmethod
+    def begin(cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path) -> _Step:
+        previous, restarted = None, False
+        parts: dict[str, Path] = {}
+        if request.prev_checkpoint_path is not None:
+            unpacked = folder / "before"
+            unpacked.mkdir()
+            previous, parts = archive.open_checkpoint(Path(request.prev_checkpoint_path), unpacked)
+            same = previous.query_hash == query.digest and previous.kind == query.kind.value
+            if not same:
+                restarted = bool(parts)
+                parts = {}
+        known = {m.dataset_id: m.watermark_ms for m in previous.inputs} if previous else {}
+        marks = tuple(i.watermark(known.get(str(i.given.dataset_id))) for i in inputs)
+        before = previous.watermark_ms if previous and not restarted else None
+        return cls(
+            request, query, inputs, previous, parts, restarted, marks, before, watermark_of(marks, before)
+        )
+
+    def output_watermark(self, promise: int | None) -> int | None:
+        """What is promised of the output [ms], never less than before."""
+        last = self.previous.output_watermark_ms if self.previous else None
+        # nothing is promised beyond what the inputs promise, even where that would hold
+        bounded = promise if promise is None or self.now is None else min(promise, self.now)
+        known = [w for w in (bounded, last) if w is not None]
+        return max(known, default=None)
+
+    def finish(self, memory: Memory, watermark: int | None, late: Mapping[str, int], folder: Path) -> None:
+        """Write the checkpoint that the next step begins with."""
+        parts = {name: _write_part(frame, folder / f"after-{name}") for name, frame in memory.after.items()}
+        manifest = archive.Manifest(
+            engine_version=engine_version(),
+            kind=self.query.kind.value,
+            query_hash=self.query.digest,
+            step=1 if self.previous is None or self.restarted else self.previous.step + 1,
+            inputs=tuple(
+                archive.InputMark(str(i.given.dataset_id), mark)
+                for i, mark in zip(self.inputs, self.marks, strict=True)
+            ),
+            watermark_ms=self.now,
+            output_watermark_ms=watermark,
+            parts=tuple(archive.Part(name, rows) for name, (_, rows) in sorted(parts.items())),
+            late=dict(late),
+        )
+        archive.write_checkpoint(
+            Path(self.request.new_checkpoint_path),
+            manifest,
+            {name: path for name, (path, _) in parts.items()},
+        )
+
+
+def _moment(ms: int | None) -> Moment | None:
+    return None if ms is None else Moment(ms * 1_000)
+
+
+def _count(memory: Memory, rows: list[InputRows], step: _Step) -> dict[str, int]:
+    """How many rows came too late, by input; asked only when some row is old enough for that."""
+    if step.before is None or not any(r.may_have_before(step.before) for r in rows):
+        return {}
+    found: dict[str, int] = {}
+    for name, frame in memory.late:
+        if number := frame.count():
+            found[name] = found.get(name, 0) + number
+    return found
+
+
+def _read_part(session: SparkSession, path: Path) -> DataFrame:
+    import json
+
+    import pyarrow.parquet as pq
+    from pyspark.sql.types import StructType
+
+    from odfchain.spark.read import spark_path
+
+    metadata = pq.read_schema(path).metadata or {}
+    try:
+        struct = StructType.fromJson(json.loads(metadata[b"org.apache.spark.sql.parquet.row.metadata"]))
+    except (KeyError, ValueError) as error:
+        raise EngineError(f"{path.name}: the checkpoint's rows have no schema of Spark's") from error
+    return session.read.schema(struct).parquet(spark_path(path)).coalesce(1)
+
+
+def _write_part(frame: DataFrame, folder: Path) -> tuple[Path, int]:
+    """(the one file with these rows, how many there are)."""
+    import pyarrow.parquet as pq
+
+    frame.coalesce(1).write.parquet(str(folder))
+    (path,) = folder.glob("part-*.parquet")
+    return path, pq.read_metadata(path).num_rows
+
+
+@contextmanager
+def _private(parent: Path) -> Iterator[Path]:
+    """A folder that was never used before and is gone afterwards."""
+    folder = parent / f"step-{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Whatever Spark raises becomes an error of the project, the query's faults among them."""
+    from odfchain.spark.query_errors import failed_query
+
+    try:
+        yield
+    except OdfchainError as error:
+        cause = error.__cause__
+        if isinstance(error, EngineError) and isinstance(cause, Exception):
+            fault = failed_query(cause)
+            if fault is not None:
+                raise fault from error
+        if isinstance(error, BadInputError) and error.file is None:
+            raise QueryError(f"the result does not fit: {error.message}") from error
+        raise
+    except Exception as error:
+        raise failed_query(error) or explain(error) from error

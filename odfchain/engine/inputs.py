@@ -1,0 +1,178 @@
+"""The inputs of a step: what the request says of them, and their new rows for Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.engine.slices import cut, has_changes
+from odfchain.engine.whole import TableColumns
+from odfchain.errors import EngineError
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.arrow import from_arrow, to_arrow
+from odfchain.metadata.engine import TransformRequestInput
+from odfchain.metadata.events import DatasetVocabulary
+from odfchain.spark.columns import col
+from odfchain.spark.types import carrier_struct, carrier_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_SHORT_ROW = 2_048
+"""Bytes of a row up to which Arrow batches may be cut by rows alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """The new rows of an input: columns `c0`, `c1`, … in the order of its schema, rows by offset."""
+
+    alias: str
+    frame: DataFrame
+    columns: TableColumns
+    has_changes: bool
+    """Whether some rows retract or correct others."""
+    short: bool
+    oldest_ms: int | None
+    """The oldest event time; None when that is not known without reading."""
+    empty: bool
+
+    def may_have_before(self, ms: int) -> bool:
+        """Whether some row may be older than this."""
+        return not self.empty and (self.oldest_ms is None or self.oldest_ms < ms)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """An input as the request describes it."""
+
+    given: TransformRequestInput
+    schema: ds.DataSchema
+
+    @classmethod
+    def of(cls, given: TransformRequestInput) -> StepInput:
+        """The input of a request.
+
+        Raises:
+            EngineError: the schema file cannot be read, or lacks a system column.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            schema = from_arrow(pq.read_schema(given.schema_file).remove_metadata())
+        except (pa.ArrowException, OSError) as error:
+            raise EngineError(f"{given.query_alias}: the schema file cannot be read: {error}") from None
+        for name in given.vocab.columns:
+            if schema.field(name) is None:
+                raise EngineError(f"{given.query_alias}: the schema has no column `{name}`")
+        return cls(given, schema)
+
+    @property
+    def identity(self) -> tuple[str, DatasetVocabulary, ds.DataSchema]:
+        """What a plan depends on."""
+        return self.given.query_alias, self.given.vocab, self.schema
+
+    @property
+    def columns(self) -> TableColumns:
+        """Where the system columns stand."""
+        names, vocabulary = list(self.schema.names), self.given.vocab
+        return TableColumns(
+            names.index(vocabulary.offset_column),
+            names.index(vocabulary.operation_type_column),
+            names.index(vocabulary.event_time_column),
+        )
+
+    def struct(self) -> StructType:
+        """The table as queries see it: offsets and operations are signed integers.
+
+        Raises:
+            SchemaError: a type that Spark cannot carry.
+        """
+        from pyspark.sql import types as t
+
+        signed = {
+            self.given.vocab.offset_column: t.LongType(),
+            self.given.vocab.operation_type_column: t.IntegerType(),
+        }
+        return t.StructType(
+            [
+                t.StructField(f.name, signed.get(f.name) or carrier_type(f.type), f.optional)
+                for f in self.schema.fields
+            ]
+        )
+
+    def watermark(self, known: int | None) -> int | None:
+        """The last watermark of the input [ms], those of earlier steps included."""
+        given = [w.event_time.epoch_ms for w in self.given.explicit_watermarks]
+        return max([*given, *([] if known is None else [known])], default=None)
+
+    def rows(self, session: SparkSession, folder: Path) -> InputRows:
+        """The new rows.
+
+        Raises:
+            BadInputError: the files are not what the interval says.
+        """
+        given, struct = self.given, self.struct()
+        path = cut(
+            [Path(p) for p in given.data_paths], given.offset_interval, to_arrow(self.schema), given.vocab,
+            folder, f"input-{len(list(folder.iterdir()))}",
+        )  # fmt: skip
+        names = [f"c{index}" for index in range(len(struct.fields))]
+        if path is None:
+            return InputRows(
+                given.query_alias, session.createDataFrame([], struct).toDF(*names).coalesce(1),
+                self.columns, False, True, None, True,
+            )  # fmt: skip
+        frame = session.read.schema(carrier_struct(self.schema.fields)).parquet(_literally(path))
+        typed = frame.select(
+            *[col(f.name).cast(f.dataType).alias(n) for f, n in zip(struct.fields, names, strict=True)]
+        )
+        oldest, short = _statistics(path, given.vocab.event_time_column)
+        return InputRows(
+            given.query_alias, typed.coalesce(1), self.columns, has_changes(path, given.vocab), short, oldest,
+            False,
+        )  # fmt: skip
+
+
+def _literally(path: Path) -> str:
+    from odfchain.spark.read import spark_path
+
+    return spark_path(path)
+
+
+def _statistics(path: Path, event_time: str) -> tuple[int | None, bool]:
+    """(oldest event time [ms] if the file's statistics tell; whether rows are short)."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    index = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == event_time)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    size = sum(g.total_byte_size for g in groups)
+    short = size < _SHORT_ROW * max(1, metadata.num_rows)
+    smallest = []
+    for group in groups:
+        statistics = group.column(index).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None, short
+        value = statistics.min
+        if not isinstance(value, dt.datetime):
+            if not isinstance(value, dt.date):
+                return None, short
+            value = dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        smallest.append(int((aware - _EPOCH) // dt.timedelta(milliseconds=1)))
+    return min(smallest, default=None), short
+
+
+def watermark_of(marks: Sequence[int | None], before: int | None) -> int | None:
+    """The watermark of all inputs together: the least, none until every input has one, never going back."""
+    known = [mark for mark in marks if mark is not None]
+    if len(known) < len(marks):
+        return before
+    least = min(known)
+    return least if before is None else max(least, before)

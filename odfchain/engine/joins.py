@@ -1,0 +1,159 @@
+"""Joins that bound the difference of two times.
+
+A pair is emitted in the step that brings the second of its rows. A row that an outer join keeps is emitted
+without a partner when the watermark has passed the last time that a partner could have. Both sides are
+remembered as long as a partner may come or, for outer joins, as long as what they are paired with waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from odfchain.engine.flow import NOTHING_KNOWN, Flow, Rows, earlier, least, shifted
+from odfchain.engine.operators import IntervalJoin, Operator
+from odfchain.engine.times import Mark, Moment
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_MILLISECOND = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    child: Operator
+    time: Column
+    old: DataFrame | None
+    new: DataFrame
+    everything: DataFrame
+    mark: Mark
+    partner: Mark
+    """The mark of the other side."""
+    first: int
+    """The least that a partner is later [µs]."""
+    last: int
+    """The most that a partner is later [µs]."""
+
+    def plan(self, flow: Flow, frame: DataFrame) -> Any:
+        return flow.catalyst.adapted(frame, self.child.node.output)
+
+    def resolved(self, moment: Moment | None, frame: DataFrame) -> Column:
+        """Whether no partner can come any more."""
+        return earlier(self.time, _moved(moment, -self.last), frame)
+
+    def newly_resolved(self) -> DataFrame:
+        """The rows for which this step decides that no other partner comes."""
+        found = self.new.where(self.resolved(self.partner.now, self.new))
+        if self.old is None:
+            return found
+        waited = ~self.resolved(self.partner.before, self.old)
+        return self.old.where(waited & self.resolved(self.partner.now, self.old)).union(found).coalesce(1)
+
+    def remembered(self, *, waits: bool) -> DataFrame:
+        """The rows that may get a partner, or are the partner of a row that still waits."""
+        needed = [_moved(self.partner.now, -self.last)]
+        if waits:
+            needed.append(_moved(self.mark.now, self.first - self.last))
+        known = [m for m in needed if m is not None]
+        if len(known) < len(needed):
+            return self.everything
+        oldest = Moment(min(m.start for m in known))
+        return self.everything.where(~earlier(self.time, oldest, self.everything))
+
+
+def joined_rows(flow: Flow, op: IntervalJoin) -> Rows:
+    """The pairs that became complete, and the rows for which it became clear that they stay alone."""
+    left, right = op.children
+    first, second = flow.rows(left), flow.rows(right)
+    left_mark = first.marks.get(op.left_time, NOTHING_KNOWN)
+    right_mark = second.marks.get(op.right_time, NOTHING_KNOWN)
+    one = _side(flow, op, left, first, ("left", op.left_time), (left_mark, right_mark), (op.low, op.high))
+    other = _side(
+        flow, op, right, second, ("right", op.right_time), (right_mark, left_mark), (-op.high, -op.low)
+    )
+    waits = op.kind != "Inner"
+    flow.memory.after[flow.part(op, "left")] = one.remembered(waits=waits)
+    flow.memory.after[flow.part(op, "right")] = other.remembered(waits=waits)
+    frame = _result(flow, op, one, other)
+    # a pair may hold the oldest row that still waits for a partner
+    marks = {
+        op.left_time: least([left_mark, shifted(right_mark, -op.high, early=_MILLISECOND)]),
+        op.right_time: least([right_mark, shifted(left_mark, op.low, early=_MILLISECOND)]),
+    }
+    plan = flow.catalyst.adapted(frame, op.node.output)
+    return Rows(plan, {number: marks[number] for number in op.times})
+
+
+def _side(
+    flow: Flow,
+    op: IntervalJoin,
+    child: Operator,
+    rows: Rows,
+    name: tuple[str, int],
+    marks: tuple[Mark, Mark],
+    bounds: tuple[int, int],
+) -> _Side:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as t
+
+    role, number = name
+    part = flow.part(op, role)
+    index = next(i for i, a in enumerate(child.node.output) if a.id == number)
+    columns = flow.kept(child.node.output)
+    frame = flow.catalyst.frame(rows.plan)
+    time = F.col(f"c{index}")
+    if isinstance(frame.schema[index].dataType, t.StructType):
+        time = time["start"]
+    new = flow.without_late(child, frame, time, marks[0].before).select(*columns)
+    old = flow.remembered(part)
+    return _Side(
+        child, time, old, new, flow.together(part, new, columns), marks[0], marks[1], bounds[0], bounds[1]
+    )  # fmt: skip
+
+
+def _result(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+    if op.kind in ("LeftSemi", "LeftAnti"):
+        return _alone(flow, op, left, right, op.kind)
+    found = _pairs(flow, op, left, right)
+    if op.kind in ("LeftOuter", "FullOuter"):
+        found = found.union(_padded(_alone(flow, op, left, right, "LeftAnti"), found, 0))
+    if op.kind in ("RightOuter", "FullOuter"):
+        start = len(left.child.node.output)
+        found = found.union(_padded(_alone(flow, op, right, left, "LeftAnti"), found, start))
+    return found.coalesce(1)
+
+
+def _pairs(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+    """The pairs of which at least one row is new."""
+
+    def join(one: DataFrame, other: DataFrame) -> DataFrame:
+        plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
+        return flow.catalyst.frame(plan)
+
+    found = join(left.new, right.everything)
+    return found if left.old is None else found.union(join(left.old, right.new)).coalesce(1)
+
+
+def _alone(flow: Flow, op: IntervalJoin, side: _Side, other: _Side, kind: str) -> DataFrame:
+    """The rows of a side for which it became clear now whether they have a partner."""
+    plan = flow.catalyst.join(
+        op.node, side.plan(flow, side.newly_resolved()), other.plan(flow, other.everything), kind
+    )
+    return flow.catalyst.frame(plan)
+
+
+def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
+    """Rows of one side as rows of the join, nulls for the other; `start` is where its columns stand."""
+    from pyspark.sql import functions as F
+
+    columns = []
+    for index, given in enumerate(like.schema):
+        place = index - start
+        value = F.col(f"c{place}") if 0 <= place < len(frame.columns) else F.lit(None).cast(given.dataType)
+        columns.append(value.alias(given.name))
+    return frame.select(*columns)
+
+
+def _moved(moment: Moment | None, by: int) -> Moment | None:
+    return None if moment is None else Moment(moment.start + by)

@@ -1,0 +1,116 @@
+"""A query that has passed the gate, and what is known of it before any row is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odfchain.digest.sha3 import sha3_256
+from odfchain.engine.catalyst import Catalyst
+from odfchain.engine.inputs import StepInput
+from odfchain.engine.operators import Kind, Operator, Reader, Whole, kind_of
+from odfchain.engine.times import Times
+from odfchain.errors import QueryError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.events import DatasetVocabulary
+from odfchain.metadata.sources import TemporalTable, Transform
+from odfchain.spark.columns import quoted
+from odfchain.spark.query import resolved_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+VALID_FROM = "__valid_from"
+VALID_TO = "__valid_to"
+"""Columns of a temporal table: the times between which a version of a row is in force, the end excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The operators of a query; nothing in it depends on rows or on the time."""
+
+    catalyst: Catalyst
+    root: Operator
+    kind: Kind
+    result: StructType
+    digest: str
+    """Multihash of the text and the tables: another query has another one."""
+
+    def event_time(self, vocabulary: DatasetVocabulary) -> int:
+        """The number of the result's event time."""
+        return next(a.id for a in self.root.node.output if a.name == vocabulary.event_time_column)
+
+    def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
+        """What the user should know before the query is recorded."""
+        notes = []
+        reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, Whole))
+        if reasons:
+            notes.append(
+                f"what this query remembers grows with its inputs ({', '.join(reasons)}): "
+                "any later row may change any result"
+            )
+        elif self.event_time(vocabulary) not in self.root.times:
+            notes.append(
+                f"`{vocabulary.event_time_column}` does not follow from the inputs' event times: "
+                "the dataset will have no watermark"
+            )
+        return tuple(notes)
+
+
+def query_of(
+    session: SparkSession, transform: Transform, inputs: Sequence[StepInput], *, note: Callable[[str], None]
+) -> Query:
+    """The operators of a transform over these inputs.
+
+    Raises:
+        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        EngineError: Java is gone or out of memory.
+    """
+    views = {table.name: _versions(table, inputs) for table in transform.temporal_tables or ()}
+    structs = {i.given.query_alias: i.struct() for i in inputs}
+    plain = dataclasses.replace(transform, temporal_tables=None)
+    plan = resolved_query(session, plain, structs, views=views, note=note)
+    catalyst = Catalyst(session)
+    node = catalyst.read(plan, structs)
+    event_times = {i.given.query_alias: i.given.vocab.event_time_column for i in inputs}
+    root = Reader(catalyst, Times(catalyst), event_times).read(node)
+    return Query(catalyst, root, kind_of(root), catalyst.schema_of(plan), _digest(transform, inputs))
+
+
+def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
+    """SQL of a temporal table: every row with the time at which the next one of its key takes its place.
+
+    Raises:
+        QueryError: there is no such input, or it has no such column.
+    """
+    given = next((i for i in inputs if i.given.query_alias == table.name), None)
+    if given is None:
+        raise QueryError(f"temporalTables names `{table.name}`, which is no input")
+    if not table.primary_key:
+        raise QueryError(f"the temporal table `{table.name}` has no primary key")
+    for name in table.primary_key:
+        if given.schema.field(name) is None:
+            raise QueryError(f"the temporal table `{table.name}` has no column `{name}`")
+    vocabulary = given.given.vocab
+    key = ", ".join(quoted(name) for name in table.primary_key)
+    time, offset = quoted(vocabulary.event_time_column), quoted(vocabulary.offset_column)
+    return (
+        f"SELECT *, {time} AS {VALID_FROM}, "  # noqa: S608 - quoted names
+        f"lead({time}) OVER (PARTITION BY {key} ORDER BY {time}, {offset}) AS {VALID_TO} "
+        f"FROM {quoted(table.name)}"
+    )
+
+
+def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
+    text = {
+        "engine": transform.engine,
+        "inputs": [[i.given.query_alias, str(i.given.dataset_id)] for i in inputs],
+        "queries": [[q.alias, q.query] for q in transform.queries or ()],
+        "temporalTables": [[t.name, list(t.primary_key)] for t in transform.temporal_tables or ()],
+    }
+    encoded = json.dumps(text, sort_keys=True, ensure_ascii=True).encode()
+    return str(Multihash.sha3_256(sha3_256(encoded).digest()))

@@ -1,0 +1,280 @@
+"""Bringing a derivative dataset up to date: steps planned, executed, checked and committed one by one.
+
+    until there is nothing new:
+        plan      what is new in the inputs, cut where a schema changes
+        execute   the engine writes a slice and a checkpoint              (staged)
+        check     the slice is what the engine says, in the declared form
+        commit    slice, checkpoint and block, one move of the head
+
+Each step is one transaction: what was committed stays when a later one fails. Source: specification
+"Derivative Transformations", "ExecuteTransform"; RFC-019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.dataset.commit import StagedFile, commit
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.physical import hash_file
+from odfchain.engine.base import Executed, TransformEngine
+from odfchain.errors import DivergedInputError, RefConflictError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.enums import OperationType
+from odfchain.metadata.events import (
+    Checkpoint,
+    DataSlice,
+    ExecuteTransform,
+    MetadataEvent,
+    SetDataSchema,
+)
+from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.sources import Transform
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.spark.slice_writer import SliceFacts
+from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
+from odfchain.transform.request import build_request
+from odfchain.transform.reset import reset_to_metadata
+
+Engines = Callable[[Transform], TransformEngine]
+"""Finds the engine that executes a transform."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformOptions:
+    """What a user may say about a run."""
+
+    system_time: Timestamp | None = None
+    reset_on_diverged_input: bool = False
+    """Drop what was computed, and compute it anew, when an input was rewritten."""
+    retries: int = 0
+    """Runs repeated when another writer was faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What one step brought."""
+
+    input_rows: int
+    operations: dict[str, int] = field(default_factory=dict)
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+    blocks: int = 0
+    watermark: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformOutcome:
+    """What a run committed; `head` is the old one when there was nothing new."""
+
+    steps: tuple[StepOutcome, ...]
+    old_head: Multihash
+    head: Multihash
+    watermark: Timestamp | None
+    reason: str | None = None
+    """Why there was nothing to do, where that is not obvious."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks committed."""
+        return sum(step.blocks for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedStep:
+    """A step whose files are staged and checked."""
+
+    schema: DataSchema
+    slice: DataSlice | None
+    facts: SliceFacts | None
+    checkpoint: Checkpoint | None
+    watermark: Timestamp | None
+    data_path: Path
+    checkpoint_path: Path
+
+    def event(self, step: PlannedStep) -> ExecuteTransform:
+        """What the block of the step records."""
+        return ExecuteTransform(
+            query_inputs=tuple(item.event for item in step.inputs),
+            prev_checkpoint=step.prev_checkpoint.physical_hash if step.prev_checkpoint else None,
+            prev_offset=step.prev_offset,
+            new_data=self.slice,
+            new_checkpoint=self.checkpoint,
+            new_watermark=self.watermark,
+        )
+
+
+def execute_step(
+    step: PlannedStep,
+    dataset: DatasetFiles,
+    engine: TransformEngine,
+    folder: Path,
+    system_time: Timestamp,
+    progress: Progress = SILENT,
+) -> ExecutedStep:
+    """Execute a step in `folder` and check what the engine made; nothing is committed.
+
+    Raises:
+        QueryError: the query is at fault.
+        BadInputError, CodecError, EngineError, StoreError: an input, the checkpoint or the engine is.
+    """
+    data, checkpoint = folder / "data", folder / "checkpoint"
+    request = build_request(
+        step, dataset, folder, system_time=system_time, new_data_path=data, new_checkpoint_path=checkpoint
+    )
+    executed = engine.execute(request, schema=step.schema, progress=progress)
+    progress.phase("Checking")
+    facts, schema = _checked(step, executed, data, folder, system_time)
+    new_data = None
+    if facts is not None and executed.offset_interval is not None:
+        data = Path(facts.path)
+        new_data = DataSlice(
+            logical_hash=Multihash.parse(facts.logical_hash),
+            physical_hash=Multihash.parse(facts.physical_hash),
+            offset_interval=executed.offset_interval,
+            size=facts.size,
+        )
+    made = None
+    if checkpoint.exists():
+        name, size = hash_file(checkpoint)
+        made = Checkpoint(physical_hash=name, size=size)
+    known = [w for w in (executed.watermark, step.prev_watermark) if w is not None]
+    return ExecutedStep(schema, new_data, facts, made, max(known, default=None), data, checkpoint)
+
+
+def _checked(
+    step: PlannedStep, executed: Executed, data: Path, folder: Path, system_time: Timestamp
+) -> tuple[SliceFacts | None, DataSchema]:
+    """(hashes and counts of the slice in its declared form, the schema that it declares)."""
+    from odfchain.engine.check import check_output, measure, rewrite
+
+    interval, vocabulary = executed.offset_interval, step.vocabulary
+    grown = _grown(step, executed, data)
+    found = check_output(
+        data, vocabulary=vocabulary, schema=grown, interval=interval, system_time=system_time
+    )
+    schema = grown or found
+    if interval is None:
+        return None, schema
+    if executed.facts is not None:
+        return executed.facts, schema
+    if found == schema:
+        return measure(data, vocabulary), schema
+    return rewrite(data, schema, vocabulary, interval.start, system_time.epoch_ms, folder), schema
+
+
+def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
+    """The schema declared so far, with the columns that this engine has added at its end."""
+    import pyarrow.parquet as pq
+
+    from odfchain.metadata.arrow import from_arrow
+
+    declared = step.schema
+    if declared is None or executed.facts is None:
+        return declared
+    found = from_arrow(pq.read_schema(data).remove_metadata())
+    return DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
+
+
+def run_transform(
+    dataset: DatasetFiles,
+    inputs: Sequence[DatasetFiles],
+    engines: Engines,
+    options: TransformOptions,
+    progress: Progress = SILENT,
+) -> TransformOutcome:
+    """Execute and commit steps until there is nothing new in the inputs.
+
+    Raises:
+        QueryError, TransformError, BadInputError, EngineError: the dataset is as it was, or as the last step
+            that was committed left it.
+        DivergedInputError: an input was rewritten, and a reset was not asked for.
+        RefConflictError: other writers were faster in every attempt.
+        StoreError: a file cannot be read or written.
+    """
+    old_head = DatasetState.read(dataset.chain).head
+    steps: list[StepOutcome] = []
+    attempts = 0
+    while True:
+        try:
+            found = _next(dataset, inputs, engines, options, progress)
+        except RefConflictError:
+            attempts += 1
+            if attempts > options.retries:
+                raise
+            progress.note("another writer was faster; repeating the step on the new head")
+            continue
+        if isinstance(found, UpToDate):
+            break
+        outcome, more = found
+        steps.append(outcome)
+        if not more or not outcome.blocks:
+            found = UpToDate()
+            break
+    state = DatasetState.read(dataset.chain)
+    return TransformOutcome(
+        steps=tuple(steps), old_head=old_head, head=state.head, watermark=state.watermark, reason=found.reason
+    )
+
+
+def _next(
+    dataset: DatasetFiles,
+    inputs: Sequence[DatasetFiles],
+    engines: Engines,
+    options: TransformOptions,
+    progress: Progress,
+) -> tuple[StepOutcome, bool] | UpToDate:
+    """(what the next step brought, whether another one follows)."""
+    state = DatasetState.read(dataset.chain)
+    try:
+        step = plan_next(dataset, state, inputs)
+    except DivergedInputError as error:
+        if not options.reset_on_diverged_input:
+            raise
+        progress.note(f"{error.message}; what was computed is dropped and computed anew")
+        reset_to_metadata(dataset, system_time=options.system_time)
+        state = DatasetState.read(dataset.chain)
+        step = plan_next(dataset, state, inputs)
+    if isinstance(step, UpToDate):
+        return step
+    system_time = state.next_system_time(options.system_time)
+    with dataset.staging() as folder:
+        engine = engines(step.transform.transform)
+        executed = execute_step(step, dataset, engine, folder, system_time, progress)
+        events = _events(step, state, executed)
+        hashes: list[Multihash] = []
+        if events:
+            progress.phase("Committing")
+            slices = [StagedFile(executed.data_path, executed.slice.physical_hash)] if executed.slice else []
+            checkpoints = (
+                [StagedFile(executed.checkpoint_path, executed.checkpoint.physical_hash)]
+                if executed.checkpoint
+                else []
+            )
+            hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
+    counts = executed.facts.ops if executed.facts and executed.slice else {}
+    outcome = StepOutcome(
+        input_rows=sum(item.event.record_count for item in step.inputs),
+        operations={OperationType.from_code(int(code)).value: n for code, n in counts.items()},
+        blocks=len(hashes),
+        watermark=executed.watermark,
+    )
+    return outcome, step.more
+
+
+def _events(step: PlannedStep, state: DatasetState, executed: ExecutedStep) -> list[MetadataEvent]:
+    events: list[MetadataEvent] = []
+    if executed.schema != step.schema:
+        events.append(
+            SetDataSchema(schema=executed.schema)
+            if state.odf_schema
+            else SetDataSchema(raw_arrow_schema=encode_raw_arrow(executed.schema))
+        )
+    # a step that brought nothing goes along with the next one: a block must say something
+    if executed.slice or executed.checkpoint or executed.watermark is not None:
+        events.append(executed.event(step))
+    return events

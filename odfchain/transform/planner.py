@@ -1,0 +1,366 @@
+"""From the chains of a derivative dataset and of its inputs to the next step, or to the recorded ones.
+
+A step takes blocks `(prev, new]` and records `(prev_offset, new_offset]` of every input, in the order of the
+transform, also of inputs that did not move. The backlog is cut where an input changes its schema or
+vocabulary, so the records that one step reads of an input all have one form. Schemas, vocabularies and the
+query are those valid at the blocks of the step, not those valid now. Planning reads chains, no data.
+Source: specification "Derivative Transformations", "ExecuteTransform", "ExecuteTransformInput".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from odfchain.chain.history import DATA_EVENTS, DataEvent
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import ChainError, TransformError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.metadata import events as ev
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.engine import Watermark
+from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.transform.backlog import Backlog, diverged, read_backlog, watermark_at
+
+_RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInput:
+    """What a step reads of one input."""
+
+    dataset: DatasetFiles
+    alias: str
+    """The name by which the query knows the input."""
+    event: ev.ExecuteTransformInput
+    """What the block of this step records of the input."""
+    slices: tuple[ev.DataSlice, ...]
+    """The new data, oldest first."""
+    interval: ev.OffsetInterval | None
+    """Offsets of the new records; None when there are none."""
+    watermarks: tuple[Watermark, ...]
+    """Those of the new data blocks, oldest first; one for every block that has one."""
+    known_watermark: Watermark | None
+    """The one that was in force before: an idle input goes on holding the output back."""
+    schema: DataSchema
+    """The input's schema at the last block of the step."""
+    vocabulary: ev.DatasetVocabulary
+    """The input's vocabulary at the last block of the step."""
+
+    @property
+    def brings_news(self) -> bool:
+        """Whether there are new records, or a watermark beyond the one known."""
+        return bool(self.slices) or _is_later(self.watermarks, self.known_watermark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """One execution of a transform."""
+
+    transform: ev.SetTransform
+    vocabulary: ev.DatasetVocabulary
+    schema: DataSchema | None
+    """What the output is declared as; None before the first run."""
+    inputs: tuple[PlannedInput, ...]
+    prev_offset: int | None
+    prev_checkpoint: ev.Checkpoint | None
+    prev_watermark: Timestamp | None
+    more: bool = False
+    """Whether another step follows at once, because the backlog was cut."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the first record that the step may produce."""
+        return 0 if self.prev_offset is None else self.prev_offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class UpToDate:
+    """There is no step to execute; `reason` says why where that is not obvious."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A step as a block of the chain records it."""
+
+    step: PlannedStep
+    block_hash: Multihash
+    sequence_number: int
+    system_time: Timestamp
+    event: ev.ExecuteTransform
+
+
+# --- the next step ---------------------------------------------------------------------------------
+
+
+def plan_next(
+    dataset: DatasetFiles, state: DatasetState, inputs: Sequence[DatasetFiles]
+) -> PlannedStep | UpToDate:
+    """The step that follows on `state`: what is new in the inputs up to their heads, or up to a cut.
+
+    New are records, and watermarks that say more than before; other blocks go along with the next such
+    step. A dataset without a schema is executed even on nothing, to learn it. The cost is that of the
+    new blocks, whatever the length of the chains.
+
+    Raises:
+        TransformError: the dataset has no transform, its list of inputs changed after it was executed, or the
+            last execution records other records of an input than the blocks that it names bring.
+        DivergedInputError: an input was rewritten since.
+        ChainError, StoreError, CodecError: a chain cannot be read.
+    """
+    transform = state.transform
+    if transform is None:
+        raise TransformError(f"{dataset.alias}: the dataset has no transform to execute")
+    last = _last_execution(state)
+    if last is not None:
+        _check_same_inputs(dataset, transform, last)
+    known = {item.id: item for item in inputs}
+    planned: list[PlannedInput] = []
+    missing: list[str] = []
+    more = False
+    for index, (dataset_id, alias) in enumerate(_inputs_of(transform)):
+        item = _find(dataset, known, dataset_id, alias)
+        earlier = last.query_inputs[index] if last is not None else None
+        prev = earlier.last_block_hash if earlier is not None else None
+        head = item.chain.head()
+        backlog = read_backlog(item.chain, prev, head) if head is not None else None
+        if backlog is None:
+            raise diverged(dataset, item, dataset_id, prev, head)
+        now, rest = backlog.cut(item.chain)
+        event = _event(dataset_id, earlier, now)
+        found = _planned(dataset, item, alias, event, now)
+        if found is None:
+            missing.append(f"{alias} ({item.alias})" if alias != str(item.alias) else alias)
+            continue
+        planned.append(found)
+        last_known = found.watermarks[-1] if found.watermarks else found.known_watermark
+        more = more or bool(rest.slices) or _is_later(rest.watermarks, last_known)
+    if missing:
+        names = ", ".join(missing)
+        return UpToDate(
+            f"no data was ever pulled into {'its input' if len(missing) == 1 else 'inputs'} {names}"
+        )
+    schema = state.schema
+    if schema is not None and not any(item.brings_news for item in planned):
+        return UpToDate()
+    return PlannedStep(
+        transform=transform,
+        vocabulary=state.vocabulary,
+        schema=schema,
+        inputs=tuple(planned),
+        prev_offset=state.last_offset,
+        prev_checkpoint=last.new_checkpoint if last is not None else None,
+        prev_watermark=state.watermark,
+        more=more,
+    )
+
+
+def _last_execution(state: DatasetState) -> ev.ExecuteTransform | None:
+    found = state.chain.nearest("ExecuteTransform", head=state.head)
+    event = found.block.event if found is not None else None
+    return event if isinstance(event, ev.ExecuteTransform) else None
+
+
+def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
+    """Ids and aliases in order; the append rules let no other references into a block."""
+    return [
+        (ref.id, item.alias or str(ref.id))
+        for item in transform.inputs
+        if isinstance(ref := item.dataset_ref, RemoteDatasetId)
+    ]
+
+
+def _check_same_inputs(dataset: DatasetFiles, transform: ev.SetTransform, last: ev.ExecuteTransform) -> None:
+    """Executions continue their inputs by position, so no input can join, leave or move between them."""
+    now = _inputs_of(transform)
+    if [item.dataset_id for item in last.query_inputs] != [dataset_id for dataset_id, _ in now]:
+        raise TransformError(
+            f"{dataset.alias}: its transform now has the inputs {', '.join(alias for _, alias in now)}, "
+            f"which are not those that it was executed on so far (or not in their order)",
+            hint="inputs cannot change midway: reset the dataset to its metadata, then it is computed anew",
+        )
+
+
+def _find(
+    dataset: DatasetFiles, known: dict[DatasetId, DatasetFiles], dataset_id: DatasetId, alias: str
+) -> DatasetFiles:
+    found = known.get(dataset_id)
+    if found is None:
+        raise TransformError(
+            f"{dataset.alias}: its input {alias} ({dataset_id}) is not at hand",
+            hint="pull the input into this workspace first",
+        )
+    return found
+
+
+def _event(
+    dataset_id: DatasetId, earlier: ev.ExecuteTransformInput | None, now: Backlog
+) -> ev.ExecuteTransformInput:
+    return ev.ExecuteTransformInput(
+        dataset_id=dataset_id,
+        prev_block_hash=now.prev,
+        new_block_hash=now.last if now.last != now.prev else None,
+        prev_offset=earlier.last_offset if earlier is not None else None,
+        new_offset=now.slices[-1].offset_interval.end if now.slices else None,
+    )
+
+
+def _planned(
+    dataset: DatasetFiles,
+    item: DatasetFiles,
+    alias: str,
+    event: ev.ExecuteTransformInput,
+    backlog: Backlog,
+) -> PlannedInput | None:
+    """The input as the step reads it; None while it has no schema."""
+    at_end = DatasetState.read(item.chain, backlog.last)
+    interval = (
+        ev.OffsetInterval(start=event.new_offset - event.record_count + 1, end=event.new_offset)
+        if event.new_offset is not None
+        else None
+    )
+    if interval != backlog.interval or event.last_offset != at_end.last_offset:
+        raise TransformError(
+            f"{dataset.alias}: its input {alias} ({event.dataset_id}) was read from offset "
+            f"{_after(event.prev_offset)} to {_shown(event.last_offset)}, but its blocks after "
+            f"{event.prev_block_hash or 'the start'} up to {backlog.last} bring the offsets "
+            f"{_interval_shown(backlog.interval)} and end at {_shown(at_end.last_offset)}"
+        )
+    schema = at_end.schema
+    if schema is None:
+        return None
+    return PlannedInput(
+        dataset=item,
+        alias=alias,
+        event=event,
+        slices=backlog.slices,
+        interval=interval,
+        watermarks=backlog.watermarks,
+        known_watermark=watermark_at(item.chain, backlog.prev),
+        schema=schema,
+        vocabulary=at_end.vocabulary,
+    )
+
+
+def _after(offset: int | None) -> int:
+    return 0 if offset is None else offset + 1
+
+
+def _shown(offset: int | None) -> str:
+    return "nothing" if offset is None else str(offset)
+
+
+def _interval_shown(interval: ev.OffsetInterval | None) -> str:
+    return "none" if interval is None else f"{interval.start} to {interval.end}"
+
+
+def _is_later(watermarks: Sequence[Watermark], known: Watermark | None) -> bool:
+    return any(known is None or mark.event_time > known.event_time for mark in watermarks)
+
+
+# --- the recorded steps ----------------------------------------------------------------------------
+
+
+def plan_recorded(
+    dataset: DatasetFiles,
+    inputs: Sequence[DatasetFiles],
+    *,
+    tail: Multihash | None = None,
+    head: Multihash | None = None,
+) -> Iterator[RecordedStep]:
+    """Every executed step in the blocks `(tail, head]`, oldest first, as it was when it was executed.
+
+    The dataset's own chain is walked block by block, so no derived index can hide a step. The records that a
+    step says it read must be exactly those that the blocks which it names bring.
+
+    Raises:
+        ChainError: `tail` is no ancestor of `head`.
+        TransformError: a block records what its inputs do not have, or an input is not at hand.
+        DivergedInputError: a block that a step names is not stored in its input any more.
+        StoreError, CodecError: a chain cannot be read.
+    """
+    known = {item.id: item for item in inputs}
+    blocks = []
+    after: int | None = None if tail is not None else -1
+    for name, block in dataset.chain.walk(head):
+        if name == tail:
+            after = block.sequence_number
+        if block.event.KIND in _RECORDED:
+            blocks.append((name, block))
+    if after is None:
+        raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or 'the head'}")
+    transform: ev.SetTransform | None = None
+    vocabulary = ev.DatasetVocabulary()
+    schema: DataSchema | None = None
+    last: DataEvent | None = None
+    checkpoint: ev.Checkpoint | None = None
+    for name, block in reversed(blocks):
+        match block.event:
+            case ev.SetTransform() as event:
+                transform = event
+            case ev.SetVocab() as event:
+                vocabulary = ev.DatasetVocabulary.from_event(event)
+            case ev.SetDataSchema() as event:
+                schema = schema_of_event(event.raw_arrow_schema, event.schema)
+            case ev.ExecuteTransform() as event:
+                if block.sequence_number > after:
+                    where = f"block {block.sequence_number}"
+                    if transform is None:
+                        raise TransformError(f"{dataset.alias}: there is no transform before {where}")
+                    step = PlannedStep(
+                        transform=transform,
+                        vocabulary=vocabulary,
+                        schema=schema,
+                        inputs=_recorded_inputs(dataset, transform, event, known, where),
+                        prev_offset=event.prev_offset,
+                        prev_checkpoint=checkpoint,
+                        prev_watermark=last.new_watermark if last is not None else None,
+                    )
+                    yield RecordedStep(
+                        step=step,
+                        block_hash=name,
+                        sequence_number=block.sequence_number,
+                        system_time=block.system_time,
+                        event=event,
+                    )
+                last, checkpoint = event, event.new_checkpoint
+            case ev.AddData() as event:
+                last = event
+
+
+def _recorded_inputs(
+    dataset: DatasetFiles,
+    transform: ev.SetTransform,
+    event: ev.ExecuteTransform,
+    known: dict[DatasetId, DatasetFiles],
+    where: str,
+) -> tuple[PlannedInput, ...]:
+    named = _inputs_of(transform)
+    if [item.dataset_id for item in event.query_inputs] != [dataset_id for dataset_id, _ in named]:
+        raise TransformError(f"{dataset.alias}: {where} has other inputs than the transform before it")
+    found = []
+    for (dataset_id, alias), recorded in zip(named, event.query_inputs, strict=True):
+        item = _find(dataset, known, dataset_id, alias)
+        prev, end = recorded.prev_block_hash, recorded.last_block_hash
+        if end is None:
+            raise TransformError(
+                f"{dataset.alias}: {where} names no block of its input {alias} ({dataset_id})"
+            )
+        stored = item.chain.contains(end)
+        backlog = read_backlog(item.chain, prev, end) if stored else None
+        if backlog is None:
+            lost = prev if stored else end
+            raise diverged(dataset, item, dataset_id, lost, item.chain.head(), where=where)
+        planned = _planned(dataset, item, alias, recorded, backlog)
+        if planned is None:
+            raise TransformError(
+                f"{dataset.alias}: {where} read {alias} ({dataset_id}) before it had a schema"
+            )
+        found.append(planned)
+    return tuple(found)

@@ -1,0 +1,113 @@
+"""What a stranger's query may not do is refused before anything is read: the whole corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corpus import SCHEMA, TABLES, own, shared
+from odfchain.errors import QueryError
+from odfchain.metadata.sources import TransformSql
+from odfchain.spark import query_functions as functions
+from odfchain.spark.query import check_queries, run_queries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odfchain.spark.session import SparkEngine
+
+
+@pytest.fixture(scope="module")
+def session(engine: SparkEngine) -> SparkSession:
+    return engine.session
+
+
+@pytest.fixture(scope="module")
+def frame(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    """Rows in a file, as inputs are: a table of one has columns that are not shown (`_metadata`)."""
+    path = str(tmp_path_factory.mktemp("corpus") / "in.parquet")
+    session.createDataFrame([], SCHEMA).write.parquet(path)
+    return session.read.parquet(path)
+
+
+def refusal(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
+    """What is wrong with the way in which a query is refused; None when all is well."""
+    transform = TransformSql(engine="spark", query=sql)
+    try:
+        run_queries(session, transform, dict.fromkeys(TABLES, frame), note=lambda _: None)
+    except QueryError as error:
+        said = str(error)
+        clear = "\n" not in said and "\tat " not in said and "Exception" not in said and len(said) < 500
+        return None if clear else f"unclear: {said}"
+    return "passed the gate"
+
+
+def test_the_corpus_is_refused_line_by_line(session: SparkSession, frame: DataFrame, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    queries = shared() + [sql for _, sql in own(canary)]
+    assert len(queries) >= 2 * len(shared()) >= 60
+    assert len(set(queries)) == len(queries)
+    wrong = {sql: what for sql in queries if (what := refusal(session, frame, sql))}
+    assert wrong == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_most_of_it_is_refused_when_the_transform_is_declared(session: SparkSession, tmp_path: Path) -> None:
+    """Without data only what the names of columns and types decide is left for the first run."""
+    categories = {"files", "programs", "state", "scripts"}
+    passed = []
+    for category, sql in own(tmp_path / "canary"):
+        try:
+            check_queries(session, TransformSql(engine="spark", query=sql), TABLES)
+        except QueryError:
+            continue
+        passed.append((category, sql))
+    columns = ("_metadata", "session.x", "current_database", "CURRENT_CATALOG", "session_user")
+    assert [s for c, s in passed if c in categories and not any(name in s for name in columns)] == []
+
+
+def test_every_function_of_spark_that_is_on_no_list_is_refused_by_name(session: SparkSession) -> None:
+    """The registry of this version of Spark is walked: what a later one adds is refused as well."""
+    analysis = session._jvm.org.apache.spark.sql.catalyst.analysis
+    wrong, seen = [], 0
+    for registry, template in (
+        ("FunctionRegistry$", "SELECT `{}`()"),
+        ("TableFunctionRegistry$", "SELECT * FROM `{}`()"),
+    ):
+        listed = getattr(getattr(analysis, registry), "MODULE$").builtin().listFunction()
+        names = {listed.apply(i).funcName() for i in range(listed.size())}
+        for name in sorted(names - functions.ALL_NAMES):
+            seen += 1
+            try:
+                check_queries(session, TransformSql(engine="spark", query=template.format(name)), TABLES)
+            except QueryError as error:
+                if (
+                    f"`{name}" not in str(error)
+                    or "is not on the list" not in str(error)
+                    and name not in functions.UNLISTED
+                ):
+                    wrong.append((name, str(error)))
+            else:
+                wrong.append((name, "passed"))
+    assert wrong == []
+    assert seen > 100
+
+
+ORDINARY = """
+SELECT a FROM input ORDER BY a LIMIT 1 OFFSET 2
+WITH z AS (SELECT a FROM input ORDER BY a LIMIT 3) SELECT * FROM z ORDER BY a OFFSET 1
+SELECT sum(b) OVER (PARTITION BY a), sum(b) OVER (), sum(b) OVER (ORDER BY a) FROM input
+SELECT sum(b) OVER (PARTITION BY a ORDER BY b ROWS 1 PRECEDING), rank() OVER (ORDER BY a, 1) FROM input
+SELECT row_number() OVER (ORDER BY count(*)) FROM input GROUP BY a
+SELECT format_string('%s %d %s %s %s %s %s', a, b, d, dec, t, dt, NULL) FROM input
+SELECT CAST(a AS string), cast(a AS varchar(3)), cast(b AS char(3)) FROM input
+SELECT count(*) FROM range(0, 1000, 3)
+SELECT sort_array(collect_list(b), false), array_sort(collect_set(b)) FROM input
+"""
+
+
+@pytest.mark.parametrize("sql", ORDINARY.strip().splitlines())
+def test_what_looks_alike_and_is_harmless_passes(session: SparkSession, frame: DataFrame, sql: str) -> None:
+    assert refusal(session, frame, sql) == "passed the gate"
