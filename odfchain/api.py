@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.audit.verify import Report
+    from odfchain.engine.base import TransformEngine
+    from odfchain.engine.inprocess import SparkTransformEngine
     from odfchain.ingest.ingest import IngestOptions, IngestOutcome
     from odfchain.ingest.pull import PullOptions, PullOutcome
+    from odfchain.metadata.sources import Transform
     from odfchain.spark.session import SparkEngine
+    from odfchain.transform.execute import TransformOptions, TransformOutcome
 
 
 class Workspace:
@@ -41,6 +45,7 @@ class Workspace:
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
         self._engine: SparkEngine | None = None
+        self._transforms: SparkTransformEngine | None = None
 
     @classmethod
     def init(cls, path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
@@ -98,7 +103,7 @@ class Workspace:
         """
         from odfchain.workspace.lineage import with_upstream
 
-        files = [self._files.dataset(d.id) for d in datasets]
+        files = [d._files for d in datasets]  # noqa: SLF001 - same module
         return [Dataset(self, found) for found in with_upstream(self._files, files)]
 
     def add(self, manifest: str | bytes | Path, *, name: str | None = None) -> list[Dataset]:
@@ -134,7 +139,11 @@ class Workspace:
             NameCollisionError: the name is taken.
             ManifestError, AppendError: the snapshot breaks a rule.
         """
-        return Dataset(self, self._files.create(snapshot, alias=alias, system_time=system_time))
+        from odfchain.transform.creation import with_versions
+
+        return Dataset(
+            self, self._files.create(with_versions(snapshot), alias=alias, system_time=system_time)
+        )
 
     def rename(self, ref: str, name: str) -> None:
         """Give a dataset another alias; its id and history stay.
@@ -174,8 +183,28 @@ class Workspace:
             )
         return self._engine.session
 
+    def transform_engine(self, transform: Transform) -> TransformEngine:
+        """The engine that executes a transform: Spark here, or one whose address the settings give.
+
+        Raises:
+            TransformError: the transform is for another engine, and its address is not known; or it asks for
+                a version that gives other results.
+        """
+        from odfchain.engine.inprocess import SparkTransformEngine
+        from odfchain.transform.engines import check_version, remote_engine
+
+        config = self._files.config.transform
+        remote = remote_engine(transform, config)
+        if remote is not None:
+            return remote
+        check_version(transform, config)
+        if self._transforms is None:
+            self._transforms = SparkTransformEngine(self.session)
+        return self._transforms
+
     def close(self) -> None:
         """Stop the Spark session if one was started."""
+        self._transforms = None
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -320,6 +349,29 @@ class Dataset:
             limits=limits,
         )
         return pull_source(self._files, self._session(progress), options, progress)
+
+    def transform(
+        self, options: TransformOptions | None = None, *, progress: Progress = SILENT
+    ) -> TransformOutcome:
+        """Bring a derivative dataset up to date with its inputs, step by step.
+
+        Raises:
+            DatasetNotFoundError: an input is not in the workspace.
+            QueryError, TransformError, DivergedInputError, BadInputError, RefConflictError, StorageFullError,
+            EngineError: the dataset is as it was, or as the last step that was committed left it.
+        """
+        from odfchain.transform.execute import TransformOptions, run_transform
+        from odfchain.workspace.lineage import inputs_of
+
+        workspace = self._workspace
+        inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001 - same module
+        return run_transform(
+            self._files,
+            inputs,
+            workspace.transform_engine,
+            options or TransformOptions(retries=workspace._files.config.ingest.retries),  # noqa: SLF001
+            progress,
+        )
 
     def set_watermark(self, watermark: Timestamp) -> Multihash:
         """Record a watermark without data; returns the hash of the block.

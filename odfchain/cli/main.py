@@ -27,6 +27,7 @@ _COMMANDS = {
     "completions": "odfchain.cli.misc",
     "delete": "odfchain.cli.datasets",
     "digest": "odfchain.cli.data",
+    "engine": "odfchain.cli.engine",
     "ingest": "odfchain.cli.data",
     "init": "odfchain.cli.datasets",
     "inspect": "odfchain.cli.blocks",

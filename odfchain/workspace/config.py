@@ -78,6 +78,34 @@ class FetchConfig:
     """Follow redirects to private addresses."""
 
 
+class IsolationPolicy(Enum):
+    """When queries run in a process without network and without the user's files."""
+
+    STRANGERS = "strangers"
+    """Queries of datasets that were not created here, where the platform can do it."""
+    ALWAYS = "always"
+    """Every query; where the platform cannot do it, none."""
+    NEVER = "never"
+    """None: the query gate is the only wall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformConfig:
+    """How derivative datasets are executed."""
+
+    engines: dict[str, str] = field(default_factory=dict)
+    """Addresses of engines by the name that transforms use, such as `flink: localhost:2884`."""
+
+    compatible_versions: tuple[str, ...] = ()
+    """Engine versions that give the same results as this one, for transforms that name them."""
+
+    isolation: IsolationPolicy = IsolationPolicy.STRANGERS
+    """When queries run in a process of their own, without network and without the user's files."""
+
+    timeout_seconds: int = 0
+    """Longest time for one step [s]; 0 is no limit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceConfig:
     """Settings of a workspace."""
@@ -85,6 +113,7 @@ class WorkspaceConfig:
     spark: SparkConfig = SparkConfig()
     ingest: IngestConfig = field(default_factory=IngestConfig)
     fetch: FetchConfig = FetchConfig()
+    transform: TransformConfig = field(default_factory=TransformConfig)
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -109,6 +138,11 @@ content:
     deadlineSeconds: 3600
     retries: 4
     allowPrivateRedirects: false
+  transform:
+    engines: {}             # engines of others, e.g. flink: localhost:2884
+    compatibleVersions: []  # engine versions that give the same results as this one
+    isolation: strangers    # queries in a process without network: strangers, always, never
+    timeoutSeconds: 0       # longest time for one step; 0 is no limit
 """
 
 

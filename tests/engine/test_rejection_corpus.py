@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
 from corpus import SCHEMA, TABLES, own, shared
+
 from odfchain.errors import QueryError
 from odfchain.metadata.sources import TransformSql
 from odfchain.spark import query_functions as functions
@@ -83,10 +83,8 @@ def test_every_function_of_spark_that_is_on_no_list_is_refused_by_name(session: 
             try:
                 check_queries(session, TransformSql(engine="spark", query=template.format(name)), TABLES)
             except QueryError as error:
-                if (
-                    f"`{name}" not in str(error)
-                    or "is not on the list" not in str(error)
-                    and name not in functions.UNLISTED
+                if f"`{name}" not in str(error) or (
+                    "is not on the list" not in str(error) and name not in functions.UNLISTED
                 ):
                     wrong.append((name, str(error)))
             else:

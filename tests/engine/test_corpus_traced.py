@@ -1,0 +1,128 @@
+"""The rejection corpus as the kernel sees it: which files are opened, what is run, who is called."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import traced_corpus
+
+from odfchain.spark.java import find_java
+
+STRACE = shutil.which("strace")
+WATCHED = "open,openat,openat2,creat,execve,execveat,connect"
+TRACE = ["-f", "-qq", "-y", "--seccomp-bpf", "-e", f"trace={WATCHED}", "-e", "signal=none"]
+
+_OPENED = re.compile(r'(?:open|creat|openat2?)\((?:(AT_FDCWD)?(?:\d+)?(?:<([^>]*)>)?, )?"([^"]*)"')
+_CALLED = re.compile(r'inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)"')
+LOOPBACK = re.compile(r"127\.|::1$|::ffff:127\.")
+
+
+def why_not() -> str:
+    """Why processes cannot be watched here; empty when they can."""
+    if STRACE is None:
+        return "strace is not installed"
+    tried = subprocess.run(
+        [STRACE, *TRACE, "-o", "/dev/null", "true"], capture_output=True, text=True, check=False
+    )
+    return "" if tried.returncode == 0 else f"strace may not watch: {tried.stderr.strip()[:100]}"
+
+
+def between(lines: Iterator[str], first: str, last: str) -> Iterator[str]:
+    """The lines behind the one that names `first` and before the one that names `last`."""
+    inside = False
+    for line in lines:
+        if last in line:
+            assert inside, "the first mark was not seen"
+            return
+        if inside:
+            yield line
+        inside = inside or first in line
+    pytest.fail("the last mark was not seen")
+
+
+def opened(line: str, cwd: Path) -> str | None:
+    """The absolute path that the call of this line opens."""
+    found = _OPENED.search(line)
+    if found is None:
+        return None
+    _, folder, path = found.groups()
+    return os.path.normpath(Path(folder or cwd) / path)
+
+
+def allowed(path: str, prefixes: list[str]) -> bool:
+    return any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes)
+
+
+def test_lines_of_a_trace_are_understood() -> None:
+    here = Path("/here")
+    assert opened('12 openat(AT_FDCWD</here>, "/etc/x", O_RDONLY) = 3</etc/x>', here) == "/etc/x"
+    assert opened('12 openat(AT_FDCWD, "a/../b", O_RDONLY <unfinished ...>', here) == "/here/b"
+    assert opened('12 openat(7</var>, "x", O_RDONLY) = -1 ENOENT', here) == "/var/x"
+    assert opened('12 open("/y", O_RDONLY) = 3', here) == "/y"
+    assert opened("12 <... openat resumed>) = 3", here) is None
+    assert _CALLED.findall('connect(3, {sin_port=htons(1), sin_addr=inet_addr("10.0.0.1")}, 16)') == [
+        ("10.0.0.1", "")
+    ]
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_the_corpus_opens_nothing_runs_nothing_and_calls_nobody(tmp_path: Path) -> None:
+    request, run_folder, private = (tmp_path / name for name in ("request", "run", "private"))
+    for folder in (request, run_folder, private):
+        folder.mkdir()
+    canary, trace = private / "canary", tmp_path / "trace"
+    canary.write_text("a secret")
+    program = [sys.executable, traced_corpus.__file__, str(request), str(run_folder), str(canary)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    result = subprocess.run(
+        [str(STRACE), *TRACE, "-o", str(trace), *program],
+        cwd=request, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    with trace.open(encoding="utf-8", errors="replace") as lines:
+        watched = list(between(iter(lines), traced_corpus.FIRST, traced_corpus.LAST))
+
+    paths = [path for line in watched if (path := opened(line, request))]
+    assert any(path.startswith(f"{request}/in.parquet/") for path in paths), "the good query reads its input"
+    assert [path for path in paths if allowed(path, [str(private)])] == []
+    java = find_java().resolve().parent.parent
+    installed = [sys.prefix, sys.base_prefix, str(java), str(Path(traced_corpus.__file__).parents[2])]
+    # the JVM looks at its own limits and memory now and then
+    own = [
+        str(request),
+        str(run_folder),
+        "/proc",
+        "/sys/fs/cgroup",
+        "/sys/devices/system/cpu",
+        "/dev/urandom",
+    ]
+    assert sorted({path for path in paths if not allowed(path, installed + own)}) == []
+    assert [line for line in watched if re.search(r"\bexecve(at)?\(", line)] == []
+    called = [v4 or v6 for line in watched if "connect(" in line for v4, v6 in _CALLED.findall(line)]
+    assert [address for address in called if not LOOPBACK.match(address)] == []
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_the_watch_sees_what_it_must_not_see(tmp_path: Path) -> None:
+    """A proof that the other test could fail: the same watch over a program that does these things."""
+    trace, canary = tmp_path / "trace", tmp_path / "canary"
+    canary.write_text("a secret")
+    program = (
+        "import socket, subprocess, sys; open(sys.argv[1]).read(); subprocess.run(['true']);"
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('192.0.2.1', 9))"
+    )
+    subprocess.run(
+        [str(STRACE), *TRACE, "-o", str(trace), sys.executable, "-c", program, str(canary)],
+        check=False, capture_output=True, timeout=60,
+    )  # fmt: skip
+    lines = trace.read_text(errors="replace").splitlines()
+    assert str(canary) in {opened(line, tmp_path) for line in lines}
+    assert [line for line in lines if "execve(" in line and '["true"]' in line] != []
+    assert ("192.0.2.1", "") in [found for line in lines for found in _CALLED.findall(line)]
