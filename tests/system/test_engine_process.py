@@ -1,0 +1,134 @@
+"""Coordinator and engine as two processes: what one asks for the other executes, also after a crash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from processes import ODFCHAIN, environment, heeds_interrupts, wait_until
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import EngineError, QueryError
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.transform.execute import TransformOptions
+
+DERIVED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs:
+        - datasetRef: readings
+      transform:
+        kind: Sql
+        engine: spark
+        query: >
+          {query}
+"""
+DAILY = (
+    "SELECT window(event_time, '1 day').start AS event_time, sensor, sum(level) AS total "
+    "FROM readings GROUP BY window(event_time, '1 day'), sensor"
+)
+LATER = TransformOptions(system_time=Timestamp.parse("2100-01-01T00:00:00Z"))
+ROWS = "event_time,sensor,level\n" + "".join(
+    f"2024-03-{day:02}T{hour:02}:00:00Z,{sensor},{day * hour}\n"
+    for day in range(1, 5)
+    for hour in (1, 9)
+    for sensor in ("north", "south")
+)
+
+
+@contextmanager
+def engine_process(socket: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """`odfchain engine serve`, once it listens."""
+    process = subprocess.Popen(
+        [ODFCHAIN, "engine", "serve", "--socket", socket, "--print-address"], cwd=folder, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        preexec_fn=heeds_interrupts,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == f"unix:{socket}"
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def make(workspace: Workspace, socket: Path, query: str = DAILY, name: str = "derived") -> Dataset:
+    """A root with rows, and a dataset made of it by the engine behind a socket."""
+    config = workspace.path / "config.yaml"
+    config.write_text(config.read_text().replace("engines: {}", f"engines: {{spark: 'unix:{socket}'}}"))
+    source = workspace.path.parent / "readings.csv"
+    source.write_text(ROWS)
+    workspace.add("kind: DatasetSnapshot\nversion: 1\ncontent: {name: readings, kind: Root, metadata: []}\n")
+    workspace.dataset("readings").ingest([source])
+    (derived,) = workspace.add(DERIVED.format(name=name, query=query))
+    return derived
+
+
+def test_engine_killed_in_the_middle_and_asked_again(workspace: Workspace, tmp_path: Path) -> None:
+    socket = tmp_path / "engine.sock"
+    derived = make(workspace, socket)
+    before = derived.head
+    failed: list[BaseException] = []
+
+    def pull() -> None:
+        try:
+            derived.transform()
+        except EngineError as error:
+            failed.append(error)
+
+    with engine_process(socket, tmp_path) as process:
+        puller = threading.Thread(target=pull)
+        puller.start()
+        wait_until(lambda: list((derived.path / "staging").glob("*/step-*")), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        puller.join()
+    assert len(failed) == 1
+    assert "engine.sock" in str(failed[0])
+    assert derived.head == before
+    assert not [p for p in (derived.path / "staging").iterdir() if p.is_dir()]
+
+    with engine_process(socket, tmp_path):
+        outcome = derived.transform()
+        again = derived.transform()
+    assert (outcome.blocks, again.blocks) == (2, 0), "schema and data, once"
+    rows = derived.to_arrow().to_pylist()
+    assert [(r["event_time"].day, r["sensor"], r["total"]) for r in rows] == [
+        (day, sensor, 10 * day) for day in (1, 2, 3) for sensor in ("north", "south")
+    ]
+    assert derived.verify().ok
+
+
+def test_both_engines_record_the_same(workspace: Workspace, tmp_path: Path) -> None:
+    socket = tmp_path / "engine.sock"
+    remote = make(workspace, socket)
+    with engine_process(socket, tmp_path):
+        remote.transform(LATER)
+        (wrong,) = workspace.add(DERIVED.format(name="wrong", query="SELECT event_time, level / 0 FROM readings"))
+        with pytest.raises(QueryError, match=r"(?i)division by zero"):
+            wrong.transform()
+    config = workspace.path / "config.yaml"
+    config.write_text(config.read_text().replace(f"spark: 'unix:{socket}'", ""))
+    (own,) = workspace.add(DERIVED.format(name="own", query=DAILY))
+    own.transform(LATER)
+    there, here = remote.state.last_data, own.state.last_data
+    assert there is not None
+    assert here is not None
+    assert there.new_data is not None
+    assert here.new_data is not None
+    assert there.new_data.logical_hash == here.new_data.logical_hash
+    assert there.new_watermark == here.new_watermark
+    assert remote.schema == own.schema
