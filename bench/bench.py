@@ -1,8 +1,8 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
-python bench/bench.py [codec] [digest] [chain] [ingest] [flights] [merges] [snapshots] [memory]
+python bench/bench.py [codec] [digest] [chain] [ingest] [flights] [merges] [snapshots] [memory] [transform]
 
-Without arguments all of them run; the last four take minutes each and up to 10 GB where temporary files go
+Without arguments all of them run; the last five take minutes each and up to 10 GB where temporary files go
 (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
 """
 
@@ -21,6 +21,7 @@ from bench_ingest import bench_ingest
 from bench_memory import bench_memory
 from bench_merges import bench_merges
 from bench_snapshots import bench_snapshots
+from bench_transform import bench_transform
 from figures import Figure, show
 
 from odfchain.digest.sha3 import openssl_sha3
@@ -34,6 +35,7 @@ PARTS = {
     "merges": bench_merges,
     "snapshots": bench_snapshots,
     "memory": bench_memory,
+    "transform": bench_transform,
 }
 
 

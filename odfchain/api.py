@@ -5,6 +5,10 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
@@ -26,14 +30,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.audit.verify import Report
+    from odfchain.audit.report import Report
+    from odfchain.audit.run import VerifyOptions
     from odfchain.engine.base import TransformEngine
     from odfchain.engine.inprocess import SparkTransformEngine
     from odfchain.ingest.ingest import IngestOptions, IngestOutcome
     from odfchain.ingest.pull import PullOptions, PullOutcome
+    from odfchain.metadata.events import MetadataEvent
     from odfchain.metadata.sources import Transform
     from odfchain.spark.session import SparkEngine
     from odfchain.transform.execute import TransformOptions, TransformOutcome
+    from odfchain.transform.validate import Checker
+    from odfchain.workspace.config import TransformConfig
 
 
 class Workspace:
@@ -106,15 +114,46 @@ class Workspace:
         files = [d._files for d in datasets]  # noqa: SLF001 - same module
         return [Dataset(self, found) for found in with_upstream(self._files, files)]
 
-    def add(self, manifest: str | bytes | Path, *, name: str | None = None) -> list[Dataset]:
+    def verify(
+        self,
+        datasets: Iterable[Dataset],
+        options: VerifyOptions | None = None,
+        *,
+        progress: Progress = SILENT,
+    ) -> list[Report]:
+        """Check chains, rules, sizes and hashes, and what is computed from what; faults are in the reports.
+
+        Raises:
+            UsageError: a range is given for several datasets or without a replay, or is not one of the chain.
+            JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
+        """
+        from odfchain.audit.run import verify_datasets
+
+        def engines(
+            files: DatasetFiles, progress: Progress
+        ) -> contextlib.AbstractContextManager[Callable[[Transform], TransformEngine]]:
+            return self.engines_for(Dataset(self, files), progress)
+
+        files = [d._files for d in datasets]  # noqa: SLF001 - same module
+        return verify_datasets(self._files, files, engines, options, progress)
+
+    def add(
+        self,
+        manifest: str | bytes | Path,
+        *,
+        name: str | None = None,
+        check: bool = True,
+        progress: Progress = SILENT,
+    ) -> list[Dataset]:
         """Make every dataset that a manifest (YAML or JSON text, or a file) defines.
 
-        All of the manifest is checked before the first dataset is made. `name` replaces the name in a
-        manifest of one dataset.
+        All of the manifest is checked before the first dataset is made, its queries included (`check=False`
+        leaves them to the first run). `name` replaces the name in a manifest of one dataset.
 
         Raises:
             ManifestError: naming file, line and path.
             NameCollisionError: a name is taken.
+            QueryError, SchemaError, TransformError, EngineError: as `check`.
         """
         from odfchain.dataset.creation import in_creation_order
         from odfchain.metadata.manifest import read_snapshots
@@ -124,7 +163,56 @@ class Workspace:
         else:
             snapshots = read_snapshots(manifest)
         alias = DatasetAlias.parse(name) if name is not None else None
-        return [self.create(snapshot, alias=alias) for snapshot in in_creation_order(snapshots)]
+        ordered = in_creation_order(snapshots)
+        for snapshot in ordered if check else ():
+            self.check(snapshot, among=snapshots, progress=progress)
+        return [self.create(snapshot, alias=alias, check=False) for snapshot in ordered]
+
+    def check(
+        self, snapshot: DatasetSnapshot, *, among: Sequence[DatasetSnapshot] = (), progress: Progress = SILENT
+    ) -> None:
+        """The queries of a definition can be executed, as far as that is known before there are data.
+
+        `among` are the definitions that it will be made together with. Starts Spark if there are queries.
+
+        Raises:
+            ManifestError: the definition breaks a rule, or its inputs are not known.
+            QueryError, SchemaError, TransformError: a query cannot be executed, or its result not recorded.
+            JavaNotFoundError, EngineError: there is no Spark to check them with.
+        """
+        from odfchain.transform.update import check_definition
+
+        check_definition(self._files, snapshot, among, self._checker(progress), progress)
+
+    def _checker(self, progress: Progress) -> Checker:
+        from odfchain.transform.validate import Checker
+
+        return Checker(lambda: self._spark_transforms(progress), lambda t: self._remote_engine(t) is None)
+
+    def update(
+        self,
+        snapshot: DatasetSnapshot,
+        *,
+        alias: DatasetAlias | None = None,
+        check: bool = True,
+        progress: Progress = SILENT,
+    ) -> tuple[Dataset, list[MetadataEvent]]:
+        """Append what a definition says and its dataset does not yet; returns what was appended.
+
+        What the definition does not mention stays in force. Source: specification "Query Evolution".
+
+        Raises:
+            DatasetNotFoundError: there is no dataset of this name.
+            ManifestError, AppendError: the definition breaks a rule.
+            QueryError, SchemaError, TransformError, EngineError: as `check`.
+            RefConflictError: another writer was faster.
+        """
+        from odfchain.transform.update import update_dataset
+
+        dataset = self.dataset(alias or snapshot.name)
+        checker = self._checker(progress) if check else None
+        found = update_dataset(self._files, dataset._files, snapshot, checker, progress)  # noqa: SLF001
+        return dataset, found
 
     def create(
         self,
@@ -132,15 +220,20 @@ class Workspace:
         *,
         alias: DatasetAlias | None = None,
         system_time: Timestamp | None = None,
+        check: bool = True,
+        progress: Progress = SILENT,
     ) -> Dataset:
-        """Make a dataset with a new identity; it appears complete or not at all.
+        """Make a dataset with a new identity; it appears complete or not at all. `check` as in `add`.
 
         Raises:
             NameCollisionError: the name is taken.
             ManifestError, AppendError: the snapshot breaks a rule.
+            QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
         from odfchain.transform.creation import with_versions
 
+        if check:
+            self.check(snapshot, progress=progress)
         return Dataset(
             self, self._files.create(with_versions(snapshot), alias=alias, system_time=system_time)
         )
@@ -183,24 +276,67 @@ class Workspace:
             )
         return self._engine.session
 
-    def transform_engine(self, transform: Transform) -> TransformEngine:
+    def transform_engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
         """The engine that executes a transform: Spark here, or one whose address the settings give.
+
+        A step may take `timeout` [s]; None is what the settings say.
 
         Raises:
             TransformError: the transform is for another engine, and its address is not known; or it asks for
                 a version that gives other results.
         """
-        from odfchain.engine.inprocess import SparkTransformEngine
-        from odfchain.transform.engines import check_version, remote_engine
-
-        config = self._files.config.transform
-        remote = remote_engine(transform, config)
-        if remote is not None:
+        if (remote := self._remote_engine(transform, timeout)) is not None:
             return remote
-        check_version(transform, config)
+        from odfchain.engine.limited import LimitedEngine
+
+        engine = self._spark_transforms()
+        seconds = timeout or self._files.config.transform.timeout_seconds
+        return LimitedEngine(engine, seconds) if seconds else engine
+
+    def _spark_transforms(self, progress: Progress = SILENT) -> SparkTransformEngine:
+        """The one engine of this process."""
+        from odfchain.engine.inprocess import SparkTransformEngine
+
         if self._transforms is None:
+            if self._engine is None or not self._engine.started:
+                progress.phase("Starting Spark")
             self._transforms = SparkTransformEngine(self.session)
         return self._transforms
+
+    def _transform_config(self, timeout: float | None) -> TransformConfig:
+        config = self._files.config.transform
+        return dataclasses.replace(config, timeout_seconds=math.ceil(timeout)) if timeout else config
+
+    def _remote_engine(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
+        """The engine behind an address, None where this version of this one is meant."""
+        from odfchain.transform.engines import check_version, remote_engine
+
+        config = self._transform_config(timeout)
+        remote = remote_engine(transform, config)
+        if remote is None:
+            check_version(transform, config)
+        return remote
+
+    @contextlib.contextmanager
+    def engines_for(
+        self, dataset: Dataset, progress: Progress = SILENT, *, timeout: float | None = None
+    ) -> Iterator[Callable[[Transform], TransformEngine]]:
+        """The engines that may execute the transforms of a dataset; `timeout` as in `transform_engine`.
+
+        Queries of datasets that were not created here run behind walls, as the settings say (RFC-020).
+        """
+        from odfchain.transform.engines import engines_behind_walls, is_isolated
+        from odfchain.workspace.lineage import inputs_of
+
+        config = self._transform_config(timeout)
+        if not is_isolated(config, own=self._files.has_key(dataset.id)):
+            yield functools.partial(self.transform_engine, timeout=timeout)
+            return
+        files = dataset._files  # noqa: SLF001 - same module
+        inputs = inputs_of(self._files, files)
+        remote = functools.partial(self._remote_engine, timeout=timeout)
+        with engines_behind_walls(files, inputs, remote, config, progress) as engines:
+            yield engines
 
     def close(self) -> None:
         """Stop the Spark session if one was started."""
@@ -365,13 +501,9 @@ class Dataset:
 
         workspace = self._workspace
         inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001 - same module
-        return run_transform(
-            self._files,
-            inputs,
-            workspace.transform_engine,
-            options or TransformOptions(retries=workspace._files.config.ingest.retries),  # noqa: SLF001
-            progress,
-        )
+        options = options or TransformOptions(retries=workspace._files.config.ingest.retries)  # noqa: SLF001
+        with workspace.engines_for(self, progress, timeout=options.timeout) as engines:
+            return run_transform(self._files, inputs, engines, options, progress)
 
     def set_watermark(self, watermark: Timestamp) -> Multihash:
         """Record a watermark without data; returns the hash of the block.
@@ -434,11 +566,27 @@ class Dataset:
             return session.createDataFrame([], struct)
         return session.read.schema(struct).parquet(*paths)
 
-    def verify(self, *, progress: Progress = SILENT, jobs: int = 2) -> Report:
-        """Check chain, rules, sizes and hashes; faults are in the report, not raised."""
-        from odfchain.audit.verify import verify_dataset
+    def verify(
+        self,
+        *,
+        progress: Progress = SILENT,
+        jobs: int = 2,
+        replay: bool = False,
+        after: Multihash | None = None,
+        upto: Multihash | None = None,
+    ) -> Report:
+        """Check chain, rules, sizes and hashes; faults are in the report, not raised.
 
-        return verify_dataset(self._files, progress, jobs=jobs)
+        With `replay`, the transactions of a derivative dataset in the blocks `(after, upto]` are computed
+        again; without it no engine is started.
+
+        Raises:
+            As `Workspace.verify`.
+        """
+        from odfchain.audit.run import VerifyOptions
+
+        options = VerifyOptions(jobs=jobs, replay=replay, after=after, upto=upto)
+        return self._workspace.verify([self], options, progress=progress)[0]
 
 
 def _read_file(path: Path) -> bytes:

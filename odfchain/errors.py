@@ -260,9 +260,16 @@ class PrepareError(IngestError):
 
 
 class QueryError(IngestError):
-    """A query is malformed, or asks for what a query may not do; says which step and where in it."""
+    """A query is malformed, or asks for what a query may not do; says which step and where in it.
+
+    `excerpt` shows the place: a line of the SQL, and a caret under the character that is meant.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None, excerpt: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.excerpt = excerpt
 
 
 class TransformError(OdfchainError):

@@ -10,15 +10,19 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     5  every slice and checkpoint is there, with its declared size     "DataSlice", "Checkpoint"
     6  its bytes hash to the physical hash                             "Data Hashing"
     7  its records hash to the logical hash, and fill the offsets      "Data Hashing", "Offset"
+    8  transactions computed again give what is recorded (replay.py)   "Dataset Validation"
+
+The bytes of a derivative slice are one of many ways to write its records. Where they are not the recorded
+ones, the records decide: the same records written anew are a note, others are a fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain.audit.report import CHECKS, Fault, Report
 from odfchain.chain.history import ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.dataset.files import DatasetFiles
@@ -32,55 +36,26 @@ from odfchain.progress import SILENT, Progress
 from odfchain.store.base import HEAD
 from odfchain.store.local import LocalObjectStore
 
-CHECKS = {
-    1: "head reference",
-    2: "block bytes",
-    3: "chain links",
-    4: "append rules",
-    5: "files present, sizes",
-    6: "physical hashes",
-    7: "logical hashes, offsets",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that is not as recorded."""
-
-    check: int
-    file: str
-    message: str
-    sequence_number: int | None = None
-
-
-@dataclass(slots=True)
-class Report:
-    """The outcome for one dataset."""
-
-    dataset_id: str
-    alias: str
-    head: str | None
-    blocks: int = 0
-    slices: int = 0
-    records: int = 0
-    data_bytes: int = 0
-    faults: list[Fault] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether no fault was found."""
-        return not self.faults
+__all__ = ["CHECKS", "Fault", "Report", "verify_dataset"]
 
 
 @dataclass(frozen=True, slots=True)
 class _SliceJob:
     sequence_number: int
     slice: DataSlice
+    derivative: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one slice brought to the report."""
+
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: int = 2) -> Report:
-    """Run all checks on a dataset; `jobs` slices are hashed side by side.
+    """Run the checks 1 to 7 on a dataset; `jobs` slices are hashed side by side.
 
     Never raises for what is wrong with the dataset: that is in the report.
     """
@@ -90,14 +65,15 @@ def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: 
     slices = _check_objects(dataset, blocks, report)
     progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in slices))
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        for job, faults in zip(
-            slices, pool.map(lambda j: _check_slice(dataset.data, j, progress, report), slices), strict=True
+        for job, found in zip(
+            slices, pool.map(lambda j: _check_slice(dataset.data, j, progress), slices), strict=True
         ):
             report.slices += 1
             report.records += job.slice.offset_interval.count
             report.data_bytes += job.slice.size
-            report.faults += faults
-    report.faults.sort(key=lambda f: (f.sequence_number if f.sequence_number is not None else -1, f.check))
+            report.faults += found.faults
+            report.notes += found.notes
+    report.sort()
     return report
 
 
@@ -136,7 +112,8 @@ def _read_chain(
         current = block.prev_block_hash
     found.reverse()
     if found and isinstance(found[0][1].event, Seed):
-        report.dataset_id = str(found[0][1].event.dataset_id)
+        seed = found[0][1].event
+        report.dataset_id, report.kind = str(seed.dataset_id), seed.dataset_kind
     return found
 
 
@@ -198,11 +175,13 @@ def _check_objects(
             continue
         number = block.sequence_number
         if event.new_data is not None:
-            if _check_size(
-                dataset.data, event.new_data.physical_hash, event.new_data.size, "slice", number, report
-            ):
-                slices.append(_SliceJob(number, event.new_data))
+            job = _SliceJob(number, event.new_data, isinstance(event, ExecuteTransform))
+            name, size = event.new_data.physical_hash, event.new_data.size
+            fault = _check_size(dataset.data, name, size, "slice", number, any_size=job.derivative)
+            if fault is None:
+                slices.append(job)
             else:
+                report.faults.append(fault)
                 report.slices += 1
         if event.new_checkpoint is not None:
             _check_checkpoint(dataset, event, number, report)
@@ -210,21 +189,19 @@ def _check_objects(
 
 
 def _check_size(
-    store: LocalObjectStore, name: Multihash, size: int, what: str, number: int, report: Report
-) -> bool:
+    store: LocalObjectStore, name: Multihash, size: int, what: str, number: int, *, any_size: bool = False
+) -> Fault | None:
     try:
         actual = store.size(name)
     except OdfchainError as error:
-        report.faults.append(
-            Fault(5, _locate(store, name), f"the {what} is missing: {error.message}", number)
-        )
-        return False
-    if actual != size:
-        report.faults.append(
-            Fault(5, store.locate(name), f"the {what} has {actual:,} bytes, its block says {size:,}", number)
-        )
-        return False
-    return True
+        return Fault(5, _locate(store, name), f"the {what} is missing: {error.message}", number)
+    if actual == size or any_size:
+        return None
+    return Fault(5, store.locate(name), _other_size(what, actual, size), number)
+
+
+def _other_size(what: str, actual: int, declared: int) -> str:
+    return f"SizeMismatch: the {what} has {actual:,} bytes, its block says {declared:,}"
 
 
 def _locate(store: LocalObjectStore, name: Multihash) -> str:
@@ -241,49 +218,78 @@ def _check_checkpoint(
     assert checkpoint is not None  # noqa: S101 - checked by the caller
     # A checkpoint that did not change is named again; its bytes were hashed at the block that made it.
     store = dataset.checkpoints
-    if not _check_size(store, checkpoint.physical_hash, checkpoint.size, "checkpoint", number, report):
+    fault = _check_size(store, checkpoint.physical_hash, checkpoint.size, "checkpoint", number)
+    if fault is not None:
+        report.faults.append(fault)
         return
     try:
         store.verified_path(checkpoint.physical_hash)
     except OdfchainError as error:
-        report.faults.append(Fault(6, store.locate(checkpoint.physical_hash), error.message, number))
+        file = store.locate(checkpoint.physical_hash)
+        report.faults.append(
+            Fault(6, file, f"PhysicalHashMismatch: the checkpoint is damaged: {error.message}", number)
+        )
 
 
-def _check_slice(store: LocalObjectStore, job: _SliceJob, progress: Progress, report: Report) -> list[Fault]:
-    """Physical hash, then records; a file with wrong bytes is not decoded."""
+def _check_slice(store: LocalObjectStore, job: _SliceJob, progress: Progress) -> _Found:
+    """Physical hash, then records; a root's file with wrong bytes is not decoded."""
     path = Path(store.locate(job.slice.physical_hash))
     number = job.sequence_number
     try:
-        actual, _ = hash_file(path, progress.advance)
+        actual, size = hash_file(path, progress.advance)
     except OSError as error:
-        return [Fault(6, str(path), f"the slice cannot be read: {error.strerror}", number)]
-    if actual != job.slice.physical_hash:
-        return [Fault(6, str(path), f"the slice's bytes hash to {actual}", number)]
-    return list(_check_records(path, job, report))
+        return _Found((Fault(6, str(path), f"the slice cannot be read: {error.strerror}", number),))
+    if actual == job.slice.physical_hash:
+        return _check_records(path, job)
+    if job.derivative:
+        return _check_written_anew(path, job, size)
+    message = f"PhysicalHashMismatch: the slice's bytes hash to {actual}"
+    return _Found((Fault(6, str(path), message, number),))
 
 
-def _check_records(path: Path, job: _SliceJob, report: Report) -> Iterator[Fault]:
+def _check_written_anew(path: Path, job: _SliceJob, size: int) -> _Found:
+    """A derivative's file that has other bytes: the same records are as good."""
+    records = _check_records(path, job)
+    if not records.faults:
+        note = (
+            f"{path}: the slice was written anew, with the same records (its bytes are not the recorded ones)"
+        )
+        return _Found(notes=(note, *records.notes))
+    if size == job.slice.size:
+        return records
+    resized = _other_size("slice", size, job.slice.size)
+    message = "; ".join((resized, *(fault.message for fault in records.faults)))
+    return _Found((Fault(5, str(path), message, job.sequence_number),))
+
+
+def _check_records(path: Path, job: _SliceJob) -> _Found:
+    import pyarrow as pa  # noqa: PLC0415
+
     from odfchain.digest.parquet import hash_parquet  # noqa: PLC0415 - loads pyarrow
 
     number, declared = job.sequence_number, job.slice
+    faults: list[Fault] = []
+    notes: list[str] = []
     try:
         logical, rows = hash_parquet(path)
         if logical != declared.logical_hash:
             other, _ = hash_parquet(path, null_rule="reference")
             if other == declared.logical_hash:
-                report.notes.append(
+                notes.append(
                     f"{path}: the logical hash follows the reference implementation's rule for null structs"
                 )
             else:
-                yield Fault(
-                    7,
-                    str(path),
-                    f"the records hash to {logical}, the block says {declared.logical_hash}",
-                    number,
+                message = (
+                    f"LogicalHashMismatch: the records differ from the recorded ones: "
+                    f"they hash to {logical}, the block says {declared.logical_hash}"
                 )
-    except OdfchainError as error:
-        yield Fault(7, str(path), f"the records cannot be hashed: {error.message}", number)
-        return
+                faults.append(Fault(7, str(path), message, number))
+    except (OdfchainError, pa.ArrowException, UnicodeDecodeError) as error:
+        reason = error.message if isinstance(error, OdfchainError) else str(error).splitlines()[0]
+        return _Found((Fault(7, str(path), f"the records cannot be hashed: {reason}", number),))
     expected = declared.offset_interval.count
     if rows != expected:
-        yield Fault(7, str(path), f"the slice has {rows:,} records, its offsets say {expected:,}", number)
+        faults.append(
+            Fault(7, str(path), f"the slice has {rows:,} records, its offsets say {expected:,}", number)
+        )
+    return _Found(tuple(faults), tuple(notes))

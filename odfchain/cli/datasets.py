@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,20 @@ import click
 
 from odfchain.cli.common import DATASET, confirm, open_workspace, options
 from odfchain.cli.output import format_option, human_age, human_size, print_records
-from odfchain.errors import OdfchainError, UsageError
+from odfchain.cli.progress import TerminalProgress
+from odfchain.errors import (
+    ManifestError,
+    OdfchainError,
+    QueryError,
+    SchemaError,
+    TransformError,
+    UsageError,
+    was_interrupted,
+)
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
+    from odfchain.ids.names import DatasetAlias
     from odfchain.metadata.block import DatasetSnapshot
 
 
@@ -34,38 +46,54 @@ def init_command(exists_ok: bool) -> None:
 @click.option("-r", "--recursive", is_flag=True, help="Take every *.yaml below the given folders.")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read manifests from standard input.")
 @click.option("--name", metavar="NAME", help="Name of the dataset, instead of the one in the manifest.")
+@click.option(
+    "--update", is_flag=True, help="Of datasets that exist, record what the manifest says differently."
+)
+@click.option(
+    "--no-check", is_flag=True, help="Do not start Spark to check queries: the first pull finds their faults."
+)
 def add_command(
     manifests: tuple[Path, ...],
     recursive: bool,
     from_stdin: bool,
     name: str | None,
-) -> int:
+    update: bool,
+    no_check: bool,
+) -> int:  # fmt: skip
     """Make datasets from DatasetSnapshot manifests (YAML or JSON).
 
-    All manifests are checked before the first dataset is made; a dataset appears complete or not at all.
+    All manifests are checked before the first dataset is made; a dataset appears complete or not at all. With
+    --update, datasets that exist get a new query (or source, or description): what differs is recorded, and
+    what the manifest does not mention stays.
     """
-    snapshots = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
-    if name is not None and len(snapshots) != 1:
-        raise UsageError(f"--name names one dataset, the manifests define {len(snapshots)}")
-    workspace = open_workspace()
-    return _create_all(workspace, snapshots, name)
+    found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
+    if name is not None and len(found) != 1:
+        raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
+    from odfchain.ids.names import DatasetAlias
+
+    alias = DatasetAlias.parse(name) if name is not None else None
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        return _Adding(workspace, progress, found, alias).run(update=update, check=not no_check)
 
 
-def _read_manifests(paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool) -> list[DatasetSnapshot]:
+def _read_manifests(
+    paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
+) -> list[tuple[str, DatasetSnapshot]]:
+    """(where it was read, the definition) of every dataset."""
     from odfchain.metadata.manifest import read_snapshots
 
     if bool(paths) == from_stdin:
         raise UsageError("name manifest files or use --stdin")
     if from_stdin:
-        return list(read_snapshots(sys.stdin.buffer.read(), source="<stdin>"))
-    snapshots: list[DatasetSnapshot] = []
+        return [("<stdin>", s) for s in read_snapshots(sys.stdin.buffer.read(), source="<stdin>")]
+    found: list[tuple[str, DatasetSnapshot]] = []
     for path in _manifest_files(paths, recursive=recursive):
         try:
             data = path.read_bytes()
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from None
-        snapshots += read_snapshots(data, source=str(path))
-    return snapshots
+        found += [(str(path), snapshot) for snapshot in read_snapshots(data, source=str(path))]
+    return found
 
 
 def _manifest_files(paths: tuple[Path, ...], *, recursive: bool) -> list[Path]:
@@ -80,23 +108,69 @@ def _manifest_files(paths: tuple[Path, ...], *, recursive: bool) -> list[Path]:
     return files
 
 
-def _create_all(workspace: Workspace, snapshots: list[DatasetSnapshot], name: str | None) -> int:
-    from odfchain.cli.main import report_error
-    from odfchain.dataset.creation import in_creation_order
-    from odfchain.ids.names import DatasetAlias
+@dataclass(frozen=True, slots=True)
+class _Adding:
+    """One run of `add`; every method returns an exit code, faults are on the screen."""
 
-    alias = DatasetAlias.parse(name) if name is not None else None
-    code = 0
-    for snapshot in in_creation_order(snapshots):
-        try:
-            dataset = workspace.create(snapshot, alias=alias)
-        except OdfchainError as error:
-            report_error(error)
-            code = error.exit_code
-            continue
+    workspace: Workspace
+    progress: TerminalProgress
+    found: list[tuple[str, DatasetSnapshot]]
+    alias: DatasetAlias | None
+
+    def run(self, *, update: bool, check: bool) -> int:
+        from odfchain.dataset.creation import in_creation_order
+
+        known = {dataset.alias for dataset in self.workspace.datasets()}
+        snapshots = in_creation_order(snapshot for _, snapshot in self.found)
+        new = [s for s in snapshots if (self.alias or s.name) not in known]
+        if check and (code := self._each(new, lambda s: self._check(s, snapshots))):
+            return code
+        if not update:
+            return self._each(snapshots, self._create)
+        return self._each(snapshots, lambda s: self._create(s) if s in new else self._update(s, check=check))
+
+    def _each(self, snapshots: list[DatasetSnapshot], work: Callable[[DatasetSnapshot], None]) -> int:
+        from odfchain.cli.main import report_error
+
+        code = 0
+        for snapshot in snapshots:
+            source = next(source for source, found in self.found if found is snapshot)
+            try:
+                work(snapshot)
+            except ManifestError as error:
+                self.progress.stop()
+                report_error(error.located(source=source))
+                code = error.exit_code
+            except OdfchainError as error:
+                if was_interrupted(error):
+                    raise KeyboardInterrupt from error
+                self.progress.stop()
+                report_error(error, about=source if isinstance(error, _OF_QUERIES) else "")
+                code = error.exit_code
+        return code
+
+    def _check(self, snapshot: DatasetSnapshot, among: list[DatasetSnapshot]) -> None:
+        self.workspace.check(snapshot, among=among, progress=self.progress)
+
+    def _create(self, snapshot: DatasetSnapshot) -> None:
+        dataset = self.workspace.create(snapshot, alias=self.alias, check=False)
+        self._say(f"added {dataset.alias} ({dataset.kind.value.lower()})")
+
+    def _update(self, snapshot: DatasetSnapshot, *, check: bool) -> None:
+        dataset, events = self.workspace.update(
+            snapshot, alias=self.alias, check=check, progress=self.progress
+        )
+        kinds = ", ".join(dict.fromkeys(event.KIND for event in events))
+        self._say(f"updated {dataset.alias} ({kinds})" if events else f"{dataset.alias} is up to date")
+
+    def _say(self, text: str) -> None:
+        self.progress.stop()
         if not options().quiet:
-            click.echo(f"added {dataset.alias} ({dataset.kind.value.lower()})", err=True)
-    return code
+            click.echo(text, err=True)
+
+
+_OF_QUERIES = (QueryError, SchemaError, TransformError)
+"""Faults of what a manifest says, which do not say themselves where that was read."""
 
 
 @click.command("list")

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from odfchain.errors import OdfchainError, was_interrupted
+from odfchain.errors import OdfchainError, QueryError, was_interrupted
 
 INTERRUPTED = 130
 
@@ -107,9 +107,14 @@ def cli(
 
 
 def report_error(error: OdfchainError, *, about: str = "") -> None:
-    """One line for what happened (to what it is about), one for what to do next."""
+    """One line for what happened (to what it is about), one for what to do next.
+
+    Where a query is wrong is shown between them.
+    """
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
     click.echo((f"{about}: " if about else "") + " ".join(str(error).splitlines()), err=True)
+    for line in error.excerpt if isinstance(error, QueryError) else ():
+        click.echo(f"  {line}", err=True)
     if error.hint:
         click.secho("hint: ", fg="cyan", nl=False, err=True)
         click.echo(error.hint, err=True)

@@ -64,6 +64,9 @@ class DurationParam(click.ParamType[float]):
     is_flag=True,
     help="Compute derivative datasets anew when an input was rewritten.",
 )
+@click.option(
+    "--timeout", type=DurationParam(), help="Longest time for one step of a derivative dataset, such as 10m."
+)
 @click.option("--watch", type=DurationParam(), help="Pull again and again, with this pause; Ctrl-C ends it.")
 @click.option(
     "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
@@ -81,6 +84,7 @@ def pull_command(
     late_edits: str | None,
     variables: tuple[str, ...],
     reset_derivatives_on_diverged_input: bool,
+    timeout: float | None,
     watch: float | None,
     system_time: Timestamp | None,
     output: str,
@@ -113,7 +117,10 @@ def pull_command(
         variables=dict(_variable(text) for text in variables),
     )
     transform = TransformOptions(
-        system_time=system_time, reset_on_diverged_input=reset_derivatives_on_diverged_input, retries=3
+        system_time=system_time,
+        reset_on_diverged_input=reset_derivatives_on_diverged_input,
+        retries=3,
+        timeout=timeout,
     )
     with open_workspace() as workspace:
         targets = _targets(workspace, datasets, everything=everything, recursive=recursive)

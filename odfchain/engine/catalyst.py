@@ -124,6 +124,12 @@ class Catalyst:
         return frozenset(a.exprId().id() for a in scala_items(node.plan.references().toSeq()))
 
     @staticmethod
+    def used_by(node: Node, wanted: set[int]) -> frozenset[int]:
+        """The numbers of the attributes from which a projection computes some of its own."""
+        named = [e for e in scala_items(node.plan.projectList()) if e.exprId().id() in wanted]
+        return frozenset(a.exprId().id() for e in named for a in scala_items(e.references().toSeq()))
+
+    @staticmethod
     def has_subquery(node: Node) -> bool:
         """Whether an expression of the node holds a query of its own."""
         return not node.plan.subqueries().isEmpty() or not node.plan.innerChildren().isEmpty()

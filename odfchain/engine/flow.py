@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _DAY = 86_400_000_000
-_ALL_USED = frozenset({"Distinct", "Except", "Intersect", "Union"})
+_ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +209,35 @@ def table_of(op: Operator) -> str:
 
 def used_columns(catalyst: Catalyst, root: Operator) -> frozenset[int]:
     """The attributes that a query computes with or returns; the others need not be remembered."""
-    used = {a.id for a in root.node.output}
-    for op in root.walk():
-        used |= catalyst.references(op.node)
-        used |= {time.source for time in op.times.values()}
-        if op.node.kind in _ALL_USED:
-            used |= {a.id for child in op.children for a in child.node.output}
+    used: set[int] = set()
+    waiting = [(root, {a.id for a in root.node.output})]
+    while waiting:
+        op, wanted = waiting.pop()
+        used |= wanted
+        below = _needed(catalyst, op, wanted)
+        used |= below
+        waiting += [(child, below & {a.id for a in child.node.output}) for child in op.children]
     return frozenset(used)
+
+
+def _needed(catalyst: Catalyst, op: Operator, wanted: set[int]) -> set[int]:
+    """The attributes of the children that are needed for some of an operator's own."""
+    found = {time.source for number, time in op.times.items() if number in wanted}
+    match op:
+        case Group(key=key):
+            found.add(key.source)
+        case Session(session=session, time=time):
+            found |= {session, time}
+        case IntervalJoin(left_time=left, right_time=right):
+            found |= {left, right}
+    node = op.node
+    if node.kind in _ALL_USED:
+        return found | {a.id for child in node.children for a in child.output}
+    if node.kind == "Project":
+        return found | catalyst.used_by(node, wanted)
+    if node.kind == "Expand":
+        return found | wanted
+    return found | wanted | catalyst.references(node)
 
 
 def earlier(time: Column, moment: Moment | None, frame: DataFrame) -> Column:

@@ -16,7 +16,7 @@ import dataclasses
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,11 @@ from odfchain.engine.whole import WholeFlow
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
 from odfchain.metadata.engine import RawQueryRequest, TransformRequest
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
+from odfchain.metadata.sources import Transform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.failure import explain
-from odfchain.spark.job import run_job
+from odfchain.spark.job import Cancellation, run_job
+from odfchain.spark.query import check_queries, run_queries
 from odfchain.spark.session import SQL_SETTINGS
 
 if TYPE_CHECKING:
@@ -67,6 +69,17 @@ SETTINGS = SQL_SETTINGS | {
 """Settings under which a query gives the same rows in the same order everywhere."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of a query before any row is read."""
+
+    kind: Kind
+    schema: DataSchema
+    """That of the slices, system columns included."""
+    notes: tuple[str, ...]
+    """What the user should know before the query is recorded."""
+
+
 class SparkTransformEngine:
     """Executes transformations on a session of its own beside the given one."""
 
@@ -75,6 +88,7 @@ class SparkTransformEngine:
         self._base = session
         self._session: SparkSession | None = None
         self._queries: dict[object, Query] = {}
+        self._running: dict[str, Cancellation] = {}
         self._lock = threading.Lock()
 
     def session(self) -> SparkSession:
@@ -100,30 +114,90 @@ class SparkTransformEngine:
     # --- transformations ---------------------------------------------------------------------------
 
     def execute(
-        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+        self,
+        request: TransformRequest,
+        *,
+        schema: DataSchema | None,
+        progress: Progress,
+        deadline: float | None = None,
     ) -> Executed:
         """The next step of a transformation: the same request gives the same files, whenever and wherever.
 
         Raises:
             QueryError: the query is at fault.
             BadInputError: an input breaks its own declaration.
-            CodecError, EngineError, StorageFullError: the checkpoint or the engine is.
+            CodecError, EngineError, StorageFullError: the checkpoint or the engine is; or it took longer than
+                `deadline` [s], or was cancelled.
         """
         session = self.session()
-        with _private(Path(request.new_data_path).parent) as folder, _explained():
-            return run_job(session, lambda: self._execute(session, request, schema, folder, progress))
+        with (
+            self._cancellable(request.new_data_path) as cancellation,
+            _private(Path(request.new_data_path).parent) as folder,
+            _explained(request.transform),
+        ):
+            return run_job(
+                session,
+                lambda: self._execute(session, request, schema, folder, progress),
+                deadline=deadline,
+                cancellation=cancellation,
+            )
 
-    def check(self, transform: TransformRequest, progress: Progress) -> tuple[Kind, tuple[str, ...]]:
-        """The kind of a query, and what the user should know before it is recorded.
+    def cancel(self, request: TransformRequest | RawQueryRequest) -> None:
+        """End the run of a request, from another thread: it raises an EngineError. Others go on."""
+        output = request.output_data_path if isinstance(request, RawQueryRequest) else request.new_data_path
+        with self._lock:
+            running = self._running.get(output)
+        if running is not None:
+            running.cancel()
+
+    @contextmanager
+    def _cancellable(self, output: str) -> Iterator[Cancellation]:
+        cancellation = Cancellation()
+        with self._lock:
+            self._running[output] = cancellation
+        try:
+            yield cancellation
+        finally:
+            with self._lock:
+                del self._running[output]
+
+    def check(
+        self,
+        transform: Transform,
+        inputs: Sequence[StepInput],
+        vocabulary: DatasetVocabulary,
+        progress: Progress,
+    ) -> Checked:
+        """What is known of a query without rows: it can be executed, and its result can be recorded.
+
+        Of the inputs, only names and schemas are looked at.
 
         Raises:
-            QueryError: the query cannot be executed.
+            QueryError, SchemaError: the query cannot be executed, or its result cannot be recorded.
+            EngineError: Java or Spark fails.
         """
         session = self.session()
-        with _explained():
-            inputs = [StepInput.of(given) for given in transform.query_inputs]
-            query = self._query(session, transform, inputs, progress)
-            return query.kind, query.notes(transform.vocab)
+
+        def find() -> Checked:
+            query = query_of(session, transform, inputs, note=progress.note)
+            check_result(query.result, vocabulary, query.kind)
+            schema = result_fields(query.result, [i.schema for i in inputs], vocabulary)
+            return Checked(query.kind, schema, query.notes(vocabulary))
+
+        with _explained(transform):
+            return run_job(session, find)
+
+    def check_form(self, transform: Transform, tables: Collection[str]) -> None:
+        """The queries use only `tables` and what is allowed; columns and types are not looked at.
+
+        Raises:
+            QueryError: they do not.
+            EngineError: Java or Spark fails.
+        """
+        session = self.session()
+        plain = dataclasses.replace(transform, temporal_tables=None)
+        with _explained(transform):
+            run_job(session, lambda: check_queries(session, plain, tables))
 
     def _query(
         self,
@@ -189,18 +263,27 @@ class SparkTransformEngine:
 
     # --- raw queries -------------------------------------------------------------------------------
 
-    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+    def query(self, request: RawQueryRequest, *, progress: Progress, deadline: float | None = None) -> int:
         """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records.
 
         Raises:
             QueryError: the query is at fault.
-            EngineError: the engine is.
+            EngineError: the engine is; or it took longer than `deadline` [s], or was cancelled.
         """
         from odfchain.engine.raw import run_raw_query
 
         session = self.session()
-        with _private(Path(request.output_data_path).parent) as folder, _explained():
-            return run_job(session, lambda: run_raw_query(session, request, folder, progress))
+        with (
+            self._cancellable(request.output_data_path) as cancellation,
+            _private(Path(request.output_data_path).parent) as folder,
+            _explained(request.transform),
+        ):
+            return run_job(
+                session,
+                lambda: run_raw_query(session, request, folder, progress),
+                deadline=deadline,
+                cancellation=cancellation,
+            )
 
 
 def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) -> tuple[DataFrame, int | None]:
@@ -218,7 +301,9 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
     if query.kind is Kind.UNBOUNDED:
         tables = {r.alias: r.columns for r in rows}
         changing = frozenset(r.alias for r in rows if r.has_changes)
-        return WholeFlow(flow, tables, changing).change(query.root), step.now
+        again = _asking_again(catalyst.session, step) if query.has_subqueries else None
+        whole = WholeFlow(flow, tables, changing, idle=all(r.empty for r in rows), asked_again=again)
+        return whole.change(query.root), step.now
     if query.kind is Kind.BOUNDED:
         for r in rows:
             if r.has_changes:
@@ -235,6 +320,12 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
     mark = found.marks.get(query.event_time(step.vocabulary))
     moment = mark.promise if mark is not None else None
     return frame, None if moment is None else moment.start // 1_000
+
+
+def _asking_again(session: SparkSession, step: _Step) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
+    """Computes the query over tables as they are."""
+    transform = step.request.transform
+    return lambda tables: run_queries(session, transform, tables, note=lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +430,22 @@ def _read_part(session: SparkSession, path: Path) -> DataFrame:
 
 
 def _write_part(frame: DataFrame, folder: Path) -> tuple[Path, int]:
-    """(the one file with these rows, how many there are)."""
+    """(the one file with these rows, how many there are).
+
+    Spark's file is copied, not taken: every JVM lists the encodings in its footer in an order of its own.
+    """
     import pyarrow.parquet as pq
 
     frame.coalesce(1).write.parquet(str(folder))
     (path,) = folder.glob("part-*.parquet")
-    return path, pq.read_metadata(path).num_rows
+    copy = folder / "copy.parquet"
+    with pq.ParquetFile(path) as source:
+        schema = source.schema_arrow
+        with pq.ParquetWriter(copy, schema, compression="snappy", version="2.6", store_schema=False) as out:
+            for batch in source.iter_batches():
+                out.write_batch(batch)
+            out.add_key_value_metadata(schema.metadata)
+        return copy, source.metadata.num_rows
 
 
 @contextmanager
@@ -359,7 +460,7 @@ def _private(parent: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(transform: Transform) -> Iterator[None]:
     """Whatever Spark raises becomes an error of the project, the query's faults among them."""
     from odfchain.spark.query_errors import failed_query
 
@@ -368,11 +469,11 @@ def _explained() -> Iterator[None]:
     except OdfchainError as error:
         cause = error.__cause__
         if isinstance(error, EngineError) and isinstance(cause, Exception):
-            fault = failed_query(cause)
+            fault = failed_query(cause, transform=transform)
             if fault is not None:
                 raise fault from error
         if isinstance(error, BadInputError) and error.file is None:
             raise QueryError(f"the result does not fit: {error.message}") from error
         raise
     except Exception as error:
-        raise failed_query(error) or explain(error) from error
+        raise failed_query(error, transform=transform) or explain(error) from error

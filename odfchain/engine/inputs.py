@@ -73,15 +73,16 @@ class StepInput:
         return cls(given, schema)
 
     @property
-    def identity(self) -> tuple[str, DatasetVocabulary, ds.DataSchema]:
-        """What a plan depends on."""
-        return self.given.query_alias, self.given.vocab, self.schema
+    def identity(self) -> tuple[str, str, DatasetVocabulary, ds.DataSchema]:
+        """What a plan and its digest depend on."""
+        return str(self.given.dataset_id), self.given.query_alias, self.given.vocab, self.schema
 
     @property
     def columns(self) -> TableColumns:
         """Where the system columns stand."""
         names, vocabulary = list(self.schema.names), self.given.vocab
         return TableColumns(
+            tuple(names),
             names.index(vocabulary.offset_column),
             names.index(vocabulary.operation_type_column),
             names.index(vocabulary.event_time_column),

@@ -11,6 +11,7 @@ unbounded. Source: RFC-019.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -257,7 +258,7 @@ class Reader:
             if time is not None and self._from_key(output, time, key):
                 found[output.exprId().id()] = time
             elif _time_within(output) in later:
-                found[output.exprId().id()] = key
+                found[output.exprId().id()] = dataclasses.replace(key, floor=False)
         return found
 
     @staticmethod
@@ -358,10 +359,10 @@ def _not_before(key: TimeExpression, child: Operator) -> set[int]:
     found = {key.source} if key.floor else set()
     if key.expression is not None:
         return found
-    below = child
-    while (time := below.times.get(key.source)) is not None:
-        if time.source != key.source:
-            return found | ({time.source} if time.floor else set())
+    number, below = key.source, child
+    while (time := below.times.get(number)) is not None and time.floor:
+        number = time.source
+        found.add(number)
         if len(below.children) != 1:
             break
         below = below.children[0]

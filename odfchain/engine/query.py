@@ -37,6 +37,8 @@ class Query:
     root: Operator
     kind: Kind
     result: StructType
+    has_subqueries: bool
+    """Whether an expression holds a query, so that the plan cannot be taken apart."""
     digest: str
     """Multihash of the text and the tables: another query has another one."""
 
@@ -77,8 +79,16 @@ def query_of(
     catalyst = Catalyst(session)
     node = catalyst.read(plan, structs)
     event_times = {i.given.query_alias: i.given.vocab.event_time_column for i in inputs}
+    has_subqueries = any(catalyst.has_subquery(n) for n in node.walk())
+    if has_subqueries and views:
+        raise QueryError(
+            "a query over temporal tables cannot have a query inside an expression",
+            hint="join instead, or compute it in a step of its own",
+        )
     root = Reader(catalyst, Times(catalyst), event_times).read(node)
-    return Query(catalyst, root, kind_of(root), catalyst.schema_of(plan), _digest(transform, inputs))
+    return Query(
+        catalyst, root, kind_of(root), catalyst.schema_of(plan), has_subqueries, _digest(transform, inputs)
+    )
 
 
 def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:

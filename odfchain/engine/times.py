@@ -34,12 +34,14 @@ _MONOTONE = frozenset(
         "PreciseTimestampConversion",
         "TimestampAdd",
         "TimestampAddInterval",
-        "TimestampAddYMInterval",
         "TruncDate",
         "TruncTimestamp",
     ]
 )
-"""Expressions whose value never falls while the time in them rises."""
+"""Expressions whose value never falls while the time in them rises, if `_keeps_order` says so."""
+
+_CAST = frozenset(["date", "timestamp", "timestamp_ntz"])
+_VARYING_UNITS = frozenset(["MONTH", "QUARTER", "YEAR"])
 
 _SHIFTS = frozenset(["Alias", "Cast", "DatetimeSub", "TimestampAddInterval"])
 """Of these, those that can add the same length of time to every time."""
@@ -124,7 +126,7 @@ class Times:
             if allowed is _FLOORS and expression.ordinal() != 0:  # a window ends after the times in it
                 return None
             return int(child.exprId().id())
-        if kind not in allowed:
+        if kind not in allowed or not _keeps_order(expression):
             return None
         varying = [child for child in scala_items(expression.children()) if not child.foldable()]
         return self._source(varying[0], times, allowed) if len(varying) == 1 else None
@@ -205,6 +207,22 @@ class Times:
         else:
             value = start
         return frame.select(value.alias("c0"))
+
+
+def _keeps_order(expression: Any) -> bool:
+    """Whether a later time never becomes an earlier one.
+
+    Text may be read back in another order, and numbers are rounded. Months cut the day but not the time of
+    the day: a month after January 31, 01:00 comes before a month after January 30, 23:00.
+    """
+    kind = class_name(expression)
+    if kind == "Cast":
+        return {t.typeName() for t in (expression.dataType(), expression.child().dataType())} <= _CAST
+    if kind == "TimestampAdd":
+        return expression.unit().upper() not in _VARYING_UNITS
+    if kind == "TimestampAddInterval":
+        return bool(expression.interval().dataType().typeName() != "interval")
+    return True
 
 
 def as_micros(value: Column, kind: str) -> Column:

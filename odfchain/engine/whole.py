@@ -8,16 +8,16 @@ counted: a retraction at once, both rows of a correction when the corrected one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.flow import Flow, Memory, earlier
-from odfchain.engine.operators import Constant, Narrow, Operator, Source, Whole
+from odfchain.engine.operators import Constant, Merged, Narrow, Operator, Source, Whole
 from odfchain.metadata.enums import OperationType
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 OPERATION = "op"
 """Column of what was emitted that says whether a row is new (0) or gone (1)."""
@@ -27,6 +27,7 @@ OPERATION = "op"
 class TableColumns:
     """Where the system columns of an input stand in its schema."""
 
+    names: tuple[str, ...]
     offset: int
     operation: int
     event_time: int
@@ -35,8 +36,21 @@ class TableColumns:
 class WholeFlow:
     """Executes one step of a query that is not bounded."""
 
-    def __init__(self, flow: Flow, tables: Mapping[str, TableColumns], changing: frozenset[str]) -> None:
-        """`changing` are the inputs whose new rows retract or correct others."""
+    def __init__(
+        self,
+        flow: Flow,
+        tables: Mapping[str, TableColumns],
+        changing: frozenset[str],
+        *,
+        idle: bool,
+        asked_again: Callable[[Mapping[str, DataFrame]], DataFrame] | None,
+    ) -> None:
+        """`changing` are the inputs whose new rows retract or correct others; `idle` says none has any.
+
+        `asked_again` computes the whole query over tables, where that cannot be taken apart (subqueries).
+        """
+        self._idle = idle
+        self._asked_again = asked_again
         self._flow = flow
         self._tables = tables
         self._changing = changing
@@ -51,9 +65,16 @@ class WholeFlow:
         """The rows that the step adds to the result and takes from it, with `OPERATION`."""
         from pyspark.sql import functions as F
 
-        self._used = self._used_of_tables(root)
-        self._sources = {op.node.table or "": op for op in root.walk() if isinstance(op, Source)}
+        self._used = (
+            self._used_of_tables(root)
+            if self._asked_again is None
+            else {t: [f"c{i}" for i in range(len(c.names))] for t, c in self._tables.items()}
+        )
         columns = [f"c{index}" for index in range(len(root.node.output))]
+        if self._idle and self._memory.before and not self._becomes_final():
+            self._memory.after.update(self._memory.before)
+            nothing = self._flow.catalyst.frame(root.node.plan).where("false")
+            return nothing.withColumn(OPERATION, F.lit(OperationType.APPEND.code))
         now = self._result(root, self._now, past=False)
         past = self._result(root, self._before, past=True) if self._memory.before else None
         rows = [f.withColumn("n", F.lit(n)) for f, n in ((now, 1), (past, -1)) if f is not None]
@@ -70,9 +91,27 @@ class WholeFlow:
         operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)
         return counted.select(*columns, operation.alias(OPERATION))
 
+    def _becomes_final(self) -> bool:
+        """Whether a remembered row counts now that did not before."""
+        from pyspark.sql import functions as F
+
+        before, now = self._flow.watermark.before, self._flow.watermark.now
+        if before == now:
+            return False
+        for name, frame in self._memory.before.items():
+            if not name.startswith(("rows-", "changes-")):
+                return True  # what a bounded part emits now is not known without computing it
+            time = F.col("t")
+            if not frame.where(earlier(time, now, frame) & ~earlier(time, before, frame)).isEmpty():
+                return True
+        return False
+
     def _result(self, root: Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
         """The result over what is final; None where nothing is, and a query would count that as well."""
-        frame = self._flow.catalyst.frame(self._plan(root, made, past=past))
+        if self._asked_again is not None:
+            frame = self._whole_query(made, past=past)
+        else:
+            frame = self._flow.catalyst.frame(self._plan(root, made, past=past))
         counts_nothing = any(
             op.node.kind == "Aggregate" and op.node.plan.groupingExpressions().isEmpty() for op in root.walk()
         )
@@ -81,6 +120,14 @@ class WholeFlow:
         return frame
 
     # --- the query over what is final --------------------------------------------------------------
+
+    def _whole_query(self, made: dict[str, DataFrame], *, past: bool) -> DataFrame:
+        assert self._asked_again is not None  # noqa: S101 - asked by the caller
+        for table in self._tables:
+            made[table] = self._final_before(table) if past else self._final_now(table)
+        named = {table: frame.toDF(*self._tables[table].names) for table, frame in made.items()}
+        found = self._asked_again(named)
+        return found.toDF(*[f"c{index}" for index in range(len(found.columns))])
 
     def _plan(self, op: Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
         catalyst = self._flow.catalyst
@@ -91,7 +138,7 @@ class WholeFlow:
             if table not in made:
                 made[table] = self._final_before(table) if past else self._final_now(table)
             return catalyst.adapted(made[table], op.node.output)
-        if isinstance(op, Whole | Narrow) or any(isinstance(o, Whole) for o in op.walk()):
+        if isinstance(op, Whole | Narrow | Merged) or any(isinstance(o, Whole) for o in op.walk()):
             return catalyst.rebuilt(op.node, [self._plan(child, made, past=past) for child in op.children])
         return catalyst.adapted(self._emitted(op, past=past), op.node.output)
 
@@ -164,13 +211,15 @@ class WholeFlow:
         order = F.col(f"c{places.offset}").cast("bigint")
         before = self._flow.watermark.before
         if table not in self._changing:
-            fresh = self._flow.without_late(self._sources[table], frame, time, before)
+            fresh = self._without_late(table, frame, time)
             return fresh.select(*self._used[table], time.alias("t"), order.alias("o"), F.lit(1).alias("w"))
         following = Window.orderBy(order)
         paired = (operation == OperationType.CORRECT_FROM.code) & (
             F.lead(operation).over(following) == OperationType.CORRECT_TO.code
         )
-        counts_from = F.when(paired, F.lead(time).over(following)).otherwise(time)
+        # a row that is corrected before it is final counts neither way
+        corrected = F.greatest(time, F.lead(time).over(following))
+        counts_from = F.when(paired, corrected).otherwise(time)
         weight = F.when(
             operation.isin(OperationType.RETRACT.code, OperationType.CORRECT_FROM.code), -1
         ).otherwise(1)
@@ -180,6 +229,14 @@ class WholeFlow:
             self._memory.late.append((table, frame.where(late)))
             frame = frame.where(~late)
         return frame.select(*self._used[table], "t", "o", "w")
+
+    def _without_late(self, table: str, frame: DataFrame, time: Column) -> DataFrame:
+        before = self._flow.watermark.before
+        if before is None:
+            return frame
+        late = earlier(time, before, frame)
+        self._memory.late.append((table, frame.where(late)))
+        return frame.where(~late)
 
     def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
         """Rows less those that were retracted; a retraction of what is not there has no effect."""

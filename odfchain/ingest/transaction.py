@@ -62,7 +62,7 @@ def stage_input(
             from odfchain.spark.query_errors import failed_query
 
             cause = error.__cause__
-            fault = failed_query(cause) if isinstance(cause, Exception) else None
+            fault = failed_query(cause, transform=source.preprocess) if isinstance(cause, Exception) else None
             if fault is not None:
                 raise fault from error
         # where the bytes lie is nobody's business: messages name where they are from

@@ -17,7 +17,7 @@ from odfchain.errors import QueryError
 from odfchain.metadata.sources import SqlQueryStep, TransformSql
 from odfchain.spark.columns import quoted
 from odfchain.spark.query_dialect import NATIVE, Schemas, check_engine, to_spark
-from odfchain.spark.query_errors import asking_spark
+from odfchain.spark.query_errors import asking_spark, step_labels
 from odfchain.spark.query_gate import Gate
 from odfchain.spark.query_refusals import Step
 from odfchain.spark.query_walk import jvm_of
@@ -118,7 +118,7 @@ def resolved_query(
                 )
                 schema = made.schema()
             seen[name] = schema
-        plans = _checked(session, transform.engine, steps, seen)
+        plans = _checked(session, transform.engine, steps, seen, replayed=True)
         result: Any = None
         for step, plan in plans:
             result = dataset.ofRows(private, plan)
@@ -155,11 +155,16 @@ def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> N
 
 
 def _checked(
-    session: SparkSession, engine: str, steps: list[tuple[str, SqlQueryStep]], schemas: Mapping[str, Any]
+    session: SparkSession,
+    engine: str,
+    steps: list[tuple[str, SqlQueryStep]],
+    schemas: Mapping[str, Any],
+    *,
+    replayed: bool = False,
 ) -> list[tuple[Step, Any]]:
     """The plans of all steps, each resolved against empty tables of these schemas."""
     with _private(session) as private:
-        gate = Gate(session, private)
+        gate = Gate(session, private, replayed=replayed)
         known: Schemas = {}
         plans = []
 
@@ -203,11 +208,9 @@ def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, 
     if len(queries) > MAX_STEPS:
         raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
     taken, steps = set(tables), []
-    for number, step in enumerate(queries, start=1):
+    labels = [label for label, _ in step_labels(transform)]
+    for number, (label, step) in enumerate(zip(labels, queries, strict=True), start=1):
         last = number == len(queries)
-        label = f"query step {number}" if len(queries) > 1 else "query"
-        if step.alias is not None:
-            label += f" (`{step.alias}`)"
         if last and step.alias is not None:
             raise QueryError(f"{label}: the last step is the result and has no alias")
         if not last and not step.alias:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from odfchain.errors import QueryError
-from odfchain.spark.query_errors import ONE_SELECT, located, one_line
+from odfchain.spark.query_errors import ONE_SELECT, excerpt, located, one_line
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -61,7 +61,7 @@ def to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
             _divide(tree, schemas, engine, label)
         return str(tree.sql(dialect=_target(), unsupported_level=errors.ErrorLevel.RAISE, comments=False))
     except errors.ParseError as error:
-        raise _syntax(error, engine, label) from error
+        raise _syntax(error, engine, label, sql) from error
     except errors.UnsupportedError as error:
         raise QueryError(
             f"{label}: has no equal in Spark SQL: {one_line(str(error))}",
@@ -87,7 +87,7 @@ def _one_query(trees: list[Any], label: str) -> Any:
     return found[0]
 
 
-def _syntax(error: Any, engine: str, label: str) -> QueryError:
+def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
     details = error.errors[0] if error.errors else {}
     line, column = details.get("line"), details.get("col")
     fragment = one_line(str(details.get("highlight") or ""), 40)
@@ -96,7 +96,8 @@ def _syntax(error: Any, engine: str, label: str) -> QueryError:
     if line is None or column is None:
         return QueryError(f"{label}: not valid {engine} SQL{at}: {said}")
     begin = max(1, column - len(fragment) + 1)
-    return QueryError(located(label, line, begin, f"not valid {engine} SQL{at}: {said}"))
+    said = f"not valid {engine} SQL{at}: {said}"
+    return QueryError(located(label, line, begin, said), excerpt=excerpt(query, line, begin))
 
 
 @lru_cache

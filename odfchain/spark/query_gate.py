@@ -35,8 +35,12 @@ _READING_TIMES = ("ParseToDate", "ParseToTimestamp", "TryToDateExpression", "Try
 class Gate:
     """Compares the queries of one transform with the allow-lists; `session` resolves their names."""
 
-    def __init__(self, session: SparkSession, resolver: Any) -> None:
-        """`resolver` is the JVM's session whose settings and tables count."""
+    def __init__(self, session: SparkSession, resolver: Any, *, replayed: bool = False) -> None:
+        """`resolver` is the JVM's session whose settings and tables count.
+
+        `replayed` queries are computed again by others, another day.
+        """
+        self._replayed = replayed
         self._jvm = jvm_of(session)
         self._resolver = resolver
         self._walker = walker_of(session)
@@ -52,7 +56,7 @@ class Gate:
         Raises:
             QueryError: the text is not a query, or asks for something else.
         """
-        with asking_spark(step.label, translated=step.translated):
+        with asking_spark(step.label, translated=step.translated, sql=step.sql):
             plan = self._parser.parsePlan(step.sql)
             self._check_read(plan, Judge(step), tables)
             return plan
@@ -159,8 +163,8 @@ class Gate:
         Raises:
             QueryError: a column or table is unknown, types do not fit, or a name means something refused.
         """
-        judge = Judge(step)
-        with asking_spark(step.label, translated=step.translated):
+        judge = Judge(step, replayed=self._replayed)
+        with asking_spark(step.label, translated=step.translated, sql=step.sql):
             frame = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._resolver, plan)
             analyzed = frame.queryExecution().analyzed()
             self._check_resolved(analyzed, judge, tables)
@@ -189,6 +193,7 @@ class Gate:
                 judge.formatted(expressions[i])
             for i in expressions.of(*_PARSED_BY_SCHEMA):
                 judge.collation(expressions[i])
+                judge.parsed(expressions[i])
             for i in expressions.of("Cast"):
                 judge.cast(self._walker, expressions, i)
             for i in expressions.of(*_READING_TIMES):

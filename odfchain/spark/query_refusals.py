@@ -11,7 +11,7 @@ from typing import Any
 from odfchain.errors import QueryError
 from odfchain.spark import query_functions as functions
 from odfchain.spark import query_nodes as nodes
-from odfchain.spark.query_errors import located, one_line, option
+from odfchain.spark.query_errors import excerpt, located, one_line, option
 from odfchain.spark.query_walk import Nodes, PlanWalker
 
 MAX_NODES = 10_000
@@ -52,8 +52,10 @@ class Judge:
     Every method but `refuse` raises a `QueryError` when it does not like what it sees.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *, replayed: bool = False) -> None:
+        """`replayed` queries must give the same another day: no text becomes a time without a format."""
         self._step = step
+        self._replayed = replayed
         self._count = 0
 
     def refuse(
@@ -69,7 +71,11 @@ class Judge:
             line, column, fragment = _find(self._step, word)
         shown = f"`{fragment}` " if fragment else "the query "
         text = what if what.startswith(("there ", "a table ", "table ", "the ", "VALUES ")) else shown + what
-        return QueryError(located(self._step.label, line, column, text), hint=hint)
+        return QueryError(
+            located(self._step.label, line, column, text),
+            hint=hint,
+            excerpt=excerpt(self._step.sql, line, column),
+        )
 
     def count(self, *found: Nodes) -> None:
         """Bounds the size of a query."""
@@ -124,6 +130,24 @@ class Judge:
         if quoted is None or not _DATE_TEXT.match(quoted.group(2)):
             raise self.refuse(node, "may mean the present time", _CLOCK_HINT)
 
+    def parsed(self, node: Any) -> None:
+        """Text that is read by a schema may become times as a cast would make them."""
+        if self._replayed:
+            self._time_of_day(node, None, None)
+
+    def _time_of_day(self, node: Any, given: Any, function: Any) -> None:
+        """A text like '10:00' becomes that time of the day on which it is read."""
+        if "timestamp" not in node.dataType().catalogString():
+            return
+        texts = given is None or any(kind in given.catalogString() for kind in ("string", "variant"))
+        if texts and (given is None or "timestamp" not in given.catalogString()):
+            raise self.refuse(
+                function or node,
+                "may read a bare time of day as today's",
+                "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss')",
+                node,
+            )
+
     def collation(self, node: Any) -> None:
         """A type may bring a library's rules for the order of text, as the keyword COLLATE does."""
         if "COLLATE" in node.dataType().sql():
@@ -156,9 +180,11 @@ class Judge:
     def cast(self, walker: PlanWalker, found: Nodes, i: int, function: Any = None) -> None:
         """Spark takes 'now', 'today' and a bare time of day from the clock when a constant is cast."""
         node = found[i]
+        child = found[i + 1]
+        if self._replayed and child.foldable() is False:
+            self._time_of_day(node, child.dataType(), function)
         if node.dataType().typeName() not in TEMPORAL:
             return
-        child = found[i + 1]
         if child.dataType().typeName() != "string" or walker.tree(child).of(*_VARYING):
             return
         value = child.value() if found.classes[i + 1].endswith(".Literal") else ""

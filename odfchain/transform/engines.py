@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from odfchain.engine.version import engine_version, same_results
 from odfchain.errors import TransformError
 from odfchain.metadata.sources import Transform
+from odfchain.workspace.config import IsolationPolicy
 
 if TYPE_CHECKING:
+    from odfchain.dataset.files import DatasetFiles
+    from odfchain.engine.base import TransformEngine
     from odfchain.engine.client import RemoteEngine
+    from odfchain.progress import Progress
     from odfchain.workspace.config import TransformConfig
 
 OWN_ENGINE = "spark"
@@ -50,3 +56,51 @@ def check_version(transform: Transform, config: TransformConfig) -> None:
             f"the transform asks for engine version {transform.version}, and this is {running}",
             hint="if both give the same results, say so in the settings: transform.compatibleVersions",
         )
+
+
+def is_isolated(config: TransformConfig, *, own: bool) -> bool:
+    """Whether queries of a dataset run behind walls; `own` datasets were created here."""
+    return config.isolation is IsolationPolicy.ALWAYS or (
+        config.isolation is IsolationPolicy.STRANGERS and not own
+    )
+
+
+@contextlib.contextmanager
+def engines_behind_walls(
+    dataset: DatasetFiles,
+    inputs: Sequence[DatasetFiles],
+    engine: Callable[[Transform], TransformEngine | None],
+    config: TransformConfig,
+    progress: Progress,
+) -> Iterator[Callable[[Transform], TransformEngine]]:
+    """Engines for one dataset: those that `engine` finds, else Spark in a process of its own behind walls.
+
+    That process sees the data of the inputs and the checkpoints of the dataset, and can write in the
+    dataset's staging folder; it is started when it is first asked for.
+    """
+    from odfchain.engine.isolated import isolated_engine
+
+    with contextlib.ExitStack() as resources:
+        started: list[TransformEngine] = []
+
+        def find(transform: Transform) -> TransformEngine:
+            found = engine(transform)
+            if found is not None:
+                return found
+            if not started:
+                scratch = resources.enter_context(dataset.staging())
+                read = [*(item.folder / "data" for item in inputs), dataset.folder / "checkpoints"]
+                started.append(
+                    resources.enter_context(
+                        isolated_engine(
+                            read,
+                            dataset.folder / "staging",
+                            scratch,
+                            progress=progress,
+                            deadline=config.timeout_seconds or None,
+                        )
+                    )
+                )
+            return started[0]
+
+        yield find

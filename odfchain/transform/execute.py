@@ -54,6 +54,8 @@ class TransformOptions:
     """Drop what was computed, and compute it anew, when an input was rewritten."""
     retries: int = 0
     """Runs repeated when another writer was faster."""
+    timeout: float | None = None
+    """Longest time for one step [s]; None is what the settings say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

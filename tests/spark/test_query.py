@@ -12,7 +12,7 @@ import pytest
 from odfchain.errors import QueryError
 from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.spark.query import MAX_STEPS, check_queries, run_queries
-from odfchain.spark.query_errors import failed_query
+from odfchain.spark.query_errors import excerpt, failed_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,12 +136,52 @@ def test_sql_is_ansi_and_times_are_utc(session: SparkSession, cities: DataFrame)
     assert failed_query(ValueError("something else")) is None
 
 
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        (
+            "SELECT a.popluation FROM input a JOIN input b ON a.city = b.city",
+            "did you mean a.population or b.population?",
+        ),
+        ("SELECT zzzz FROM input", "columns here are city, population"),
+        ("SELECT `pop``lation` FROM input", "did you mean population?"),
+    ],
+)
+def test_an_unknown_column_suggests_the_nearest(
+    session: SparkSession, cities: DataFrame, sql: str, hint: str
+) -> None:
+    with pytest.raises(QueryError, match="there is no column") as caught:
+        rows(session, steps(sql), input=cities)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("sql", "line", "column", "shown"),
+    [
+        ("SELECT a,\n\tb", 2, 2, ("b", "^")),
+        ("SELECT 'Größe', x", 1, 17, ("SELECT 'Größe', x", " " * 16 + "^")),
+        ("SELECT '日本', x", 1, 14, ("SELECT '日本', x", " " * 15 + "^")),
+        ("SELECT 'e\u0301', x", 1, 14, ("SELECT 'e\u0301', x", " " * 12 + "^")),
+        ("SELECT", 1, 7, ("SELECT", "      ^")),
+        ("SELECT\r\nx\x1b[31m", 1, 3, ("SELECT", "  ^")),
+        ("x" * 300, 1, 150, ("…" + "x" * 100 + "…", " " * 51 + "^")),
+        ("x" * 300, 1, 301, ("…" + "x" * 100, " " * 101 + "^")),
+        ("SELECT", 2, 1, ()),
+        ("SELECT", None, None, ()),
+    ],
+)
+def test_the_place_is_shown(sql: str, line: int | None, column: int | None, shown: tuple[str, ...]) -> None:
+    assert excerpt(sql, line, column) == shown
+
+
 def test_an_error_names_its_step(session: SparkSession, cities: DataFrame) -> None:
     transform = steps(
         ("first", "SELECT city FROM input"), ("next", "SELECT citty FROM first"), "SELECT * FROM next"
     )
-    with pytest.raises(QueryError, match=r"^query step 2 \(`next`\), line 1, column 8: .*`citty`.*`city`"):
+    with pytest.raises(QueryError, match=r"^query step 2 \(`next`\), line 1, column 8: .*`citty`") as caught:
         rows(session, transform, input=cities)
+    assert caught.value.hint == "did you mean city?"
+    assert caught.value.excerpt == ("SELECT citty FROM first", "       ^")
     with pytest.raises(QueryError, match=r"^query step 1 \(`a`\), line 1, column 15: there is no table `b`"):
         rows(session, steps(("a", "SELECT 1 FROM b"), ("b", "SELECT 1"), "SELECT 1 FROM a"), input=cities)
 

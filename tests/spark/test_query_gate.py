@@ -303,7 +303,7 @@ PLACES = [
     ("SELECT a,\n  rand() FROM input", "line 2, column 3: the function `rand` is random"),
     ("SELECT a FROM inptu", "line 1, column 15: there is no table `inptu`"),
     ("SELECT a FROM INPUT", "line 1, column 15: there is no table `INPUT`"),
-    ("SELECT 'ü😀', bb FROM input", "`bb` cannot be resolved. Did you mean one of the following?"),
+    ("SELECT 'ü😀', bb FROM input", "query, line 1, column 14: there is no column `bb`"),
     ("SELECT a FRM input WHERE", "line 1, column 14: Syntax error at or near 'input'"),
     ("SELECT 'x', current_timestamp FROM input", "line 1, column 13: `current_timestamp` reads the clock"),
     ("SET a = b", "is a command, not a query"),

@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Workspace:
         derivative("d", "b", "a"),
         derivative("e", "d", "c"),
     ):
-        home.add(text)
+        home.add(text, check=False)
     return home
 
 

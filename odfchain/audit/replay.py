@@ -1,0 +1,325 @@
+"""Replaying a derivative dataset: every transaction is computed again and must give what is recorded.
+
+A transaction needs its recorded inputs and the recorded checkpoint before it, not the result of replaying the
+one before it. So they run side by side, and a fault in one does not accuse those that follow.
+
+    plan      query, vocabulary, schema and input blocks as of the block      (planner)
+    execute   by the engine version that the transform names, in staging      (nothing is committed)
+    compare   data or none, offsets, records in their order, watermark        (faults)
+              bytes of the checkpoint                                         (notes)
+
+A transaction is at fault when it contradicts its inputs or its replay. One that cannot be replayed here, for
+want of an input, a file or the engine's version, is unchecked. Source: specification "Dataset Validation";
+RFC-019.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.audit.compare import first_difference
+from odfchain.audit.report import REPLAY_CHECK, Fault, Replay, Report
+from odfchain.audit.upstream import missing_input
+from odfchain.chain.chain import HashedBlock
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.parquet import hash_parquet
+from odfchain.engine.version import engine_version
+from odfchain.errors import (
+    DatasetNotFoundError,
+    DivergedInputError,
+    JavaNotFoundError,
+    OdfchainError,
+    QueryError,
+    StorageFullError,
+    TransformError,
+    UsageError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.events import ExecuteTransform, OffsetInterval
+from odfchain.metadata.sources import Transform
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.transform.execute import Engines, ExecutedStep, execute_step
+from odfchain.transform.planner import RecordedStep, plan_recorded
+from odfchain.workspace.config import TransformConfig
+
+if TYPE_CHECKING:
+    from odfchain.engine.base import TransformEngine
+
+Find = Callable[[DatasetId], DatasetFiles | None]
+"""Finds a dataset by its id; None when it is not here."""
+
+_CHAIN_CHECKS = frozenset({1, 2, 3})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRange:
+    """The blocks `(after, upto]`; None is the beginning, or the head."""
+
+    after: Multihash | None = None
+    upto: Multihash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What the replay of one transaction showed."""
+
+    fault: str | None = None
+    unchecked: str | None = None
+    notes: tuple[str, ...] = ()
+    engine: str | None = None
+    """What computed; None when nothing did."""
+
+
+def replay_dataset(
+    dataset: DatasetFiles,
+    report: Report,
+    find: Find,
+    engines: ReplayEngines,
+    span: ReplayRange | None = None,
+    *,
+    jobs: int = 2,
+    progress: Progress = SILENT,
+) -> None:
+    """Add to a dataset's report what replaying its transactions shows; `jobs` of them run side by side.
+
+    A root dataset has nothing to replay. What is wrong with the dataset or its inputs is in the report, and
+    the report does not depend on `jobs`.
+
+    Raises:
+        UsageError: `span` names blocks that are not in the chain, or in the wrong order.
+        JavaNotFoundError, StorageFullError: nothing can be executed here.
+    """
+    if report.kind is DatasetKind.ROOT:
+        return
+    report.replay = Replay()
+    if report.kind is None or any(fault.check in _CHAIN_CHECKS for fault in report.faults):
+        report.leave_out("no transaction was replayed: the chain cannot be followed")
+        return
+    span = span or ReplayRange()
+    wanted = _transactions(dataset, span)
+    progress.phase(f"Replaying {dataset.alias}", len(wanted))
+    with _pool(jobs) as pool:
+        running = [
+            (block, _started(pool, dataset, plan, engines))
+            for block, plan in _plans(dataset, wanted, find, span)
+        ]
+        for block, work in running:
+            outcome = work if isinstance(work, _Outcome) else work.result()
+            _add(report, dataset, block, outcome)
+            progress.advance()
+    report.sort()
+
+
+def _add(report: Report, dataset: DatasetFiles, found: HashedBlock, outcome: _Outcome) -> None:
+    number = found.block.sequence_number
+    if outcome.fault is not None:
+        file = str(dataset.folder / "blocks" / str(found.hash))
+        report.faults.append(Fault(REPLAY_CHECK, file, outcome.fault, number))
+    if outcome.unchecked is not None:
+        report.leave_out(outcome.unchecked, number)
+    report.notes += (f"block {number}: {note}" for note in outcome.notes)
+    replay = report.replay
+    if replay is not None and outcome.engine is not None:
+        replay.transactions += 1
+        if outcome.engine not in replay.engines:
+            replay.engines.append(outcome.engine)
+
+
+class _pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
+    """Threads that are waited for; but not after Ctrl-C, which closes the engine under them."""
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__(max(1, jobs), thread_name_prefix="odfchain-replay")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self.shutdown(wait=not interrupted, cancel_futures=kind is not None)
+
+
+# --- what there is to replay -----------------------------------------------------------------------
+
+
+def _transactions(dataset: DatasetFiles, span: ReplayRange) -> list[HashedBlock]:
+    """The executions in `(after, upto]`, oldest first; found block by block, not through an index."""
+    places: dict[Multihash, int] = {}
+    found = []
+    for item in dataset.chain.walk():
+        places[item.hash] = item.block.sequence_number
+        if isinstance(item.block.event, ExecuteTransform):
+            found.append(item)
+    for name in (span.after, span.upto):
+        if name is not None and name not in places:
+            raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
+    first = places[span.after] if span.after is not None else -1
+    last = places[span.upto] if span.upto is not None else max(places.values())
+    if first > last:
+        raise UsageError(
+            f"{dataset.alias}: the range begins after block {first} and ends with block {last}",
+            hint="a range is (from, to]: the older block first",
+        )
+    return [item for item in reversed(found) if first < item.block.sequence_number <= last]
+
+
+def _plans(
+    dataset: DatasetFiles, wanted: Sequence[HashedBlock], find: Find, span: ReplayRange
+) -> Iterator[tuple[HashedBlock, RecordedStep | _Outcome]]:
+    """Every transaction with its plan, or with the reason why there is none."""
+    inputs: dict[DatasetId, DatasetFiles | None] = {}
+    for item in wanted:
+        for dataset_id in _input_ids(item):
+            if dataset_id not in inputs:
+                inputs[dataset_id] = find(dataset_id)
+    at_hand = [item for item in inputs.values() if item is not None]
+    aliases = _aliases(dataset)
+    remaining, after = deque(wanted), span.after
+    while remaining:
+        gone = [i for i in _input_ids(remaining[0]) if inputs[i] is None]
+        if gone:
+            reasons = "; ".join(missing_input(aliases.get(i), i) for i in gone)
+            after = remaining[0].hash
+            yield remaining.popleft(), _Outcome(unchecked=reasons)
+            continue
+        try:
+            for step in plan_recorded(dataset, at_hand, tail=after, head=span.upto):
+                yield remaining.popleft(), step
+        except OdfchainError as error:
+            # planning goes on behind the transaction that cannot be planned
+            after = remaining[0].hash
+            yield remaining.popleft(), _unplanned(error)
+
+
+def _unplanned(error: OdfchainError) -> _Outcome:
+    """A block that contradicts its inputs is at fault; inputs that are not what they were prove nothing."""
+    if isinstance(error, TransformError) and not isinstance(error, DivergedInputError):
+        return _Outcome(fault=error.message)
+    return _Outcome(unchecked=error.message)
+
+
+def _input_ids(found: HashedBlock) -> list[DatasetId]:
+    event = found.block.event
+    return [item.dataset_id for item in event.query_inputs] if isinstance(event, ExecuteTransform) else []
+
+
+def _aliases(dataset: DatasetFiles) -> dict[DatasetId, str]:
+    transform = DatasetState.read(dataset.chain).transform
+    return {
+        ref.id: item.alias
+        for item in (transform.inputs if transform is not None else ())
+        if isinstance(ref := item.dataset_ref, RemoteDatasetId) and item.alias is not None
+    }
+
+
+# --- one transaction -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEngines:
+    """The engines that may execute a dataset's transforms; `name` is what a report calls them."""
+
+    find: Engines
+    name: Callable[[Transform], str]
+
+
+def engine_name(transform: Transform, config: TransformConfig) -> str:
+    """The version of the engine for a transform, or its address where it is another process's business."""
+    address = config.engines.get(transform.engine.lower())
+    return engine_version() if address is None else f"{transform.engine} at {address}"
+
+
+def _started(
+    pool: ThreadPoolExecutor, dataset: DatasetFiles, plan: RecordedStep | _Outcome, engines: ReplayEngines
+) -> _Outcome | Future[_Outcome]:
+    if isinstance(plan, _Outcome):
+        return plan
+    transform = plan.step.transform.transform
+    try:
+        engine = engines.find(transform)
+    except (TransformError, DatasetNotFoundError) as error:
+        return _Outcome(unchecked=error.message)
+    return pool.submit(_replayed, dataset, plan, engine, engines.name(transform))
+
+
+def _replayed(dataset: DatasetFiles, recorded: RecordedStep, engine: TransformEngine, name: str) -> _Outcome:
+    try:
+        with dataset.staging() as folder:
+            done = execute_step(recorded.step, dataset, engine, folder, recorded.system_time)
+            differences = list(_differences(dataset, recorded, done))
+            notes = tuple(_checkpoint_notes(recorded, done, name))
+    except (JavaNotFoundError, StorageFullError):
+        raise
+    except QueryError as error:
+        return _Outcome(fault=f"DataNotReproducible: {name} refuses the query: {error}", engine=name)
+    except OdfchainError as error:
+        return _Outcome(unchecked=f"it cannot be replayed: {error}")
+    if not differences:
+        return _Outcome(notes=notes, engine=name)
+    # another checkpoint goes without saying then
+    return _Outcome(fault=f"DataNotReproducible: {'; '.join(differences)}", engine=name)
+
+
+def _differences(dataset: DatasetFiles, recorded: RecordedStep, done: ExecutedStep) -> Iterator[str]:
+    """How the replay differs from the record, the most telling first."""
+    old, new = recorded.event.new_data, done.slice
+    if old is None and new is not None:
+        yield f"nothing recorded, {new.offset_interval.count:,} records replayed"
+    elif old is not None and new is None:
+        yield f"{old.offset_interval.count:,} records recorded, none replayed"
+    elif old is not None and new is not None:
+        if old.logical_hash != new.logical_hash:
+            vocabulary = recorded.step.vocabulary
+            yield from _first(dataset, recorded, done.data_path, vocabulary.offset_column)
+        if old.offset_interval != new.offset_interval:
+            counts = f"{old.offset_interval.count:,} records recorded, {new.offset_interval.count:,} replayed"
+            yield f"{counts} (offsets {_span(old.offset_interval)}, {_span(new.offset_interval)})"
+    if recorded.event.new_watermark != done.watermark:
+        yield f"watermark {_shown(recorded.event.new_watermark)} recorded, {_shown(done.watermark)} replayed"
+
+
+def _first(
+    dataset: DatasetFiles, recorded: RecordedStep, replayed: Path, offset_column: str
+) -> Iterator[str]:
+    """The first difference between the recorded slice and the replayed one, whose hashes differ."""
+    data = recorded.event.new_data
+    assert data is not None  # noqa: S101 - checked by the caller
+    if hash_parquet(replayed, null_rule="reference")[0] == data.logical_hash:
+        return  # another rule for null structs (RFC-006): the records are the same
+    path = Path(dataset.data.locate(data.physical_hash))
+    try:
+        found = first_difference(path, replayed, offset_column=offset_column)
+    except OdfchainError as error:
+        yield f"the records differ from the replayed ones (where, is not known: {error})"
+        return
+    if found is not None:
+        yield str(found)
+    else:
+        yield "the recorded logical hash is not that of the replayed records, which the slice does hold"
+
+
+def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, name: str) -> Iterator[str]:
+    """Checkpoints of one state may differ in their bytes: a note, and only where one version made both."""
+    if recorded.step.transform.transform.version != name:
+        return
+    old, new = recorded.event.new_checkpoint, done.checkpoint
+    if (old and old.physical_hash) != (new and new.physical_hash):
+        yield (
+            f"the checkpoint differs: {old.physical_hash if old else 'none'} recorded, "
+            f"{new.physical_hash if new else 'none'} replayed"
+        )
+
+
+def _span(interval: OffsetInterval) -> str:
+    return f"{interval.start} to {interval.end}"
+
+
+def _shown(watermark: Timestamp | None) -> str:
+    return "none" if watermark is None else str(watermark)

@@ -1,0 +1,66 @@
+"""What a dataset comes from, as far as it is here.
+
+Unlike the lineage that a pull follows, this goes on where an input is missing or a chain is damaged: both are
+what verification is there to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import DatasetNotFoundError, OdfchainError, StoreError
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.workspace.workspace import WorkspaceFiles
+
+
+@dataclass(slots=True)
+class Upstream:
+    """Datasets, inputs before what is made of them, and what each says of inputs that are not here."""
+
+    datasets: list[DatasetFiles] = field(default_factory=list)
+    missing: dict[Path, list[str]] = field(default_factory=dict)
+    """By the folder of the dataset that has the input."""
+
+
+def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> Upstream:
+    """The datasets and everything they come from that is in the workspace, each once.
+
+    A dataset whose chain cannot be read has no inputs here; its own verification says what is wrong.
+    """
+    found = Upstream()
+    entered: set[Path] = set()
+    stack = [(dataset, False) for dataset in reversed(list(datasets))]
+    while stack:
+        dataset, expanded = stack.pop()
+        if expanded:
+            found.datasets.append(dataset)
+            continue
+        if dataset.folder in entered:
+            continue
+        entered.add(dataset.folder)
+        stack.append((dataset, True))
+        try:
+            transform = DatasetState.read(dataset.chain).transform
+        except OdfchainError:
+            continue
+        for item in reversed(transform.inputs if transform is not None else ()):
+            ref = item.dataset_ref
+            target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+            try:
+                stack.append((workspace.dataset(str(target)), False))
+            except (DatasetNotFoundError, StoreError):
+                found.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
+    return found
+
+
+def missing_input(alias: str | None, target: object) -> str:
+    """What is said of an input that is not here."""
+    return (
+        f"its input {alias} ({target}) is not in this workspace"
+        if alias
+        else (f"its input {target} is not in this workspace")
+    )

@@ -1,0 +1,42 @@
+"""The engine of this process with a limit on how long one step may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odfchain.engine.base import Executed
+from odfchain.engine.inprocess import SparkTransformEngine
+
+if TYPE_CHECKING:
+    from odfchain.metadata.data_schema import DataSchema
+    from odfchain.metadata.engine import RawQueryRequest, TransformRequest
+    from odfchain.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedEngine:
+    """Ends what takes longer than `seconds`; starting Spark does not count."""
+
+    engine: SparkTransformEngine
+    seconds: float
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        """As `SparkTransformEngine.execute`.
+
+        Raises:
+            QueryError, BadInputError, CodecError, StorageFullError: as there.
+            EngineError: also when time has run out.
+        """
+        return self.engine.execute(request, schema=schema, progress=progress, deadline=self.seconds)
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """As `SparkTransformEngine.query`.
+
+        Raises:
+            QueryError: as there.
+            EngineError: also when time has run out.
+        """
+        return self.engine.query(request, progress=progress, deadline=self.seconds)

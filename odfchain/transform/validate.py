@@ -1,0 +1,251 @@
+"""Queries are checked before they are recorded: what can be known without rows is known then.
+
+    an input has a schema      names, types, the columns of the result, its fit with what is declared
+    an input has none yet      the gate alone; the first pull finds the rest
+    an engine at an address    the form of the definition
+
+A definition without queries needs no Spark. Source: specification "Query Evolution", "Schema Evolution".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from odfchain.dataset.creation import local_alias
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.sha3 import sha3_256
+from odfchain.errors import DatasetNotFoundError, QueryError, TransformError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.names import DatasetAlias
+from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
+from odfchain.metadata import events as ev
+from odfchain.metadata.block import DatasetSnapshot
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.metadata.sources import Transform
+from odfchain.progress import Progress
+from odfchain.workspace.workspace import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.engine.inprocess import SparkTransformEngine
+    from odfchain.engine.inputs import StepInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputForm:
+    """What is known of an input now."""
+
+    id: DatasetId
+    name: DatasetAlias
+    schema: DataSchema | None
+    vocabulary: ev.DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What a dataset is when events are added to it; the defaults are those of a new one."""
+
+    vocabulary: ev.DatasetVocabulary = field(default_factory=ev.DatasetVocabulary)
+    schema: DataSchema | None = None
+    executed_inputs: tuple[DatasetId, ...] | None = None
+    """Those of the last execution; None when there was none."""
+
+
+Find = Callable[[DatasetId], InputForm | None]
+"""Finds an input of a transform."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """Who can look at queries."""
+
+    spark: Callable[[], SparkTransformEngine]
+    """The engine of this process; asking for it starts nothing."""
+    is_ours: Callable[[Transform], bool]
+    """Whether it executes a transform; raises a TransformError where no engine does."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownInputs:
+    """The datasets of a workspace, and those that are about to be made there."""
+
+    workspace: WorkspaceFiles
+    pending: Mapping[DatasetAlias, InputForm]
+
+    def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
+        """The id of what a reference means; that of a dataset to come is a stand-in."""
+        found = self.workspace.resolve(ref)
+        alias = local_alias(ref)
+        if found is not None or alias is None or alias not in self.pending:
+            return found
+        return self.pending[alias].id
+
+    def find(self, dataset_id: DatasetId) -> InputForm | None:
+        """What is known of a dataset; None where it is not at hand."""
+        for form in self.pending.values():
+            if form.id == dataset_id:
+                return form
+        try:
+            files = self.workspace.dataset(dataset_id)
+        except DatasetNotFoundError:
+            return None
+        state = DatasetState.read(files.chain)
+        return InputForm(id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary)
+
+
+def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> KnownInputs:
+    """What queries may be made of: the datasets of a workspace, and those that `pending` define."""
+    forms = {}
+    for snapshot in pending:
+        now = _after(snapshot.metadata, Present())
+        stand_in = DatasetId(sha3_256(str(snapshot.name).encode()).digest())
+        forms[snapshot.name] = InputForm(
+            id=stand_in, name=snapshot.name, schema=now.schema, vocabulary=now.vocabulary
+        )
+    return KnownInputs(workspace, forms)
+
+
+def present_of(state: DatasetState) -> Present:
+    """What a dataset is now."""
+    found = state.chain.nearest("ExecuteTransform", head=state.head)
+    last = found.block.event if found is not None else None
+    return Present(
+        vocabulary=state.vocabulary,
+        schema=state.schema,
+        executed_inputs=(
+            tuple(item.dataset_id for item in last.query_inputs)
+            if isinstance(last, ev.ExecuteTransform)
+            else None
+        ),
+    )
+
+
+def has_queries(events: Sequence[ev.MetadataEvent]) -> bool:
+    """Whether there is anything in these events that `check_events` looks at."""
+    return any(isinstance(event, ev.SetTransform) or _preprocess(event) is not None for event in events)
+
+
+def check_events(
+    events: Sequence[ev.MetadataEvent], present: Present, find: Find, checker: Checker, progress: Progress
+) -> None:
+    """The queries in events that are about to be recorded can be executed, as far as is known.
+
+    What the user should know of them goes to `progress` as notes. The events have the form of blocks.
+
+    Raises:
+        QueryError: naming the step and the place in it.
+        SchemaError: a type of the result cannot be recorded.
+        TransformError: the engine is not known, or the inputs cannot be those.
+        EngineError: Java or Spark fails.
+    """
+    present = _after(events, present)
+    for event in events:
+        if isinstance(event, ev.SetTransform):
+            _check_transform(event, present, find, checker, progress)
+        elif (preprocess := _preprocess(event)) is not None:
+            from odfchain.engine.raw import INPUT_TABLE
+
+            # whatever dialect it is in: preprocessing is always done here
+            checker.spark().check_form(preprocess, [INPUT_TABLE])
+
+
+def _preprocess(event: ev.MetadataEvent) -> Transform | None:
+    return event.preprocess if isinstance(event, ev.SetPollingSource | ev.AddPushSource) else None
+
+
+def _after(events: Sequence[ev.MetadataEvent], present: Present) -> Present:
+    """The vocabulary and the schema that hold when all events are recorded."""
+    vocabulary, schema = present.vocabulary, present.schema
+    for event in events:
+        if isinstance(event, ev.SetVocab):
+            vocabulary = ev.DatasetVocabulary.from_event(event)
+        elif isinstance(event, ev.SetDataSchema):
+            schema = schema_of_event(event.raw_arrow_schema, event.schema)
+    return Present(vocabulary=vocabulary, schema=schema, executed_inputs=present.executed_inputs)
+
+
+def _check_transform(
+    event: ev.SetTransform, present: Present, find: Find, checker: Checker, progress: Progress
+) -> None:
+    from odfchain.engine.inputs import StepInput
+    from odfchain.engine.operators import Kind
+    from odfchain.engine.output import settled_schema
+    from odfchain.metadata.engine import TransformRequestInput
+
+    ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
+    aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
+    _check_inputs(ids, aliases, present)
+    if not checker.is_ours(event.transform):
+        return
+    inputs: list[StepInput] = []
+    unknown: list[str] = []
+    for dataset_id, alias in zip(ids, aliases, strict=True):
+        form = find(dataset_id)
+        if form is None or form.schema is None:
+            unknown.append(alias)
+            continue
+        given = TransformRequestInput(
+            dataset_id=dataset_id,
+            dataset_alias=form.name,
+            query_alias=alias,
+            vocab=form.vocabulary,
+            data_paths=(),
+            schema_file="",
+            explicit_watermarks=(),
+        )
+        inputs.append(StepInput(given, form.schema))
+    if unknown:
+        _check_temporal(event.transform, aliases)
+        checker.spark().check_form(event.transform, aliases)
+        names = ", ".join(f"`{name}`" for name in unknown)
+        has = "has" if len(unknown) == 1 else "have"
+        progress.note(f"{names} {has} no columns before the first pull, which then checks those of the query")
+        return
+    checked = checker.spark().check(event.transform, inputs, present.vocabulary, progress)
+    if present.schema is not None:
+        _check_system_columns(present.schema, checked.schema, present.vocabulary)
+        settled_schema(checked.schema, present.schema)
+    for note in checked.notes:
+        progress.note(note)
+    if present.executed_inputs is not None and checked.kind is not Kind.STATELESS:
+        progress.note("what the query remembers starts anew with the next pull; its result so far stays")
+
+
+def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: Present) -> None:
+    for alias in aliases:
+        if aliases.count(alias) > 1:
+            raise TransformError(
+                f"two inputs are called `{alias}`", hint="give each an alias: {datasetRef: …, alias: …}"
+            )
+    if present.executed_inputs is not None and present.executed_inputs != tuple(ids):
+        raise TransformError(
+            f"the inputs would be {', '.join(aliases)}, which are not those that the dataset was computed "
+            "from so far (or not in their order)",
+            hint="make another dataset",
+        )
+
+
+def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
+    """Every temporal table is an input with a key, as far as that is known without columns."""
+    for table in transform.temporal_tables or ():
+        if table.name not in aliases:
+            raise QueryError(f"temporalTables names `{table.name}`, which is no input")
+        if not table.primary_key:
+            raise QueryError(f"the temporal table `{table.name}` has no primary key")
+
+
+def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: ev.DatasetVocabulary) -> None:
+    """The declared schema begins with the system columns, and its event time is that of the query."""
+    if declared.names[:4] != found.names[:4]:
+        raise QueryError(
+            f"the declared schema begins with {', '.join(declared.names[:4])}",
+            hint=f"the first columns are {', '.join(found.names[:4])}",
+        )
+    was, now = (schema.field(vocabulary.event_time_column) for schema in (declared, found))
+    if was is not None and now is not None and was.value_type != now.value_type:
+        raise QueryError(
+            f"the event time `{was.name}` is {now.value_type.KIND} and is declared as {was.value_type.KIND}",
+            hint="cast it to what is declared",
+        )

@@ -1,0 +1,393 @@
+"""Replaying derivative datasets: what is honest passes; a forgery with right hashes is found and named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from derived import (
+    FIRST,
+    MADE,
+    QUERIES,
+    add_rows,
+    block_at,
+    copy_of,
+    executions,
+    forge,
+    make_template,
+    with_level,
+)
+from support import Result, hash_of, unchanged
+
+from odfchain.api import Dataset, Workspace
+from odfchain.audit.report import Report
+from odfchain.audit.run import VerifyOptions
+from odfchain.dataset.commit import commit
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.engine.version import engine_version
+from odfchain.errors import UsageError
+from odfchain.metadata import events as ev
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.spark.session import SparkEngine
+from odfchain.transform.execute import TransformOptions
+
+OTHER_VERSION = "odfchain_0-spark_4.3.0"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Path:
+    """A root with two transactions, and three derivatives with two each."""
+    workspace = Workspace.init(tmp_path_factory.mktemp("template") / "workspace")
+    workspace._engine = engine
+    make_template(workspace)
+    return workspace.path.parent
+
+
+@pytest.fixture
+def workspace(template: Path, tmp_path: Path, engine: SparkEngine) -> Workspace:
+    """The template's datasets, on the session of the run."""
+    found = copy_of(template, tmp_path / "workspace")
+    found._engine = engine
+    return found
+
+
+@pytest.fixture
+def idle(template: Path, tmp_path: Path) -> Workspace:
+    """The template's datasets, and no engine."""
+    return copy_of(template, tmp_path / "workspace")
+
+
+def last(dataset: DatasetFiles) -> int:
+    return executions(dataset)[-1]
+
+
+def replay_last(workspace: Workspace, name: str) -> Report:
+    """Replay of the last transaction only; the chain and the files are found to be as recorded."""
+    dataset = workspace.dataset(name)
+    before = dataset._files.chain.get(block_at(dataset._files, last(dataset._files))).prev_block_hash
+    report = dataset.verify(replay=True, after=before)
+    assert [f for f in report.faults if f.check != 8] == []
+    return report
+
+
+def the_fault(workspace: Workspace, name: str) -> str:
+    """What the only fault says of the last transaction; that nothing else can tell is asserted, too."""
+    dataset = workspace.dataset(name)
+    assert dataset.verify().ok, "only a replay can tell"
+    (fault,) = replay_last(workspace, name).faults
+    number = last(dataset._files)
+    assert (fault.check, fault.sequence_number) == (8, number)
+    assert Path(fault.file) == dataset.path / "blocks" / str(block_at(dataset._files, number))
+    assert "\n" not in fault.message
+    return fault.message.removeprefix("DataNotReproducible: ")
+
+
+# --- honest datasets -------------------------------------------------------------------------------
+
+
+def test_what_was_computed_here_is_replayed(workspace: Workspace) -> None:
+    datasets = [workspace.dataset(name) for name in QUERIES]
+    with unchanged(datasets[0].path), unchanged(datasets[1].path), unchanged(datasets[2].path):
+        reports = workspace.verify(datasets, VerifyOptions(recursive=True, replay=True))
+    assert [r.alias for r in reports] == ["readings", *QUERIES]
+    assert [(r.faults, r.unchecked, r.notes) for r in reports] == [([], [], [])] * 4
+    assert reports[0].replay is None, "a root has no transactions to replay"
+    for report in reports[1:]:
+        assert report.replay is not None
+        assert (report.replay.transactions, report.replay.engines) == (2, [engine_version()])
+
+
+def test_the_query_of_the_time_is_replayed(workspace: Workspace) -> None:
+    dataset = workspace.dataset("doubled")
+    files, root = dataset._files, workspace.dataset("readings")._files
+    before = dataset.head
+    set_query(files, "SELECT event_time, sensor, level * 5 AS level, 'new' AS kind FROM readings")
+    add_rows(root, [(day + 4, sensor, level) for day, sensor, level in FIRST])
+    dataset.transform(TransformOptions(system_time=MADE))
+    first = executions(files)[1]
+    report = dataset.verify(replay=True, after=block_at(files, first - 1))
+    assert report.ok, report
+    assert report.replay is not None
+    assert report.replay.transactions == 2, "one by each query"
+    assert before == block_at(files, first)
+
+
+def set_query(dataset: DatasetFiles, query: str) -> None:
+    event = transform_of(dataset, query=query)
+    commit(dataset, DatasetState.read(dataset.chain), [event], [], system_time=MADE)
+
+
+def transform_of(dataset: DatasetFiles, **changes: Any) -> ev.SetTransform:
+    """The transform in force, changed."""
+    now = DatasetState.read(dataset.chain).transform
+    assert now is not None
+    queries = now.transform.queries
+    if "query" in changes:
+        assert queries is not None
+        changes = dict(changes)
+        queries = (dataclasses.replace(queries[0], query=changes.pop("query")),)
+    return dataclasses.replace(
+        now, transform=dataclasses.replace(now.transform, query=None, queries=queries, **changes)
+    )
+
+
+# --- forgeries -------------------------------------------------------------------------------------
+
+
+def test_a_forged_value(workspace: Workspace) -> None:
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), with_level(1, 99))
+    assert the_fault(workspace, "doubled") == "offset 4, column `level`: recorded 99, replayed 10"
+
+
+def test_a_forged_order(workspace: Workspace) -> None:
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), lambda t: t.take([0, 2, 1]))
+    assert the_fault(workspace, "doubled") == (
+        "offset 4, column `event_time`: recorded 2024-01-04T00:00:00+00:00, replayed 2024-01-03T00:00:00+00:00"
+    )
+
+
+def test_a_forged_watermark(workspace: Workspace) -> None:
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), new_watermark=Timestamp.parse("2024-01-05T00:00:00Z"))
+    assert the_fault(workspace, "doubled") == (
+        "watermark 2024-01-05T00:00:00Z recorded, 2024-01-04T00:00:00Z replayed"
+    )
+
+
+MISSING: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
+    "last": (lambda t: t.slice(0, 2), "offset 5, record: recorded nothing, replayed offset=5, op=0, "),
+    "first": (lambda t: t.slice(1), "offset 3, column `event_time`: recorded 2024-01-03T"),
+}
+
+
+@pytest.mark.parametrize("which", MISSING)
+def test_a_row_that_was_left_out(workspace: Workspace, which: str) -> None:
+    change, said = MISSING[which]
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), change)
+    message = the_fault(workspace, "doubled")
+    assert message.startswith(said)
+    assert message.endswith("; 2 records recorded, 3 replayed (offsets 3 to 4, 3 to 5)")
+
+
+def test_data_that_was_left_out_altogether(workspace: Workspace) -> None:
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), new_data=None)
+    assert the_fault(workspace, "doubled") == "nothing recorded, 3 records replayed"
+
+
+def test_a_forged_checkpoint_shows_in_the_step_after_it(workspace: Workspace) -> None:
+    files = workspace.dataset("totals")._files
+    first, second = executions(files)
+    later = files.chain.get(block_at(files, second)).event
+    assert isinstance(later, ev.ExecuteTransform)
+    assert later.new_checkpoint is not None
+    forge(files, first, new_checkpoint=later.new_checkpoint)
+    dataset = workspace.dataset("totals")
+    assert dataset.verify().ok
+    report = dataset.verify(replay=True)
+    (fault,) = report.faults
+    assert fault.sequence_number == second
+    assert fault.message == "DataNotReproducible: 4 records recorded, none replayed"
+    (note,) = report.notes
+    assert note.startswith(
+        f"block {first}: the checkpoint differs: {later.new_checkpoint.physical_hash} recorded, "
+    )
+
+
+def test_a_query_that_cannot_have_brought_the_recorded_columns(workspace: Workspace) -> None:
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), before=(transform_of(files, query="SELECT event_time, sensor FROM readings"),))
+    assert the_fault(workspace, "doubled").startswith(
+        f"{engine_version()} refuses the query: the result has no column `level` any more"
+    )
+
+
+def test_a_column_that_was_left_out(workspace: Workspace) -> None:
+    query = "SELECT event_time, sensor, level * 2 AS level, 1 AS more FROM readings"
+    files = workspace.dataset("doubled")._files
+    forge(files, last(files), before=(transform_of(files, query=query),))
+    assert the_fault(workspace, "doubled") == "column `more`: recorded nothing, replayed int32"
+
+
+def test_the_report_does_not_depend_on_the_number_of_jobs(workspace: Workspace) -> None:
+    files = workspace.dataset("doubled")._files
+    for number in executions(files):
+        forge(files, number, with_level(0, number))
+    reports = [workspace.dataset("doubled").verify(replay=True, jobs=jobs) for jobs in (1, 3)]
+    assert reports[0] == reports[1]
+    assert [f.sequence_number for f in reports[0].faults] == executions(files)
+
+
+# --- blocks that contradict their inputs: no engine is needed to tell ------------------------------
+
+
+def forged_input(dataset: DatasetFiles, **changes: Any) -> None:
+    event = dataset.chain.get(block_at(dataset, last(dataset))).event
+    assert isinstance(event, ev.ExecuteTransform)
+    (item,) = event.query_inputs
+    forge(dataset, last(dataset), query_inputs=(dataclasses.replace(item, **changes),))
+
+
+def test_offsets_that_the_named_block_does_not_bring(idle: Workspace) -> None:
+    files = idle.dataset("doubled")._files
+    forged_input(files, new_offset=4)
+    assert the_fault(idle, "doubled") == (
+        f"doubled: its input readings ({idle.dataset('readings').id}) was read from offset 3 to 4, but its "
+        f"blocks after {block_at(idle.dataset('readings')._files, 2)} up to "
+        f"{idle.dataset('readings').head} bring the offsets 3 to 5 and end at 5"
+    )
+    assert idle._engine is None
+
+
+# --- what cannot be checked ------------------------------------------------------------------------
+
+
+def left_out(report: Report) -> tuple[str, tuple[int, ...]]:
+    """The reason, and the blocks."""
+    assert not report.ok
+    assert report.faults == []
+    (item,) = report.unchecked
+    assert "\n" not in item.message
+    return item.message, item.blocks
+
+
+def test_an_input_that_was_rewritten(idle: Workspace) -> None:
+    files = idle.dataset("doubled")._files
+    forged_input(files, new_block_hash=hash_of("another history"))
+    message, blocks = left_out(replay_last(idle, "doubled"))
+    assert blocks == (last(files),)
+    assert f"its input readings ({idle.dataset('readings').id}) was rewritten" in message
+
+
+def test_another_version_of_the_engine(idle: Workspace, engine: SparkEngine) -> None:
+    files = idle.dataset("doubled")._files
+    forge(files, last(files), before=(transform_of(files, version=OTHER_VERSION),))
+    message, blocks = left_out(replay_last(idle, "doubled"))
+    assert message == f"the transform asks for engine version {OTHER_VERSION}, and this is {engine_version()}"
+    assert blocks == (last(files),)
+    assert idle._engine is None, "no engine was started"
+
+    config = idle.path / "config.yaml"
+    text = config.read_text()
+    assert "compatibleVersions: []" in text
+    config.write_text(text.replace("compatibleVersions: []", f"compatibleVersions: [{OTHER_VERSION}]"))
+    declared = Workspace.find(idle.path.parent)
+    declared._engine = engine
+    report = replay_last(declared, "doubled")
+    assert report.ok
+    assert report.replay is not None
+    assert report.replay.engines == [engine_version()]
+
+
+def test_an_input_that_is_not_here(idle: Workspace) -> None:
+    root = idle.dataset("readings")
+    said = f"its input readings ({root.id}) is not in this workspace"
+    idle.delete("readings")
+    for recursive in (False, True):
+        (report,) = idle.verify([idle.dataset("daily")], VerifyOptions(replay=True, recursive=recursive))
+        message, blocks = left_out(report)
+        assert message == said
+        assert blocks == tuple(executions(idle.dataset("daily")._files))
+    assert idle._engine is None, "no engine was started"
+
+
+def test_an_input_slice_that_is_gone(workspace: Workspace) -> None:
+    root, dataset = workspace.dataset("readings"), workspace.dataset("doubled")
+    path = root.path / "data" / str(root.state.slices()[1].slice.physical_hash)
+    path.unlink()
+    report = dataset.verify(replay=True)
+    message, blocks = left_out(report)
+    assert message == f"it cannot be replayed: {path}: no such object"
+    assert blocks == (last(dataset._files),)
+    assert report.replay is not None
+    assert report.replay.transactions == 1, "the other one needs only what is there"
+
+
+def test_the_previous_checkpoint_is_gone(idle: Workspace, engine: SparkEngine) -> None:
+    idle._engine = engine
+    files = idle.dataset("totals")._files
+    first = files.chain.get(block_at(files, executions(files)[0])).event
+    assert isinstance(first, ev.ExecuteTransform)
+    assert first.new_checkpoint is not None
+    path = Path(files.checkpoints.locate(first.new_checkpoint.physical_hash))
+    path.unlink()
+    report = replay_of_last_in_spite_of_faults(idle.dataset("totals"))
+    (item,) = report.unchecked
+    assert item.message == f"it cannot be replayed: {path}: no such object"
+    assert [f.check for f in report.faults] == [5]
+
+
+def replay_of_last_in_spite_of_faults(dataset: Dataset) -> Report:
+    number = last(dataset._files)
+    return dataset.verify(replay=True, after=block_at(dataset._files, number - 1))
+
+
+def test_a_chain_that_cannot_be_followed(idle: Workspace) -> None:
+    files = idle.dataset("doubled")._files
+    (files.folder / "blocks" / str(block_at(files, 1))).unlink()
+    report = idle.dataset("doubled").verify(replay=True)
+    assert [f.check for f in report.faults] == [2]
+    assert [u.message for u in report.unchecked] == [
+        "no transaction was replayed: the chain cannot be followed"
+    ]
+
+
+# --- ranges and the command line -------------------------------------------------------------------
+
+
+def test_ranges(idle: Workspace) -> None:
+    dataset = idle.dataset("doubled")
+    files = dataset._files
+    first, second = (block_at(files, n) for n in executions(files))
+    for after, upto in ((second, None), (first, first), (None, block_at(files, 1))):
+        report = dataset.verify(replay=True, after=after, upto=upto)
+        assert report.ok
+        assert report.replay is not None
+        assert report.replay.transactions == 0
+    with pytest.raises(UsageError, match="the range begins after block"):
+        dataset.verify(replay=True, after=second, upto=first)
+    with pytest.raises(UsageError, match=f"doubled: block {hash_of('x')} is not in its chain"):
+        dataset.verify(replay=True, upto=hash_of("x"))
+    with pytest.raises(UsageError, match="a range of blocks is for a replay"):
+        dataset.verify(upto=first)
+    with pytest.raises(UsageError, match="these are 2"):
+        idle.verify([dataset, idle.dataset("daily")], VerifyOptions(replay=True, upto=first))
+    assert idle._engine is None
+
+
+def test_the_command(workspace: Workspace, run_cli: Callable[..., Result]) -> None:
+    dataset = workspace.dataset("doubled")
+    files = dataset._files
+    first, second = executions(files)
+    call = ["-w", workspace.path.parent, "verify", "doubled", "--replay", "--jobs", "1"]
+    result = run_cli(*call, "--from", block_at(files, second - 1))
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("ok    doubled: 5 blocks, 2 slices, 6 records, ")
+    assert result.out.endswith(f", replayed 1 transaction with {engine_version()}\n")
+    forge(files, first, with_level(0, 77))
+    result = run_cli(*call, "--to", block_at(files, first))
+    assert result.code == 6
+    lines = result.out.splitlines()
+    assert lines[0].startswith("FAULT doubled: ")
+    assert lines[1] == f"  check 8 (replayed transformations), block {first}"
+    assert lines[3] == "    DataNotReproducible: offset 0, column `level`: recorded 77, replayed 2"
+    workspace.delete("readings")
+    result = run_cli(*call)
+    assert result.code == 7
+    assert result.out.splitlines()[1].startswith(
+        f"  not checked, blocks {first}, {second}: its input readings ("
+    )
+    result = run_cli(*call, "-o", "json")
+    assert result.code == 7
+    (report,) = result.rows
+    assert (report["ok"], report["replay"]) == (False, {"transactions": 0, "engines": []})
+    assert report["checks"][-1] == {"number": 8, "name": "replayed transformations"}
+    assert report["unchecked"][0]["sequenceNumbers"] == [first, second]

@@ -1,0 +1,228 @@
+"""The verification cases of the conformance file, each by its id. None of them starts an engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from derived import FIRST, MADE, SECOND, on_paper, with_level
+from support import conformance
+
+from odfchain.api import Workspace
+from odfchain.audit.report import Report
+from odfchain.audit.run import VerifyOptions
+from odfchain.cli.main import main
+from odfchain.dataset.commit import commit
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.metadata import events as ev
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A workspace whose engine would have to be started."""
+    return Workspace.init(tmp_path)
+
+
+@pytest.fixture
+def made(workspace: Workspace) -> tuple[DatasetFiles, DatasetFiles]:
+    """(a root, a derivative of it), two transactions each."""
+    return on_paper(workspace, FIRST, SECOND)
+
+
+def slice_path(dataset: DatasetFiles) -> Path:
+    new = DatasetState.read(dataset.chain).slices()[0].slice
+    return dataset.data.verified_path(new.physical_hash)
+
+
+def overwrite(dataset: DatasetFiles, table: Callable[[pa.Table], pa.Table], **options: object) -> Path:
+    """Another file in the place of the first slice."""
+    path = slice_path(dataset)
+    changed = table(pq.ParquetFile(path).read())
+    path.unlink()
+    pq.write_table(changed, path, **options)
+    return path
+
+
+def verified(workspace: Workspace, dataset: DatasetFiles) -> Report:
+    report = workspace.dataset(dataset.id).verify()
+    assert workspace._engine is None
+    return report
+
+
+def the_fault(workspace: Workspace, dataset: DatasetFiles) -> tuple[int, str, str]:
+    """(check, kind, name of the file) of the only fault."""
+    (fault,) = verified(workspace, dataset).faults
+    return fault.check, fault.message.split(":")[0], Path(fault.file).name
+
+
+def check_derivative_content(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    _, copied = made
+    size = slice_path(copied).stat().st_size
+    path = overwrite(copied, with_level(1, 9))
+    assert path.stat().st_size == size
+    assert the_fault(workspace, copied) == (7, "LogicalHashMismatch", path.name)
+    assert "the records differ" in verified(workspace, copied).faults[0].message
+
+
+def check_root_content(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    root, _ = made
+    size = slice_path(root).stat().st_size
+    path = overwrite(root, with_level(1, 9))
+    assert path.stat().st_size == size
+    assert the_fault(workspace, root) == (6, "PhysicalHashMismatch", path.name)
+
+
+def check_size(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    for dataset in made:
+        path = overwrite(dataset, lambda t: t.slice(0, 2))
+        assert the_fault(workspace, dataset) == (5, "SizeMismatch", path.name)
+    assert "the records differ" in verified(workspace, made[1]).faults[0].message
+
+
+def check_checkpoint_without_data(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    _, copied = made
+    state = DatasetState.read(copied.chain)
+    last = state.last_data
+    assert isinstance(last, ev.ExecuteTransform)
+    content = b"a checkpoint"
+    checkpoint = ev.Checkpoint(physical_hash=copied.checkpoints.put(content), size=len(content))
+    read = tuple(
+        ev.ExecuteTransformInput(
+            dataset_id=i.dataset_id, prev_block_hash=i.last_block_hash, prev_offset=i.last_offset
+        )
+        for i in last.query_inputs
+    )
+    event = ev.ExecuteTransform(query_inputs=read, prev_offset=last.last_offset, new_checkpoint=checkpoint)
+    commit(copied, state, [event], [], system_time=MADE)
+    assert verified(workspace, copied).ok
+    path = Path(copied.checkpoints.locate(checkpoint.physical_hash))
+    path.chmod(0o644)
+    path.write_bytes(b"b" + content[1:])
+    assert the_fault(workspace, copied) == (6, "PhysicalHashMismatch", path.name)
+    path.write_bytes(content * 2)
+    assert the_fault(workspace, copied) == (5, "SizeMismatch", path.name)
+
+
+def check_recursive(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    copied = [workspace.dataset(made[1].id)]
+    for recursive, names in ((True, ["readings", "copied"]), (False, ["copied"])):
+        reports = workspace.verify(copied, VerifyOptions(recursive=recursive))
+        assert [(r.alias, r.ok) for r in reports] == [(name, True) for name in names]
+
+
+def check_integrity_only(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    root, copied = made
+    workspace.delete(str(root.alias))
+    report = verified(workspace, copied)
+    assert (report.ok, report.unchecked, report.replay) == (True, [], None)
+
+
+CASES = {
+    "verify_integrity_derivative_content": check_derivative_content,
+    "verify_integrity_root_content": check_root_content,
+    "verify_integrity_size": check_size,
+    "verify_checkpoint_without_data": check_checkpoint_without_data,
+    "verify_recursive": check_recursive,
+    "verify_integrity_only": check_integrity_only,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(case: str, workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+    assert all(verified(workspace, dataset).ok for dataset in made)
+    CASES[case](workspace, made)
+
+
+def test_every_case_has_a_test() -> None:
+    assert {c["id"] for c in conformance("transform_cases")["verification_cases"]} == set(CASES)
+
+
+# --- beyond the cases ------------------------------------------------------------------------------
+
+
+def test_the_same_records_written_anew_are_a_note(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    root, copied = made
+    size = slice_path(copied).stat().st_size
+    path = overwrite(copied, lambda t: t, compression="gzip", use_dictionary=False)
+    assert path.stat().st_size != size
+    report = verified(workspace, copied)
+    assert report.ok
+    (note,) = report.notes
+    assert note.startswith(f"{path}: the slice was written anew, with the same records")
+    path = overwrite(root, lambda t: t, compression="gzip", use_dictionary=False)
+    assert the_fault(workspace, root) == (5, "SizeMismatch", path.name), (
+        "a root's data come from nowhere else"
+    )
+
+
+def test_a_derivative_slice_with_any_byte_damaged_is_never_taken_for_other_records(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    _, copied = made
+    path = slice_path(copied)
+    data = path.read_bytes()
+    path.chmod(0o644)
+    for position in range(0, len(data), max(1, len(data) // 60)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x41]) + data[position + 1 :])
+        report = verified(workspace, copied)
+        assert len(report.faults) + len(report.notes) == 1, position
+    path.write_bytes(data[: len(data) // 2])
+    assert the_fault(workspace, copied)[:2] == (5, "SizeMismatch")
+
+
+def test_recursive_names_what_is_missing_and_verifies_the_rest(
+    made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, copied = made
+    root_id = root.id
+    command = ["-w", str(tmp_path), "verify", "copied"]
+    assert main([*command, "--recursive"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in out] == ["ok    readings", "ok    copied"]
+    Workspace.find(tmp_path).delete("readings")
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--recursive"]) == 7
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("PART  copied: 5 blocks, 2 slices, 6 records")
+    assert second == f"  not checked: its input readings ({root_id}) is not in this workspace"
+    assert main([*command, "--recursive", "-o", "json"]) == 7
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["faults"], report["replay"]) == (False, [], None)
+    assert report["unchecked"] == [{"message": second.removeprefix("  not checked: "), "sequenceNumbers": []}]
+    assert [check["number"] for check in report["checks"]] == list(range(1, 8))
+    slice_path(copied).unlink()
+    assert main([*command, "--recursive"]) == 6, "a fault weighs more"
+
+
+def test_recursive_verifies_what_cannot_be_read(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    root, copied = made
+    (copied.folder / "refs" / "head").write_text("nonsense")
+    (root.folder / "blocks" / str(root.chain.head())).unlink()
+    datasets = [d for d in workspace.datasets() if d.path in (root.folder, copied.folder)]
+    reports = workspace.verify(datasets, VerifyOptions(recursive=True))
+    assert sorted((r.alias, [f.check for f in r.faults]) for r in reports) == [
+        ("copied", [1]),
+        ("readings", [2]),
+    ]
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_a_range_is_for_a_replay(
+    option: str, made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = str(made[1].chain.head())
+    assert main(["-w", str(tmp_path), "verify", "copied", option, head]) == 2
+    assert "--from and --to are for --replay" in capsys.readouterr().err
+    assert main(["-w", str(tmp_path), "verify", "%", "--replay", option, head]) == 2
+    assert "a range of blocks is for one dataset, these are 2" in capsys.readouterr().err
+    assert main(["-w", str(tmp_path), "verify", "copied", "--replay", option, "head"]) == 2

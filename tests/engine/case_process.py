@@ -1,0 +1,81 @@
+"""Executes step K of every shared case in a process of its own, or all steps one after the other.
+
+`python tests/engine/case_process.py FOLDER --master local[1] --layout signed [--step K]`: the folder holds
+what earlier steps left, one folder for each case; a file `answers-K.json` with the hashes is left for each
+step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cases import SIGNED, UNSIGNED, Case, all_cases
+
+from odfchain.digest.parquet import hash_parquet
+from odfchain.digest.physical import hash_file
+from odfchain.engine.base import TransformEngine
+from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.metadata.engine import TransformRequest
+from odfchain.progress import SILENT
+from odfchain.spark.session import SparkEngine
+
+LAYOUTS = {"signed": SIGNED, "unsigned": UNSIGNED}
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def runnable() -> list[Case]:
+    """The cases that bring rows: those to be refused have nothing to compare."""
+    return [case for case in all_cases() if not any(case.fails(n) for n in range(case.steps))]
+
+
+def hashes_of_step(engine: TransformEngine, step: int, folder: Path, layout: str) -> dict[str, list[str]]:
+    """Execute a step of every case; logical hash and checkpoint's hash by case."""
+    found = {}
+    for case in runnable():
+        if step < case.steps:
+            own = folder / case.id
+            own.mkdir(exist_ok=True)
+            request = case.request(step, own, LAYOUTS[layout])
+            engine.execute(request, schema=None, progress=SILENT)
+            found[case.id] = hashes_of(request)
+    return found
+
+
+def hashes_of(request: TransformRequest) -> list[str]:
+    """Logical hash of the slice that an executed request left, and the hash of the checkpoint's bytes."""
+    checkpoint = Path(request.new_checkpoint_path)
+    return [
+        str(hash_parquet(Path(request.new_data_path))[0]),
+        str(hash_file(checkpoint)[0]) if checkpoint.exists() else "no checkpoint",
+    ]
+
+
+def last_step() -> int:
+    """The number of the last step of the longest case."""
+    return max(case.steps for case in runnable()) - 1
+
+
+def main(folder: Path, master: str, layout: str, steps: range) -> None:
+    """Leave the answers of these steps in `folder`."""
+    conf = {"spark.driver.extraJavaOptions": JAVA}
+    spark = SparkEngine(folder / "spark", master=master, driver_memory="512m", conf=conf)
+    try:
+        engine = SparkTransformEngine(lambda: spark.session)
+        for step in steps:
+            answers = hashes_of_step(engine, step, folder, layout)
+            (folder / f"answers-{step}.json").write_text(json.dumps(answers))
+    finally:
+        spark.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--layout", choices=sorted(LAYOUTS), required=True)
+    parser.add_argument("--step", type=int)
+    given = parser.parse_args()
+    wanted = range(last_step() + 1) if given.step is None else range(given.step, given.step + 1)
+    main(given.folder, given.master, given.layout, wanted)

@@ -1,0 +1,500 @@
+"""However a stream is cut into steps, what is emitted in all is what one query over all rows gives.
+
+Streams are made from a seed: several keys, ties, nulls, rows out of order but not older than their watermark
+promises, steps without rows, without watermarks, with idle inputs, before and after 1970.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cases import SIGNED, InputSlice, input_schema, request_of
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from odfchain.digest.parquet import hash_parquet
+from odfchain.engine.archive import Manifest, read_manifest
+from odfchain.engine.base import Executed
+from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.metadata.engine import TransformRequest
+from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+EXAMPLES = {"ci": 1, "local": 6, "deep": 60}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+SCHEMA = input_schema({"k": pa.string(), "v": pa.int64()}, SIGNED)
+HOUR = 3_600_000
+NEVER = 1_000 * 24 * HOUR
+"""Longer after the first row than any row that is made here."""
+
+# a slice costs a second, and a smaller stream is no easier to read: examples are not shrunk
+seeded = given(seed=st.integers(0, 1 << 32))
+few = settings(
+    max_examples=EXAMPLES,
+    derandomize=EXAMPLES == 1,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def transforms(engine: SparkEngine) -> SparkTransformEngine:
+    return SparkTransformEngine(lambda: engine.session)
+
+
+# --- queries -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stateful:
+    """A query, and what is to be seen of it."""
+
+    sql: str
+    inputs: tuple[str, ...] = ("a",)
+    before: Mapping[str, str] = field(default_factory=dict)
+    """Steps that come before the last one."""
+    once: bool = True
+    """Whether it is bounded: what it emits is final."""
+    promises: bool = True
+    """Whether its event time follows from those of the inputs."""
+    versions: str | None = None
+    """The input that is a temporal table with the key `k`."""
+
+    def transform(self) -> TransformSql:
+        steps = [SqlQueryStep(alias=name, query=sql) for name, sql in self.before.items()]
+        tables = (TemporalTable(name=self.versions, primary_key=("k",)),) if self.versions else None
+        return TransformSql(
+            engine="spark", queries=(*steps, SqlQueryStep(query=self.sql)), temporal_tables=tables
+        )
+
+
+def interval(kind: str, columns: str, low: str, high: str, **more: Any) -> Stateful:
+    sql = (
+        f"SELECT {columns} FROM a {kind} JOIN b ON a.k = b.k "
+        f"AND b.event_time BETWEEN a.event_time {low} AND a.event_time {high}"
+    )
+    return Stateful(sql, ("a", "b"), **more)
+
+
+PAIR = "a.event_time, a.k, a.v, b.event_time AS other, b.v AS w"
+EITHER = "coalesce(a.event_time, b.event_time) AS event_time, a.k, a.v, b.event_time AS other, b.v AS w"
+GROUPED = "count(*) AS n, sum(v) AS total, count(v) AS filled, max(event_time) AS latest"
+HOURS = f"SELECT window(event_time, '2 hours').start AS event_time, k, {GROUPED} FROM a GROUP BY 1, k"
+
+QUERIES = {
+    "tumbling": Stateful(
+        f"SELECT window(event_time, '6 hours').start AS event_time, k, {GROUPED} FROM a "
+        "GROUP BY window(event_time, '6 hours'), k"
+    ),
+    "tumbling, end as the time": Stateful(
+        "SELECT w.end AS event_time, n FROM "
+        "(SELECT window(event_time, '5 hours', '5 hours', '1 hour') AS w, count(*) AS n FROM a GROUP BY 1)"
+    ),
+    "sliding": Stateful(
+        f"SELECT window(event_time, '6 hours', '2 hours').start AS event_time, k, {GROUPED} FROM a "
+        "GROUP BY window(event_time, '6 hours', '2 hours'), k"
+    ),
+    "session": Stateful(
+        f"SELECT session_window(event_time, '2 hours').start AS event_time, k, {GROUPED} FROM a "
+        "GROUP BY session_window(event_time, '2 hours'), k"
+    ),
+    "date_trunc": Stateful(
+        f"SELECT date_trunc('DAY', event_time) AS event_time, k, {GROUPED} FROM a "
+        "GROUP BY date_trunc('DAY', event_time), k"
+    ),
+    "date": Stateful(
+        "SELECT CAST(event_time AS DATE) AS event_time, k, count(*) AS n FROM a "
+        "GROUP BY CAST(event_time AS DATE), k HAVING count(*) > 1"
+    ),
+    "distinct": Stateful("SELECT DISTINCT date_trunc('HOUR', event_time) AS event_time, k FROM a"),
+    "over a window": Stateful(
+        "SELECT event_time, k, v, row_number() OVER (PARTITION BY w, k ORDER BY event_time, offset) AS place, "
+        "sum(v) OVER (PARTITION BY w) AS share FROM (SELECT *, window(event_time, '6 hours') AS w FROM a)"
+    ),
+    "inner join": interval("", PAIR, "- INTERVAL 2 HOURS", "+ INTERVAL 2 HOURS"),
+    "inner join, asymmetric": interval("", PAIR, "- INTERVAL 5 HOURS", "- INTERVAL 30 MINUTES"),
+    "left join": interval("LEFT", PAIR, "", "+ INTERVAL 4 HOURS"),
+    "left join, symmetric": interval("LEFT", PAIR, "- INTERVAL 1 HOUR", "+ INTERVAL 1 HOUR"),
+    "right join": interval(
+        "RIGHT", "b.event_time, b.k, b.v, a.event_time AS other", "- INTERVAL 1 HOUR", "+ INTERVAL 3 HOURS"
+    ),
+    "full join": interval("FULL", EITHER, "- INTERVAL 3 HOURS", "+ INTERVAL 1 HOUR", promises=False),
+    "semi join": interval("LEFT SEMI", "a.event_time, a.k, a.v", "", "+ INTERVAL 3 HOURS"),
+    "anti join": interval("LEFT ANTI", "a.event_time, a.k, a.v", "- INTERVAL 2 HOURS", "+ INTERVAL 1 HOUR"),
+    "self join": Stateful(
+        "SELECT x.event_time, x.k, x.v, y.event_time AS other, y.v AS w FROM a AS x LEFT JOIN a AS y "
+        "ON x.k = y.k AND x.offset <> y.offset AND y.event_time <= x.event_time "
+        "AND y.event_time > x.event_time - INTERVAL 2 HOURS"
+    ),
+    "join of windows": Stateful(
+        "SELECT x.event_time, x.k, x.n, y.n AS m FROM hours AS x JOIN "
+        "(SELECT date_trunc('HOUR', event_time) AS event_time, count(*) AS n FROM b GROUP BY 1) AS y "
+        "ON x.event_time = y.event_time",
+        ("a", "b"),
+        {"hours": HOURS},
+    ),
+    "join, then window": Stateful(
+        "SELECT window(event_time, '6 hours').start AS event_time, k, count(*) AS n, count(other) AS met, "
+        "sum(w) AS total FROM pairs GROUP BY window(event_time, '6 hours'), k",
+        ("a", "b"),
+        {"pairs": interval("LEFT", PAIR, "- INTERVAL 1 HOUR", "+ INTERVAL 2 HOURS").sql},
+    ),
+    "window, then window": Stateful(
+        "SELECT date_trunc('DAY', event_time) AS event_time, k, sum(n) AS n, max(total) AS most, "
+        "max(latest) AS latest FROM hours GROUP BY date_trunc('DAY', event_time), k",
+        before={"hours": HOURS},
+    ),
+    "union, then window": Stateful(
+        "SELECT window(event_time, '6 hours').start AS event_time, side, count(*) AS n FROM "
+        "(SELECT event_time, 'a' AS side FROM a UNION ALL SELECT event_time, k AS side FROM b) "
+        "GROUP BY window(event_time, '6 hours'), side",
+        ("a", "b"),
+    ),
+    "top 3": Stateful(
+        "SELECT * FROM (SELECT event_time, k, v, row_number() OVER (ORDER BY v DESC, event_time, offset) AS place "
+        "FROM a) WHERE place <= 3",
+        once=False,
+    ),
+    "running total": Stateful(
+        "SELECT event_time, k, v, sum(v) OVER (PARTITION BY k ORDER BY event_time, offset "
+        "ROWS UNBOUNDED PRECEDING) AS total FROM a",
+        once=False,
+    ),
+    "plain groups": Stateful(
+        f"SELECT max(event_time) AS event_time, k, {GROUPED} FROM a GROUP BY k", once=False
+    ),
+    "join without bounds": Stateful(
+        "SELECT a.event_time, a.k, a.v, b.v AS w FROM a LEFT JOIN b ON a.k = b.k AND a.v = b.v",
+        ("a", "b"),
+        once=False,
+    ),
+    "window, then plain groups": Stateful(
+        "SELECT max(event_time) AS event_time, k, max(n) AS most FROM hours GROUP BY k",
+        before={"hours": HOURS},
+        once=False,
+    ),
+    "temporal join": Stateful(
+        "SELECT a.event_time, a.k, a.v, b.v AS w FROM a JOIN b ON a.k = b.k AND a.event_time >= b.__valid_from "
+        "AND (b.__valid_to IS NULL OR a.event_time < b.__valid_to)",
+        ("a", "b"),
+        once=False,
+        versions="b",
+    ),
+}  # fmt: skip
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Part:
+    """What a step brings of an input."""
+
+    rows: list[tuple[int, str | None, int | None]] = field(default_factory=list)
+    """(event time [ms], key, value)"""
+    mark: int | None = None
+    ops: list[int] | None = None
+
+
+def drawn(seed: str, inputs: Sequence[str]) -> list[dict[str, Part]]:
+    """A stream that keeps its promises; the last watermark is beyond everything."""
+    chance = random.Random(seed)
+    begin = chance.choice([-9 * HOUR, 1_709_190_000_000, -2_208_990_000_000])
+    marks: dict[str, int | None] = dict.fromkeys(inputs)
+    steps = []
+    for _ in range(chance.randint(2, 3)):
+        step = {}
+        for name in inputs:
+            part, low = Part(), marks[name]
+            if chance.random() < 0.8:
+                part.rows = _rows(chance, begin if low is None else low)
+            if chance.random() < 0.75:
+                part.mark = (begin if low is None else low) + chance.randint(0, 24) * HOUR // 2
+                marks[name] = part.mark
+            step[name] = part
+        steps.append(step)
+    last = {}
+    for name in inputs:
+        known = marks[name]
+        last[name] = Part(_rows(chance, begin if known is None else known), begin + NEVER)
+    return [*steps, last]
+
+
+def _rows(chance: random.Random, low: int) -> list[tuple[int, str | None, int | None]]:
+    def time() -> int:
+        return low + chance.randint(0, 18) * HOUR // 2 + chance.choice([0, 0, 0, 1, HOUR // 2 - 1])
+
+    return [
+        (time(), chance.choice(["x", "x", "y", "z", None]), chance.choice([None, *range(-2, 5)]))
+        for _ in range(chance.randint(3, 14))
+    ]
+
+
+def moment(ms: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=ms)
+
+
+def table_of(part: Part, start: int) -> pa.Table:
+    count = len(part.rows)
+    return pa.table(
+        {
+            "offset": range(start, start + count),
+            "op": part.ops or [0] * count,
+            "system_time": [moment(0)] * count,
+            "event_time": [moment(t) for t, _, _ in part.rows],
+            "k": [k for _, k, _ in part.rows],
+            "v": [v for _, _, v in part.rows],
+        },
+        schema=SCHEMA,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An executed step."""
+
+    request: TransformRequest
+    executed: Executed
+    output: pa.Table
+    manifest: Manifest
+
+
+def run(
+    engine: SparkTransformEngine, transform: TransformSql, stream: list[dict[str, Part]], folder: Path
+) -> Iterator[Step]:
+    """Execute the steps of a stream one after the other."""
+    starts = dict.fromkeys(stream[0], 0)
+    next_offset = 0
+    for number, step in enumerate(stream):
+        slices = []
+        for name, part in step.items():
+            table, start = table_of(part, starts[name]), starts[name]
+            starts[name] += table.num_rows
+            half = table.num_rows // 2
+            slices.append(
+                InputSlice(
+                    alias=name,
+                    schema=SCHEMA,
+                    files=[t for t in (table[:half], table[half:]) if t.num_rows],
+                    offsets=(start, start + table.num_rows - 1) if table.num_rows else None,
+                    watermarks=[] if part.mark is None else [Timestamp.from_epoch_ms(part.mark)],
+                )
+            )
+        request = request_of(
+            folder, number, transform, slices,
+            system_time=Timestamp.from_epoch_ms(number), next_offset=next_offset,
+        )  # fmt: skip
+        executed = engine.execute(request, schema=None, progress=SILENT)
+        output = pq.read_table(request.new_data_path)
+        assert output["offset"].to_pylist() == list(range(next_offset, next_offset + output.num_rows))
+        next_offset += output.num_rows
+        yield Step(request, executed, output, read_manifest(Path(request.new_checkpoint_path)))
+
+
+def net_of(outputs: Sequence[pa.Table]) -> Counter[tuple[Any, ...]]:
+    """How often each row was emitted, less how often it was taken back; never less than nothing."""
+    net: Counter[tuple[Any, ...]] = Counter()
+    for output in outputs:
+        for row in output.drop_columns(["offset", "system_time"]).to_pylist():
+            values = tuple(value for name, value in row.items() if name != "op")
+            net[values] += {0: 1, 1: -1}[row["op"]]
+            assert net[values] >= 0, f"{values} was taken back before it was emitted"
+    return +net
+
+
+def expected(
+    engine: SparkTransformEngine, query: Stateful, rows: Mapping[str, pa.Table], folder: Path
+) -> Counter[tuple[Any, ...]]:
+    """What one query over these rows gives, by Spark alone."""
+    session = engine.session().newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    for name, table in rows.items():
+        path = folder / f"all-{name}.parquet"
+        pq.write_table(table, path)
+        frame = session.read.parquet(str(path))
+        if name == query.versions:
+            frame.createOrReplaceTempView("versions")
+            frame = session.sql(
+                "SELECT *, event_time AS __valid_from, lead(event_time) OVER "
+                "(PARTITION BY k ORDER BY event_time, offset) AS __valid_to FROM versions"
+            )
+        frame.createOrReplaceTempView(name)
+    for name, sql in query.before.items():
+        session.sql(sql).createOrReplaceTempView(name)
+    found = session.sql(query.sql).toArrow().to_pylist()
+    first = "event_time"
+    return Counter((row[first], *(v for name, v in row.items() if name != first)) for row in found)
+
+
+def everything(stream: list[dict[str, Part]], until: int | None = None) -> dict[str, pa.Table]:
+    """All rows of a stream, or those that are older than a time."""
+    found = {}
+    for name in stream[0]:
+        whole = table_of(Part([row for step in stream for row in step[name].rows]), 0)
+        times = [t for step in stream for t, _, _ in step[name].rows]
+        kept = [until is None or t < until for t in times]
+        found[name] = whole.filter(pa.array(kept, pa.bool_()))
+    return found
+
+
+def replayed(engine: SparkTransformEngine, step: Step, folder: Path) -> None:
+    """Repeating a step gives the same records and the same bytes of the checkpoint."""
+    folder.mkdir()
+    again = dataclasses.replace(
+        step.request, new_data_path=str(folder / "data"), new_checkpoint_path=str(folder / "checkpoint")
+    )
+    executed = engine.execute(again, schema=None, progress=SILENT)
+    assert hash_parquet(folder / "data") == hash_parquet(Path(step.request.new_data_path))
+    assert (folder / "checkpoint").read_bytes() == Path(step.request.new_checkpoint_path).read_bytes()
+    assert executed.watermark == step.executed.watermark
+    assert executed.offset_interval == step.executed.offset_interval
+
+
+# --- properties ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@few
+@seeded
+def test_steps_give_in_all_what_one_query_over_all_rows_gives(
+    transforms: SparkTransformEngine, tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
+) -> None:
+    query, folder = QUERIES[name], tmp_path_factory.mktemp("steps")
+    stream = drawn(f"{name} {seed}", query.inputs)
+    steps = list(run(transforms, query.transform(), stream, folder))
+    chosen = len(name) % len(steps)
+    replayed(transforms, steps[chosen], folder / "again")
+
+    assert net_of([s.output for s in steps]) == expected(transforms, query, everything(stream), folder)
+    assert all(not s.manifest.late for s in steps), "no row was late"
+    if query.once:
+        check_final(query, steps)
+    elif (now := steps[chosen].manifest.watermark_ms) is not None:
+        final = everything(stream[: chosen + 1], now)
+        assert net_of([s.output for s in steps[: chosen + 1]]) == expected(transforms, query, final, folder)
+
+
+def check_final(query: Stateful, steps: list[Step]) -> None:
+    """Rows are emitted once, not before they are promised, and nothing is remembered in the end."""
+    promised: Timestamp | None = None
+    for step in steps:
+        assert set(step.output["op"].to_pylist()) <= {0}
+        times = [_instant(t) for t in step.output["event_time"].to_pylist()]
+        if promised is not None:
+            assert all(_instant(moment(promised.epoch_ms)) <= t for t in times), "older than was promised"
+            assert step.executed.watermark is not None
+            assert step.executed.watermark >= promised
+        promised = step.executed.watermark
+    assert (promised is not None) == query.promises
+    if promised is not None:
+        latest = max(_instant(t) for s in steps for t in s.output["event_time"].to_pylist())
+        assert latest < _instant(moment(promised.epoch_ms))
+    assert {part.name: part.rows for part in steps[-1].manifest.parts if part.rows} == {}
+
+
+def _instant(value: dt.date) -> dt.datetime:
+    if isinstance(value, dt.datetime):
+        return value
+    return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+
+
+CHANGED = Stateful(
+    "SELECT max(event_time) AS event_time, k, count(*) AS n, sum(v) AS total FROM a GROUP BY k", once=False
+)
+
+
+def changing(seed: int) -> tuple[list[dict[str, Part]], Part]:
+    """A stream with retractions and corrections, and what it leaves."""
+    chance = random.Random(seed)
+    low = chance.choice([-5 * HOUR, 1_709_190_000_000])
+    live: list[tuple[int, str | None, int | None]] = []
+    stream = []
+    for _ in range(3):
+        part = Part(ops=[])
+        assert part.ops is not None
+        for row in _rows(chance, low):
+            old = live.pop(chance.randrange(len(live))) if live and chance.random() < 0.5 else None
+            if old is not None and chance.random() < 0.5:
+                part.rows.append(old)
+                part.ops.append(1)
+                continue
+            changes = [(0, row)] if old is None else [(2, old), (3, row)]
+            part.rows += [r for _, r in changes]
+            part.ops += [op for op, _ in changes]
+            live.append(row)
+        part.mark = low + chance.randint(0, 9) * HOUR
+        low = part.mark
+        stream.append({"a": part})
+    return [*stream, {"a": Part(mark=low + NEVER)}], Part(live)
+
+
+@few
+@seeded
+def test_retractions_and_corrections_of_an_input_change_the_result_as_if_it_had_never_been_otherwise(
+    transforms: SparkTransformEngine, tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("changes")
+    stream, left = changing(seed)
+    outputs = [s.output for s in run(transforms, CHANGED.transform(), stream, folder)]
+    assert net_of(outputs) == expected(transforms, CHANGED, {"a": table_of(left, 0)}, folder)
+    assert any(1 in output["op"].to_pylist() for output in outputs)
+
+
+# --- late rows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tumbling", "session", "left join", "plain groups"])
+def test_rows_that_come_too_late_are_counted_and_change_nothing(
+    transforms: SparkTransformEngine, tmp_path: Path, name: str
+) -> None:
+    query = QUERIES[name]
+
+    def parts(hours: Sequence[int], mark: int, late: Sequence[int] = ()) -> dict[str, Part]:
+        rows: list[tuple[int, str | None, int | None]] = [(hour * HOUR, "x", 1) for hour in (*late, *hours)]
+        return {"a": Part(rows, mark * HOUR)} | {other: Part([], mark * HOUR) for other in query.inputs[1:]}
+
+    stream = [parts([1, 5], 12), parts([12, 13], 13, late=[5, 3]), parts([], 1_000)]
+    in_time = [parts([1, 5], 12), parts([12, 13], 13), parts([], 1_000)]
+    steps = list(run(transforms, query.transform(), stream, tmp_path))
+    found = net_of([s.output for s in steps])
+    wanted = expected(transforms, query, everything(in_time), tmp_path)
+    assert found == wanted
+    assert [s.manifest.late for s in steps] == [{}, {"a": 2}, {}]
+
+
+# --- what is remembered --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tumbling", "left join"])
+def test_an_endless_stream_does_not_make_a_bounded_query_remember_more_and_more(
+    transforms: SparkTransformEngine, tmp_path: Path, name: str
+) -> None:
+    query = QUERIES[name]
+    stream = []
+    for number in range(5):
+        rows: list[tuple[int, str | None, int | None]] = [
+            ((24 * number + hour) * HOUR, "x", hour) for hour in (0, 5, 10, 15, 20)
+        ]
+        stream.append({alias: Part(rows, (24 * number + 21) * HOUR) for alias in query.inputs})
+    remembered = [
+        sum(part.rows for part in step.manifest.parts)
+        for step in run(transforms, query.transform(), stream, tmp_path)
+    ]
+    assert remembered[1:] == [remembered[1]] * 4
+    assert 0 < remembered[1] <= 10

@@ -1,0 +1,256 @@
+"""The engine answers the shared cases, and in the same way wherever and however it is run."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import case_process
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cases import (
+    SIGNED,
+    Case,
+    RawCase,
+    UnknownKeyError,
+    all_cases,
+    all_raw_cases,
+    rows_expected,
+)
+from support import ROOT, conformance
+
+from odfchain.engine.base import Executed
+from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.errors import EngineError, QueryError
+from odfchain.metadata.engine import TransformRequest
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+DEVIATIONS = {
+    "temporal_table_join": "rows of one event time are ordered by the columns from left to right, and not as "
+    "they came (RFC-019)",
+}
+"""Cases that are answered otherwise, on purpose."""
+
+PATIENCE = 600
+
+
+@pytest.fixture(scope="module")
+def transforms(engine: SparkEngine) -> SparkTransformEngine:
+    return SparkTransformEngine(lambda: engine.session)
+
+
+def rows_of(path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return found
+
+
+def by_time(rows: list[dict[str, Any]], event_time: str) -> list[dict[str, Any]]:
+    """Rows in the order of time, then of all that is not made when they are written."""
+
+    def order(row: dict[str, Any]) -> list[str]:
+        return [row[event_time].isoformat(), *(repr(v) for k, v in row.items() if k != "offset")]
+
+    ordered = sorted(rows, key=order)
+    offsets = sorted(row["offset"] for row in rows)
+    return [row | {"offset": offset} for row, offset in zip(ordered, offsets, strict=True)]
+
+
+def check_step(case: Case, number: int, request: TransformRequest, executed: Executed) -> bool:
+    """A step brought what is expected; returns whether the rows are in the expected order."""
+    schema = pq.read_schema(request.new_data_path)
+    expected, got = rows_expected(case, number, schema), rows_of(request.new_data_path)
+    if case.id in DEVIATIONS:
+        event_time = case.vocabulary.event_time_column
+        assert by_time(got, event_time) == by_time(expected, event_time)
+    else:
+        assert got == expected
+    wanted = case.expected(number)
+    assert schema.names[:4] == list(case.vocabulary.columns)
+    if "output_columns" in wanted:
+        assert schema.names == wanted["output_columns"]
+    interval = executed.offset_interval
+    assert (None if interval is None else [interval.start, interval.end]) == wanted["offset_interval"]
+    assert (executed.facts.rows if executed.facts else 0) == len(expected)
+    if "watermark" in wanted and "watermark_note" not in wanted:
+        text = wanted["watermark"]
+        assert executed.watermark == (None if text is None else Timestamp.parse(text))
+    return got == expected
+
+
+class Answers:
+    """What the session of the run answers to each case; every case is executed once."""
+
+    def __init__(self, engine: SparkTransformEngine, folder: Path) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._found: dict[str, list[tuple[TransformRequest, Executed | Exception]]] = {}
+
+    def of(self, case: Case) -> list[tuple[TransformRequest, Executed | Exception]]:
+        """The requests of a case, and for each what was executed or raised."""
+        if case.id not in self._found:
+            folder = self._folder / case.id
+            folder.mkdir()
+            self._found[case.id] = [self._step(case, number, folder) for number in range(case.steps)]
+        return self._found[case.id]
+
+    def _step(self, case: Case, number: int, folder: Path) -> tuple[TransformRequest, Executed | Exception]:
+        request = case.request(number, folder, SIGNED)
+        try:
+            return request, self._engine.execute(request, schema=None, progress=SILENT)
+        except Exception as error:
+            return request, error
+        finally:
+            assert not list(folder.glob("step-*"))
+
+
+@pytest.fixture(scope="module")
+def answers(transforms: SparkTransformEngine, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    return Answers(transforms, tmp_path_factory.mktemp("cases"))
+
+
+@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.id)
+def test_a_case_gives_the_expected_rows_offsets_and_watermarks(answers: Answers, case: Case) -> None:
+    in_order = True
+    for number, (request, answer) in enumerate(answers.of(case)):
+        if case.fails(number):
+            assert isinstance(answer, QueryError)
+            assert "\n" not in str(answer)
+            assert not Path(request.new_data_path).exists()
+            assert not Path(request.new_checkpoint_path).exists()
+        else:
+            assert isinstance(answer, Executed), answer
+            in_order = check_step(case, number, request, answer) and in_order
+    assert in_order == (case.id not in DEVIATIONS), "a deviation that is none is to be removed"
+
+
+def test_deviations_are_of_cases_that_exist() -> None:
+    assert set(DEVIATIONS) <= {case.id for case in all_cases()}
+
+
+# --- raw queries ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", all_raw_cases(), ids=lambda case: case.id)
+def test_a_raw_query_gives_the_expected_records(
+    transforms: SparkTransformEngine, case: RawCase, tmp_path: Path
+) -> None:
+    request, result = case.request(tmp_path), tmp_path / "result"
+    before = set(tmp_path.iterdir())
+    if "error" in case.expected:
+        with pytest.raises((QueryError, EngineError)):
+            transforms.query(request, progress=SILENT)
+        assert set(tmp_path.iterdir()) == before
+        return
+    count = transforms.query(request, progress=SILENT)
+    assert set(tmp_path.iterdir()) == {*before, result}
+    assert result.is_file()
+    rows = rows_of(str(result))
+    assert count == len(rows) == case.expected.get("num_records", count)
+    assert rows == case.expected.get("rows", rows)
+    assert len([p for p in tmp_path.iterdir() if p not in before]) == case.expected.get("files", 1)
+
+
+# --- the same everywhere -------------------------------------------------------------------------
+
+
+def in_processes(
+    folder: Path, master: str, layout: str, steps: list[int | None]
+) -> dict[tuple[str, int], list[str]]:
+    """The answers of child processes, one after the other: hashes by case and step."""
+    (folder / "spark").mkdir(parents=True)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engine")])
+    script = [sys.executable, case_process.__file__, str(folder), "--master", master, "--layout", layout]
+    for step in steps:
+        done = subprocess.run(
+            [*script, *([] if step is None else ["--step", str(step)])],
+            env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+    return {
+        (case, number): hashes
+        for number in range(case_process.last_step() + 1)
+        for case, hashes in json.loads((folder / f"answers-{number}.json").read_text()).items()
+    }
+
+
+def test_answers_and_checkpoints_do_not_depend_on_process_cores_or_integer_types(
+    answers: Answers, tmp_path: Path
+) -> None:
+    here = {
+        (case.id, number): case_process.hashes_of(request)
+        for case in case_process.runnable()
+        for number, (request, _) in enumerate(answers.of(case))
+    }
+    steps: list[int | None] = list(range(case_process.last_step() + 1))
+    with ThreadPoolExecutor() as threads:
+        fresh = threads.submit(in_processes, tmp_path / "fresh", "local[1]", "signed", steps)
+        many_cores = threads.submit(in_processes, tmp_path / "cores", "local[4]", "unsigned", [None])
+        for there in (fresh.result(), many_cores.result()):
+            assert there.keys() == here.keys()
+            assert {key: found for key, found in there.items() if found != here[key]} == {}
+
+
+# --- the runner ----------------------------------------------------------------------------------
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    found: dict[str, Any] = copy.deepcopy(conformance("transform_cases")["transform_cases"][0])
+    change(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda case: case.update(extra=1),
+        lambda case: case.pop("queries"),
+        lambda case: case["queries"][0].update(dialect="x"),
+        lambda case: case["inputs"]["readings"].update(vocab={}),
+        lambda case: case["steps"][0].update(repeat=2),
+        lambda case: case["steps"][0]["inputs"]["readings"].update(changes=[]),
+        lambda case: case["steps"][0]["inputs"].update(other={}),
+        lambda case: case["steps"][0]["expect"].update(checkpoint="none"),
+        lambda case: case["steps"][0]["expect"].update(error="Other"),
+    ],
+)
+def test_what_a_case_says_in_an_unknown_way_is_an_error(change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(UnknownKeyError):
+        Case(changed(change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda case: case["inputs"]["readings"]["columns"].update(sensor="VARIANT"),
+        lambda case: case["steps"][0]["inputs"]["readings"]["files"][0][0].update(unknown=1),
+        lambda case: case["steps"][0]["inputs"]["readings"]["files"][0][0].pop("offset"),
+    ],
+)
+def test_rows_of_an_unknown_form_are_an_error(
+    change: Callable[[dict[str, Any]], object], tmp_path: Path
+) -> None:
+    with pytest.raises(UnknownKeyError):
+        Case(changed(change)).request(0, tmp_path)
+
+
+def test_rows_are_compared_with_all_their_columns_and_in_their_order() -> None:
+    case = all_cases()[0]
+    columns = list(case.expected(0)["rows"][0])
+    with pytest.raises(UnknownKeyError):
+        rows_expected(case, 0, pa.schema([(name, pa.string()) for name in reversed(columns)]))
+    one = {"offset": 1, "t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "x": 2}
+    other = {"offset": 2, "t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "x": 1}
+    assert by_time([one, other], "t") == [other | {"offset": 1}, one | {"offset": 2}]

@@ -1,0 +1,196 @@
+"""Queries and files that fail while they are executed: one line that says why, and nothing committed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support import Result, manifest, unchanged
+
+from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedError, QueryError
+from odfchain.transform.execute import TransformOptions, run_transform
+
+if TYPE_CHECKING:
+    from odfchain.api import Dataset, Workspace
+    from odfchain.engine.base import Executed
+    from odfchain.engine.inprocess import SparkTransformEngine
+    from odfchain.metadata.data_schema import DataSchema
+    from odfchain.metadata.engine import RawQueryRequest, TransformRequest
+    from odfchain.progress import Progress
+
+DERIVED = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{{datasetRef: cities}}]
+      transform:
+        kind: Sql
+        engine: spark
+        queries:
+          - alias: numbered
+            query: SELECT event_time, city, population, explode(sequence(1, {rows})) AS x FROM cities
+          - query: |
+              SELECT event_time,
+                {column} AS y
+              FROM numbered
+"""
+GROUPED = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: grouped
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: cities}]
+      transform:
+        kind: Sql
+        engine: spark
+        query: SELECT max(event_time) AS event_time, city FROM cities GROUP BY city
+"""
+ENDLESS = DERIVED.format(name="endless", rows=1_000_000, column="explode(sequence(1, 1000000))")
+
+
+@pytest.fixture
+def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
+    (dataset,) = workspace.add(
+        manifest(schema='["event_time TIMESTAMP", "city STRING", "population BIGINT"]')
+    )
+    ingest(dataset, tmp_path / "cities.csv", "2020-01-01T00:00:00Z,Ayr 7,1")
+    return dataset
+
+
+def ingest(dataset: Dataset, path: Path, row: str) -> None:
+    path.write_text(f"event_time,city,population\n{row}\n")
+    dataset.ingest([path])
+
+
+def derived(workspace: Workspace, column: str, *, name: str = "derived", rows: int = 1) -> Dataset:
+    (dataset,) = workspace.add(DERIVED.format(name=name, column=column, rows=rows))
+    return dataset
+
+
+def flip_a_bit(folder: Path) -> Path:
+    """In the middle of the one file of a folder."""
+    (path,) = (p for p in folder.iterdir() if p.name != ".lock")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(content)
+    return path
+
+
+def test_values_that_cannot_be_computed(workspace: Workspace, cities: Dataset) -> None:
+    faults = [
+        ("1000000 / (1000000 - x)", 1_000_000, "Division by zero", "try_divide gives NULL instead"),
+        ("population * 9223372036854775807 * 2", 1, "overflow", "try_multiply gives NULL instead"),
+        (
+            "CAST(city AS INT)",
+            1,
+            'The value \'Ayr 7\' of the type "STRING" cannot be cast to "INT"',
+            "try_cast",
+        ),
+    ]
+    for number, (column, rows, message, hint) in enumerate(faults):
+        dataset = derived(workspace, column, name=f"fault{number}", rows=rows)
+        with unchanged(dataset.path), pytest.raises(QueryError) as caught:
+            dataset.transform()
+        error = caught.value
+        assert str(error).startswith(f"query step 2, line 2, column 3: {message}")
+        assert "\n" not in str(error)
+        assert "ansi" not in str(error)
+        assert error.hint is not None
+        assert error.hint.startswith(hint)
+        assert error.excerpt == (f"{column} AS y", "^")
+
+
+def test_an_input_that_is_gone(workspace: Workspace, cities: Dataset) -> None:
+    dataset = derived(workspace, "x")
+    workspace.delete("cities")
+    with unchanged(dataset.path), pytest.raises(DatasetNotFoundError, match=r"^derived: its input cities "):
+        dataset.transform()
+
+
+def test_an_input_with_a_flipped_bit(workspace: Workspace, cities: Dataset) -> None:
+    dataset = derived(workspace, "x")
+    path = flip_a_bit(cities.path / "data")
+    with unchanged(dataset.path), pytest.raises(ObjectCorruptedError, match=path.name):
+        dataset.transform()
+
+
+def test_a_checkpoint_with_a_flipped_bit(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(GROUPED)
+    dataset.transform()
+    ingest(cities, tmp_path / "more.csv", "2020-01-02T00:00:00Z,Bath,2")
+    path = flip_a_bit(dataset.path / "checkpoints")
+    with unchanged(dataset.path), pytest.raises(ObjectCorruptedError, match=path.name):
+        dataset.transform()
+
+
+def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result]) -> None:
+    (dataset,) = workspace.add(ENDLESS)
+    fine = derived(workspace, "x", name="fine")
+    home = workspace.path.parent
+    with unchanged(dataset.path):
+        result = run_cli("-w", home, "pull", "endless", "--timeout", "900ms")
+    assert result.code == 7
+    assert result.err.splitlines() == [
+        "error: took longer than 900 ms",
+        "hint: allow more time: --timeout, or transform.timeoutSeconds in the settings",
+    ]
+    settings = workspace.path / "config.yaml"
+    settings.write_text(settings.read_text().replace("timeoutSeconds: 0", "timeoutSeconds: 1"))
+    with unchanged(dataset.path), pytest.raises(EngineError, match=r"^took longer than 1 s$"):
+        dataset.transform()
+    settings.unlink()
+    assert fine.transform().blocks == 2, "the session works on"
+
+
+class Observed:
+    """The engine, and what it was asked for; tells when it has begun to compute."""
+
+    def __init__(self, engine: SparkTransformEngine) -> None:
+        self.engine = engine
+        self.requests: list[TransformRequest] = []
+        self.begun = threading.Event()
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        self.requests.append(request)
+        return self.engine.execute(request, schema=schema, progress=self)
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        return self.engine.query(request, progress=progress)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        if name == "Computing":
+            self.begun.set()
+
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+def test_a_run_that_nobody_waits_for(workspace: Workspace, cities: Dataset) -> None:
+    (dataset,) = workspace.add(ENDLESS)
+    observed = Observed(workspace._spark_transforms())
+    with unchanged(dataset.path), ThreadPoolExecutor(1) as pool:
+        run = pool.submit(
+            run_transform, dataset._files, [cities._files], lambda _: observed, TransformOptions()
+        )
+        assert observed.begun.wait(60)
+        observed.engine.cancel(observed.requests[0])
+        with pytest.raises(EngineError, match="the run was cancelled"):
+            run.result(60)
+    observed.engine.cancel(observed.requests[0])  # there is nothing left of it

@@ -1,0 +1,409 @@
+"""What is found out about a query before it is recorded, and what is recorded of a changed manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support import Result, manifest, tree_of, unchanged
+
+from odfchain.engine.version import engine_version
+from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
+from odfchain.metadata.events import ExecuteTransform, SetTransform
+from odfchain.workspace.workspace import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.api import Dataset, Workspace
+
+DERIVED = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: {inputs}
+      transform: {{kind: Sql, engine: {engine}, {query}}}
+{more}"""
+SCHEMA = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
+SELECT = "SELECT event_time, city FROM cities"
+
+
+def derived(
+    query: str = SELECT,
+    *,
+    name: str = "derived",
+    inputs: str = "[{datasetRef: cities}]",
+    engine: str = "spark",
+    more: str = "",
+) -> str:
+    text = query if query.startswith("quer") else f'query: "{query}"'
+    return DERIVED.format(name=name, inputs=inputs, engine=engine, query=text, more=more)
+
+
+class Notes:
+    """What a user is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        pass
+
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
+    """Three rows of 2020."""
+    (dataset,) = workspace.add(manifest(schema=SCHEMA))
+    rows = tmp_path / "cities.csv"
+    rows.write_text(
+        "event_time,city,population\n2020-01-01T00:00:00Z,A,1\n2020-01-02T00:00:00Z,B,2\n2020-01-03T00:00:00Z,C,3\n"
+    )
+    dataset.ingest([rows])
+    return dataset
+
+
+def names(workspace: Workspace) -> list[str]:
+    return [str(dataset.alias) for dataset in workspace.datasets()]
+
+
+# --- a new dataset ---------------------------------------------------------------------------------
+
+
+def test_a_query_over_known_columns(workspace: Workspace, cities: Dataset) -> None:
+    notes = Notes()
+    (dataset,) = workspace.add(derived(), progress=notes)
+    assert notes.texts == []
+    assert dataset.transform().blocks == 2, "the schema, and the step"
+    assert [row["city"] for row in dataset.to_arrow().to_pylist()] == ["A", "B", "C"]
+
+
+TWO_STEPS = 'queries: [{alias: a, query: "SELECT event_time, city FROM cities"}, {query: "%s"}]'
+DECLARED = """\
+    - kind: SetDataSchema
+      schema:
+        fields:
+          - {name: offset, type: {kind: UInt64}}
+          - {name: op, type: {kind: UInt8}}
+          - {name: system_time, type: {kind: Timestamp, unit: Millisecond, timezone: UTC}}
+          - {name: event_time, type: {kind: %s}}
+          - {name: %s, type: {kind: Option, inner: {kind: String}}}
+"""
+TIME = "Option, inner: {kind: Timestamp, unit: Millisecond, timezone: UTC}"
+
+WRONG = [
+    pytest.param(
+        derived("SELECT event_time, citi FROM cities"),
+        "derived: query, line 1, column 20: there is no column `citi`",
+        "did you mean city?",
+        id="column",
+    ),
+    pytest.param(
+        derived(TWO_STEPS % "SELECT event_time, uper(city) FROM a"),
+        "derived: query step 2, line 1, column 20: the function `uper` is not on the list",
+        "did you mean upper?",
+        id="function",
+    ),
+    pytest.param(
+        derived("SELECT event_time FROM town"),
+        "derived: query, line 1, column 24: there is no table `town`",
+        "it can use `cities`",
+        id="table",
+    ),
+    pytest.param(
+        derived("SELECT event_time city, FROM cities WHERE"),
+        "derived: query, line 1, column 42: Syntax error at or near end of input",
+        None,
+        id="syntax",
+    ),
+    pytest.param(
+        derived("SELECT city FROM cities"),
+        "derived: the result has no column `event_time`",
+        "select it, or name a time so: … AS event_time",
+        id="no-event-time",
+    ),
+    pytest.param(
+        derived("SELECT * FROM cities"), "derived: the result has a column `offset`", None, id="made"
+    ),
+    pytest.param(
+        derived('queries: [{alias: cities, query: "SELECT 1"}, {query: "SELECT 1"}]'),
+        "derived: query step 1 (`cities`): there is already a table of this name",
+        "choose another alias",
+        id="step-and-input",
+    ),
+    pytest.param(
+        derived(inputs="[{datasetRef: cities, alias: a}, {datasetRef: other, alias: a}]"),
+        "derived: two inputs are called `a`",
+        None,
+        id="alias-twice",
+    ),
+    pytest.param(
+        derived(engine="presto"),
+        "derived: the transform is for the engine `presto`, which is not this one",
+        None,
+        id="engine",
+    ),
+    pytest.param(
+        derived(f'query: "{SELECT}", temporalTables: [{{name: town, primaryKey: [city]}}]'),
+        "derived: temporalTables names `town`, which is no input",
+        None,
+        id="temporal-table",
+    ),
+    pytest.param(
+        derived(f'query: "{SELECT}", temporalTables: [{{name: cities, primaryKey: [town]}}]'),
+        "derived: the temporal table `cities` has no column `town`",
+        None,
+        id="temporal-key",
+    ),
+    pytest.param(
+        derived(more=DECLARED % (TIME, "town")),
+        "derived: the result has no column `town` any more",
+        None,
+        id="declared",
+    ),
+    pytest.param(
+        derived(more=DECLARED % ("Date", "city")),
+        "derived: the event time `event_time` is Timestamp and is declared as Date",
+        None,
+        id="declared-time",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), WRONG)
+def test_what_cannot_be_executed_is_not_made(
+    workspace: Workspace, cities: Dataset, text: str, message: str, hint: str | None
+) -> None:
+    workspace.add(manifest(name="other"))
+    with pytest.raises(OdfchainError) as caught:
+        workspace.add(text)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    if hint is not None:
+        assert caught.value.hint == hint
+    assert names(workspace) == ["cities", "other"]
+
+
+def test_a_declared_schema_that_fits(workspace: Workspace, cities: Dataset) -> None:
+    (dataset,) = workspace.add(derived(more=DECLARED % (TIME, "city")))
+    assert dataset.transform().blocks == 2, "the schema, and the step"
+    assert dataset.schema is not None
+    assert dataset.schema.names == ("offset", "op", "system_time", "event_time", "city")
+
+
+def test_an_input_that_is_not_there(workspace: Workspace) -> None:
+    with pytest.raises(ManifestError, match="unknown input datasets: cities"):
+        workspace.add(derived())
+
+
+def test_columns_wait_for_the_first_pull_of_an_input(workspace: Workspace) -> None:
+    """Inputs of the same manifest: they have no columns when the query is read."""
+    notes = Notes()
+    workspace.add(f"{derived('SELECT event_time, nothing FROM cities')}---\n{manifest()}", progress=notes)
+    assert names(workspace) == ["cities", "derived"]
+    assert notes.texts == [
+        "`cities` has no columns before the first pull, which then checks those of the query"
+    ]
+    with pytest.raises(QueryError, match=r"^derived: query, line 1, column 8: .*`rand`"):
+        workspace.add(derived("SELECT rand() FROM cities").replace("name: derived", "name: derived"))
+    temporal = f'query: "{SELECT}", temporalTables: [{{name: %s, primaryKey: %s}}]'
+    for name, key in (("town", "[city]"), ("cities", "[]")):
+        with pytest.raises(QueryError, match=r"temporalTables|primary key"):
+            workspace.add(derived(temporal % (name, key), name="next"))
+
+
+def test_nothing_of_a_manifest_is_made_when_one_query_is_wrong(workspace: Workspace) -> None:
+    with pytest.raises(QueryError, match=r"^derived: query, line 1, column 15: there is no table `town`"):
+        workspace.add(f"{manifest()}---\n{derived('SELECT 1 FROM town')}")
+    assert names(workspace) == []
+
+
+def test_preprocessing_is_read(workspace: Workspace) -> None:
+    text = manifest().replace(
+        "      merge", "      preprocess: {kind: Sql, engine: spark, query: %s}\n      merge"
+    )
+    with pytest.raises(QueryError, match=r"^cities: query, line 1, column 15: there is no table `cities`"):
+        workspace.add(text % "SELECT 1 FROM cities")
+    assert names(workspace) == []
+    workspace.add(text % "SELECT whatever FROM input")
+    assert names(workspace) == ["cities"]
+
+
+def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
+    from odfchain.api import Workspace
+
+    with Workspace.init(tmp_path) as home:
+        home.add(manifest())
+        home.add(derived(), check=False)
+        assert home._engine is None
+
+
+def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> None:
+    from odfchain.api import Workspace
+
+    files = WorkspaceFiles.init(tmp_path)
+    (files.root / "config.yaml").write_text(
+        "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {engines: {presto: 'localhost:1'}}}\n"
+    )
+    with Workspace.find(tmp_path) as home:
+        home.add(manifest())
+        home.add(derived("WHATEVER PRESTO READS", engine="presto"))
+        assert home._engine is None
+        twice = "[{datasetRef: cities, alias: a}, {datasetRef: derived, alias: a}]"
+        with pytest.raises(TransformError, match="two inputs are called `a`"):
+            home.add(derived(name="next", engine="presto", inputs=twice))
+
+
+@pytest.mark.parametrize(
+    ("query", "note"),
+    [
+        ("SELECT max(event_time) AS event_time, city FROM cities GROUP BY city", "grows with its inputs"),
+        ("SELECT event_time + INTERVAL 1 DAY * population AS event_time FROM cities", "no watermark"),
+    ],
+)
+def test_what_the_user_should_know(workspace: Workspace, cities: Dataset, query: str, note: str) -> None:
+    notes = Notes()
+    workspace.add(derived(query), progress=notes)
+    assert len(notes.texts) == 1
+    assert note in notes.texts[0]
+
+
+# --- a dataset that exists -------------------------------------------------------------------------
+
+
+def snapshot_of(text: str) -> object:
+    from odfchain.metadata.manifest import read_snapshots
+
+    (found,) = read_snapshots(text)
+    return found
+
+
+def update(workspace: Workspace, text: str, notes: Notes | None = None) -> list[str]:
+    _, events = workspace.update(snapshot_of(text), progress=notes or Notes())  # type: ignore[arg-type]
+    return [event.KIND for event in events]
+
+
+def test_a_query_that_adds_a_column(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(derived())
+    dataset.transform()
+    assert update(workspace, derived()) == [], "the same manifest says nothing new"
+    grown = derived("SELECT event_time, city, population * 10 AS tens FROM cities")
+    assert update(workspace, grown) == ["SetTransform"]
+    transform = dataset.state.transform
+    assert transform is not None
+    assert transform.transform.version == engine_version()
+    assert update(workspace, grown) == []
+    more = tmp_path / "more.csv"
+    more.write_text("event_time,city,population\n2020-01-04T00:00:00Z,D,4\n")
+    cities.ingest([more])
+    dataset.transform()
+    assert [(r["city"], r["tens"]) for r in dataset.tail(2).to_pylist()] == [("C", None), ("D", 40)]
+    assert update(workspace, grown) == [], "a declared schema that has grown is the same"
+    assert dataset.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (derived("SELECT event_time FROM cities"), "the result has no column `city` any more"),
+        (derived("SELECT event_time, 1 AS city FROM cities"), "column `city` is Int32 now and was String"),
+        (
+            derived("SELECT event_time, citi FROM cities"),
+            "query, line 1, column 20: there is no column `citi`",
+        ),
+        (derived(inputs="[{datasetRef: other, alias: cities}]"), "the inputs would be cities, which are not"),
+    ],
+)
+def test_a_query_that_readers_could_not_follow(
+    workspace: Workspace, cities: Dataset, text: str, message: str
+) -> None:
+    workspace.add(manifest(name="other", schema=SCHEMA))
+    (dataset,) = workspace.add(derived())
+    dataset.transform()
+    with unchanged(dataset.path), pytest.raises(OdfchainError) as caught:
+        update(workspace, text)
+    assert str(caught.value).startswith(f"derived: {message}")
+
+
+def test_a_query_that_remembers_starts_anew(workspace: Workspace, cities: Dataset) -> None:
+    query = "SELECT max(event_time) AS event_time, city FROM cities GROUP BY city"
+    (dataset,) = workspace.add(derived(query))
+    dataset.transform()
+    notes = Notes()
+    changed = derived(query.replace("max(", "min("))
+    assert update(workspace, changed, notes) == ["SetTransform"]
+    assert (
+        notes.texts[-1] == "what the query remembers starts anew with the next pull; its result so far stays"
+    )
+
+
+def test_other_events_of_a_manifest(workspace: Workspace, cities: Dataset) -> None:
+    """A root dataset: what differs is recorded, what is not mentioned stays."""
+    info = manifest(schema=SCHEMA) + "    - {kind: SetInfo, description: Cities}\n"
+    assert update(workspace, info) == ["SetInfo"]
+    assert update(workspace, info) == []
+    assert update(workspace, manifest(schema=SCHEMA)) == []
+    assert update(workspace, manifest(schema=SCHEMA.replace("BIGINT", "INT"))) == ["AddPushSource"]
+    with pytest.raises(WorkspaceError, match="cities is a Root dataset"):
+        update(workspace, derived(name="cities", inputs="[{datasetRef: cities}]"))
+
+
+# --- the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_shows_the_place(
+    workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    home = workspace.path.parent
+    path = tmp_path / "derived.yaml"
+    query = (
+        'queries: [{alias: a, query: "SELECT event_time,\\n  citi FROM cities"}, {query: SELECT * FROM a}]'
+    )
+    path.write_text(derived(query))
+    result = run_cli("-w", home, "add", path)
+    assert result.code == 3
+    assert result.err.splitlines() == [
+        f"error: {path}: derived: query step 1 (`a`), line 2, column 3: there is no column `citi`",
+        "  citi FROM cities",
+        "  ^",
+        "hint: did you mean city?",
+    ]
+    assert names(workspace) == ["cities"]
+    assert run_cli("-w", home, "add", "--no-check", path).code == 0
+    dataset = workspace.dataset("derived")
+    with unchanged(dataset.path):
+        result = run_cli("-w", home, "pull", "derived")
+    assert result.code == 3
+    assert "query step 1 (`a`), line 2, column 3: there is no column `citi`" in result.err
+    path.write_text(derived())
+    assert run_cli("-w", home, "add", path).code == 5, "the name is taken, and nobody said --update"
+    result = run_cli("-w", home, "add", "--update", path)
+    assert (result.code, result.err) == (0, "updated derived (SetTransform)\n")
+    assert run_cli("-w", home, "add", "--update", path).err == "derived is up to date\n"
+    assert run_cli("-w", home, "pull", "derived").code == 0
+    kinds = [type(found.block.event) for found in dataset.log()]
+    assert kinds.count(SetTransform) == 2
+    assert kinds.count(ExecuteTransform) == 1
+
+
+def test_one_wrong_manifest_keeps_all_from_being_made(
+    workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(derived(name="good"))
+    bad.write_text(derived("SELECT city FROM cities", name="bad"))
+    before = tree_of(workspace.path / "datasets")
+    result = run_cli("-w", workspace.path.parent, "add", good, bad)
+    assert result.code == 3
+    assert f"error: {bad}: bad: the result has no column `event_time`" in result.err
+    assert names(workspace) == ["cities"]
+    assert tree_of(workspace.path / "datasets") == before
