@@ -117,7 +117,9 @@ def test_both_engines_record_the_same(workspace: Workspace, tmp_path: Path) -> N
     remote = make(workspace, socket)
     with engine_process(socket, tmp_path):
         remote.transform(LATER)
-        (wrong,) = workspace.add(DERIVED.format(name="wrong", query="SELECT event_time, level / 0 FROM readings"))
+        (wrong,) = workspace.add(
+            DERIVED.format(name="wrong", query="SELECT event_time, level / 0 FROM readings")
+        )
         with pytest.raises(QueryError, match=r"(?i)division by zero"):
             wrong.transform()
     config = workspace.path / "config.yaml"
