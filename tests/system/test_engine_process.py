@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import ODFCHAIN, environment, heeds_interrupts, wait_until
+from processes import ODFCHAIN, environment, wait_until
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import EngineError, QueryError
@@ -53,7 +53,6 @@ def engine_process(socket: Path, folder: Path) -> Iterator[subprocess.Popen[str]
     process = subprocess.Popen(
         [ODFCHAIN, "engine", "serve", "--socket", socket, "--print-address"], cwd=folder, env=environment(),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-        preexec_fn=heeds_interrupts,
     )  # fmt: skip
     try:
         assert process.stdout is not None
