@@ -37,7 +37,7 @@ from odfchain.engine.output import (
     write_output,
 )
 from odfchain.engine.query import Query, query_of
-from odfchain.engine.times import Mark, Moment, Times
+from odfchain.engine.times import Mark, Moment
 from odfchain.engine.version import engine_version
 from odfchain.engine.whole import WholeFlow
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
@@ -48,6 +48,7 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.failure import explain
 from odfchain.spark.job import Cancellation, run_job
 from odfchain.spark.query import check_queries, run_queries
+from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
     before, now = _moment(step.before), _moment(step.now)
     flow = Flow(
         catalyst,
-        Times(catalyst),
+        query.times,
         query.root,
         {r.alias: r.frame for r in rows},
         Mark(before, now, now),
@@ -376,7 +377,7 @@ class _Step:
 
     def finish(self, memory: Memory, watermark: int | None, late: Mapping[str, int], folder: Path) -> None:
         """Write the checkpoint that the next step begins with."""
-        parts = {name: _write_part(frame, folder / f"after-{name}") for name, frame in memory.after.items()}
+        parts = {name: write_rows(frame, folder) for name, frame in memory.after.items()}
         manifest = archive.Manifest(
             engine_version=engine_version(),
             kind=self.query.kind.value,
@@ -388,13 +389,13 @@ class _Step:
             ),
             watermark_ms=self.now,
             output_watermark_ms=watermark,
-            parts=tuple(archive.Part(name, rows) for name, (_, rows) in sorted(parts.items())),
+            parts=tuple(archive.Part(name, facts.rows) for name, facts in sorted(parts.items())),
             late=dict(late),
         )
         archive.write_checkpoint(
             Path(self.request.new_checkpoint_path),
             manifest,
-            {name: path for name, (path, _) in parts.items()},
+            {name: Path(facts.path) for name, facts in parts.items()},
         )
 
 
@@ -420,32 +421,13 @@ def _read_part(session: SparkSession, path: Path) -> DataFrame:
     from pyspark.sql.types import StructType
 
     from odfchain.spark.read import spark_path
+    from odfchain.spark.rows_writer import SCHEMA_KEY
 
-    metadata = pq.read_schema(path).metadata or {}
     try:
-        struct = StructType.fromJson(json.loads(metadata[b"org.apache.spark.sql.parquet.row.metadata"]))
-    except (KeyError, ValueError) as error:
-        raise EngineError(f"{path.name}: the checkpoint's rows have no schema of Spark's") from error
+        struct = StructType.fromJson(json.loads((pq.read_schema(path).metadata or {})[SCHEMA_KEY]))
+    except (KeyError, ValueError, TypeError) as error:
+        raise EngineError(f"{path.name}: the checkpoint's rows have no schema") from error
     return session.read.schema(struct).parquet(spark_path(path)).coalesce(1)
-
-
-def _write_part(frame: DataFrame, folder: Path) -> tuple[Path, int]:
-    """(the one file with these rows, how many there are).
-
-    Spark's file is copied, not taken: every JVM lists the encodings in its footer in an order of its own.
-    """
-    import pyarrow.parquet as pq
-
-    frame.coalesce(1).write.parquet(str(folder))
-    (path,) = folder.glob("part-*.parquet")
-    copy = folder / "copy.parquet"
-    with pq.ParquetFile(path) as source:
-        schema = source.schema_arrow
-        with pq.ParquetWriter(copy, schema, compression="snappy", version="2.6", store_schema=False) as out:
-            for batch in source.iter_batches():
-                out.write_batch(batch)
-            out.add_key_value_metadata(schema.metadata)
-        return copy, source.metadata.num_rows
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Query:
     """The operators of a query; nothing in it depends on rows or on the time."""
 
     catalyst: Catalyst
+    times: Times
     root: Operator
     kind: Kind
     result: StructType
@@ -85,9 +86,16 @@ def query_of(
             "a query over temporal tables cannot have a query inside an expression",
             hint="join instead, or compute it in a step of its own",
         )
-    root = Reader(catalyst, Times(catalyst), event_times).read(node)
+    times = Times(catalyst)
+    root = Reader(catalyst, times, event_times).read(node)
     return Query(
-        catalyst, root, kind_of(root), catalyst.schema_of(plan), has_subqueries, _digest(transform, inputs)
+        catalyst,
+        times,
+        root,
+        kind_of(root),
+        catalyst.schema_of(plan),
+        has_subqueries,
+        _digest(transform, inputs),
     )
 
 

@@ -92,6 +92,8 @@ class Times:
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._catalyst = catalyst
+        # a step begins at the moment at which the one before it ended
+        self._known: dict[tuple[int, Moment], Moment | None] = {}
 
     # --- recognising -------------------------------------------------------------------------------
 
@@ -163,10 +165,18 @@ class Times:
                 sources.setdefault(time.source, []).append(number)
         for source, numbers in sources.items():
             (attribute,) = [a for a in child.output if a.id == source]
+            moments = [m for m in known[source].moments() if m is not None]
+            new = [
+                m
+                for m in dict.fromkeys(moments)
+                if any((id(wanted[n]), m) not in self._known for n in numbers)
+            ]
             expressions = [self._named(wanted[n].expression) for n in numbers]
-            moments = self.evaluate(expressions, attribute, known[source].moments())
-            for number, (before, now, promise) in zip(numbers, moments, strict=True):
-                found[number] = Mark(before, now, promise)
+            values = self.evaluate(expressions, attribute, new) if new else []
+            for number, row in zip(numbers, values, strict=False):
+                self._known |= {(id(wanted[number]), m): v for m, v in zip(new, row, strict=True)}
+            for n in numbers:
+                found[n] = Mark(*[m and self._known[id(wanted[n]), m] for m in known[source].moments()])
         return found
 
     def _named(self, expression: Any) -> Any:
