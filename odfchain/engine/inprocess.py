@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 SETTINGS = SQL_SETTINGS | {
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),  # batches show in a checkpoint's bytes
     "spark.sql.files.maxPartitionBytes": str(1 << 60),
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -52,6 +52,8 @@ _FLOORS = frozenset(["Alias", "Cast", "ParseToDate", "TruncDate", "TruncTimestam
 _WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
 _TIMES = ("timestamp", "date")
 _DAY = 86_400_000_000
+_REMEMBERED = 10_000
+"""Computed times that are kept [count]: they only save asking Spark again."""
 _PROBES = (0, 31 * _DAY, 59 * _DAY, 19_782 * _DAY, 19_783 * _DAY + 1, -40_000 * _DAY)
 """Times at which a shift is tried: different lengths of months and years, before and after 1970 [µs]."""
 
@@ -171,6 +173,9 @@ class Times:
                 for m in dict.fromkeys(moments)
                 if any((id(wanted[n]), m) not in self._known for n in numbers)
             ]
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+                new = list(dict.fromkeys(moments))
             expressions = [self._named(wanted[n].expression) for n in numbers]
             values = self.evaluate(expressions, attribute, new) if new else []
             for number, row in zip(numbers, values, strict=False):

@@ -94,6 +94,11 @@ class SparkEngine:
             "spark.driver.memory": self._driver_memory,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            # what a page would show of the past fills the heap also where there is no page
+            "spark.ui.retainedJobs": "20",
+            "spark.ui.retainedStages": "20",
+            "spark.ui.retainedTasks": "1000",
+            "spark.sql.ui.retainedExecutions": "5",
             "spark.local.dir": str(scratch / "local"),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),

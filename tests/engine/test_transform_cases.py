@@ -167,12 +167,21 @@ def test_a_raw_query_gives_the_expected_records(
 
 
 def in_processes(
-    folder: Path, master: str, layout: str, steps: list[int | None]
+    folder: Path, master: str, layout: str, steps: list[int | None], *more: str
 ) -> dict[tuple[str, int], list[str]]:
     """The answers of child processes, one after the other: hashes by case and step."""
     (folder / "spark").mkdir(parents=True)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engine")])
-    script = [sys.executable, case_process.__file__, str(folder), "--master", master, "--layout", layout]
+    script = [
+        sys.executable,
+        case_process.__file__,
+        str(folder),
+        "--master",
+        master,
+        "--layout",
+        layout,
+        *more,
+    ]
     for step in steps:
         done = subprocess.run(
             [*script, *([] if step is None else ["--step", str(step)])],
@@ -186,7 +195,7 @@ def in_processes(
     }
 
 
-def test_answers_and_checkpoints_do_not_depend_on_process_cores_or_integer_types(
+def test_answers_and_checkpoints_do_not_depend_on_process_cores_integer_types_or_grpc(
     answers: Answers, tmp_path: Path
 ) -> None:
     here = {
@@ -197,7 +206,9 @@ def test_answers_and_checkpoints_do_not_depend_on_process_cores_or_integer_types
     steps: list[int | None] = list(range(case_process.last_step() + 1))
     with ThreadPoolExecutor() as threads:
         fresh = threads.submit(in_processes, tmp_path / "fresh", "local[1]", "signed", steps)
-        many_cores = threads.submit(in_processes, tmp_path / "cores", "local[4]", "unsigned", [None])
+        many_cores = threads.submit(
+            in_processes, tmp_path / "cores", "local[4]", "unsigned", [None], "--grpc"
+        )
         for there in (fresh.result(), many_cores.result()):
             assert there.keys() == here.keys()
             assert {key: found for key, found in there.items() if found != here[key]} == {}

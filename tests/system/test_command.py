@@ -169,7 +169,7 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 
 def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour, python = (m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL))
+    tour, python, derived = (m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL))
     lines = tour.splitlines()
     assert len(lines) == 10
     for name in ("fixtures", "README.md"):
@@ -195,6 +195,14 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.endswith("True\n")
+    done = subprocess.run(
+        ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"airports\.by-country +updated +25272 ", done.stdout), done.stdout
+    assert "replayed 1 transaction" in done.stdout
+    assert "not checked" not in done.stdout
 
 
 def test_watching_a_source(tmp_path: Path) -> None:
