@@ -43,7 +43,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
         # thousands of small jobs: the optimising compiler would cost more than it saves
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    engine = SparkEngine(tmp_path_factory.mktemp("spark"), conf=conf)
+    # four task slots whatever the machine has: results must not depend on their number
+    engine = SparkEngine(tmp_path_factory.mktemp("spark"), master="local[4]", driver_memory="3g", conf=conf)
     yield engine
     engine.close()
 

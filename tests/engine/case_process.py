@@ -1,16 +1,14 @@
 """Executes step K of every shared case in a process of its own, or all steps one after the other.
 
-`python tests/engine/case_process.py FOLDER --master local[1] --layout signed [--step K] [--grpc]`: the folder
-holds what earlier steps left, one folder for each case; a file `answers-K.json` with the hashes is left for each
-step. With `--grpc` every request goes through the engine contract, over a Unix socket.
+`python tests/engine/case_process.py FOLDER --master local[1] --layout signed [--step K]`: the folder holds
+what earlier steps left, one folder for each case; a file `answers-K.json` with the hashes is left for each
+step.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 from cases import SIGNED, UNSIGNED, Case, all_cases
@@ -18,15 +16,18 @@ from cases import SIGNED, UNSIGNED, Case, all_cases
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
 from odfchain.engine.base import TransformEngine
-from odfchain.engine.client import RemoteEngine
 from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.server import serve
 from odfchain.metadata.engine import TransformRequest
 from odfchain.progress import SILENT
 from odfchain.spark.session import SparkEngine
 
 LAYOUTS = {"signed": SIGNED, "unsigned": UNSIGNED}
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Plans are interpreted, not compiled: faster for one small step, and the same must come out."""
 
 
 def runnable() -> list[Case]:
@@ -61,19 +62,15 @@ def last_step() -> int:
     return max(case.steps for case in runnable()) - 1
 
 
-def main(folder: Path, master: str, layout: str, steps: range, *, grpc: bool) -> None:
+def main(folder: Path, master: str, layout: str, steps: range) -> None:
     """Leave the answers of these steps in `folder`."""
-    conf = {"spark.driver.extraJavaOptions": JAVA}
+    conf = {"spark.driver.extraJavaOptions": JAVA} | INTERPRETED
     spark = SparkEngine(folder / "spark", master=master, driver_memory="512m", conf=conf)
     try:
         engine = SparkTransformEngine(lambda: spark.session)
-        with tempfile.TemporaryDirectory() as short, ExitStack() as server:
-            asked: TransformEngine = engine
-            if grpc:
-                asked = RemoteEngine(server.enter_context(serve(engine, socket=Path(short) / "s")).address)
-            for step in steps:
-                answers = hashes_of_step(asked, step, folder, layout)
-                (folder / f"answers-{step}.json").write_text(json.dumps(answers))
+        for step in steps:
+            answers = hashes_of_step(engine, step, folder, layout)
+            (folder / f"answers-{step}.json").write_text(json.dumps(answers))
     finally:
         spark.close()
 
@@ -84,7 +81,6 @@ if __name__ == "__main__":
     parser.add_argument("--master", required=True)
     parser.add_argument("--layout", choices=sorted(LAYOUTS), required=True)
     parser.add_argument("--step", type=int)
-    parser.add_argument("--grpc", action="store_true")
     given = parser.parse_args()
     wanted = range(last_step() + 1) if given.step is None else range(given.step, given.step + 1)
-    main(given.folder, given.master, given.layout, wanted, grpc=given.grpc)
+    main(given.folder, given.master, given.layout, wanted)

@@ -8,8 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,9 @@ from cases import (
 from support import ROOT, conformance
 
 from odfchain.engine.base import Executed
+from odfchain.engine.client import RemoteEngine
 from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.engine.server import serve
 from odfchain.errors import EngineError, QueryError
 from odfchain.metadata.engine import TransformRequest
 from odfchain.metadata.timestamp import Timestamp
@@ -166,25 +168,14 @@ def test_a_raw_query_gives_the_expected_records(
 # --- the same everywhere -------------------------------------------------------------------------
 
 
-def in_processes(
-    folder: Path, master: str, layout: str, steps: list[int | None], *more: str
-) -> dict[tuple[str, int], list[str]]:
-    """The answers of child processes, one after the other: hashes by case and step."""
+def in_fresh_processes(folder: Path, master: str, layout: str) -> dict[tuple[str, int], list[str]]:
+    """The answers of child processes, each of which executes one step of every case."""
     (folder / "spark").mkdir(parents=True)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engine")])
-    script = [
-        sys.executable,
-        case_process.__file__,
-        str(folder),
-        "--master",
-        master,
-        "--layout",
-        layout,
-        *more,
-    ]
-    for step in steps:
+    script = [sys.executable, case_process.__file__, str(folder), "--master", master, "--layout", layout]
+    for step in range(case_process.last_step() + 1):
         done = subprocess.run(
-            [*script, *([] if step is None else ["--step", str(step)])],
+            [*script, "--step", str(step)],
             env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
@@ -195,23 +186,36 @@ def in_processes(
     }
 
 
-def test_answers_and_checkpoints_do_not_depend_on_process_cores_integer_types_or_grpc(
-    answers: Answers, tmp_path: Path
-) -> None:
-    here = {
+@pytest.fixture(scope="module")
+def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
+    """Hashes by case and step: one process, four cores, plans compiled, signed system columns."""
+    return {
         (case.id, number): case_process.hashes_of(request)
         for case in case_process.runnable()
         for number, (request, _) in enumerate(answers.of(case))
     }
-    steps: list[int | None] = list(range(case_process.last_step() + 1))
-    with ThreadPoolExecutor() as threads:
-        fresh = threads.submit(in_processes, tmp_path / "fresh", "local[1]", "signed", steps)
-        many_cores = threads.submit(
-            in_processes, tmp_path / "cores", "local[4]", "unsigned", [None], "--grpc"
-        )
-        for there in (fresh.result(), many_cores.result()):
-            assert there.keys() == here.keys()
-            assert {key: found for key, found in there.items() if found != here[key]} == {}
+
+
+def test_one_core_interpreted_plans_and_a_process_for_each_step_give_the_same(
+    here: dict[tuple[str, int], list[str]], tmp_path: Path
+) -> None:
+    there = in_fresh_processes(tmp_path, "local[1]", "signed")
+    assert there.keys() == here.keys()
+    assert {key: found for key, found in there.items() if found != here[key]} == {}
+
+
+def test_the_engine_contract_and_other_integer_types_give_the_same(
+    transforms: SparkTransformEngine, here: dict[tuple[str, int], list[str]], tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory() as short, serve(transforms, socket=Path(short) / "s") as server:
+        engine = RemoteEngine(server.address)
+        there = {
+            (case, step): hashes
+            for step in range(case_process.last_step() + 1)
+            for case, hashes in case_process.hashes_of_step(engine, step, tmp_path, "unsigned").items()
+        }
+    assert there.keys() == here.keys()
+    assert {key: found for key, found in there.items() if found != here[key]} == {}
 
 
 # --- the runner ----------------------------------------------------------------------------------
