@@ -44,7 +44,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     # four task slots whatever the machine has: results must not depend on their number
-    engine = SparkEngine(tmp_path_factory.mktemp("spark"), master="local[4]", driver_memory="3g", conf=conf)
+    engine = SparkEngine(tmp_path_factory.mktemp("spark"), master="local[4]", driver_memory="6g", conf=conf)
     yield engine
     engine.close()
 
