@@ -28,6 +28,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 @pytest.hookimpl(tryfirst=True)  # before the names of the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything that uses the session runs in one process, beside which another runs the rest."""
+    # the one test that needs most of the heap comes while it is empty
+    items.sort(key=lambda item: "test_demo_derivatives" not in item.nodeid)
     for item in items:
         if "engine" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
