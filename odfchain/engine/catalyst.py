@@ -16,7 +16,7 @@ from odfchain.spark.query_walk import jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 _TRANSPARENT = ("SubqueryAlias",)
 
@@ -58,6 +58,15 @@ class Node:
             yield from child.walk()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What an attribute is put together of in the JVM: its number, its metadata, a null of its type."""
+
+    number: Any
+    metadata: Any
+    null: Any
+
+
 def scala_items(sequence: Any) -> list[Any]:
     """What a Scala sequence holds."""
     return [sequence.apply(index) for index in range(sequence.size())]
@@ -83,6 +92,8 @@ class Catalyst:
         self._plans = sql.catalyst.plans
         self._to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         self._none = getattr(getattr(self._jvm.scala, "None$"), "MODULE$")
+        self._nothing = self._to_seq([])
+        self._known: dict[int, _Known] = {}
         self._inline = sql.catalyst.optimizer.InlineCTE(True, False, False)
 
     # --- reading -----------------------------------------------------------------------------------
@@ -153,22 +164,29 @@ class Catalyst:
 
     def adapted(self, frame: DataFrame, attributes: Sequence[Attribute]) -> Any:
         """The plan of `frame`, whose columns `c0`, `c1`, … become these attributes; missing ones are null."""
-        from pyspark.sql import functions as F
+        places = {name: index for index, name in enumerate(frame.schema.names)}
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        output, nothing = plan.output(), self._nothing
+        named = []
+        for index, attribute in enumerate(attributes):
+            known = self._known_of(attribute)
+            place = places.get(f"c{index}")
+            value = known.null if place is None else output.apply(place)
+            named.append(
+                self._expressions.Alias(value, attribute.name, known.number, nothing, known.metadata, nothing)
+            )
+        return self.project(plan, named)
 
-        present = set(frame.columns)
-        wanted = [f"c{index}" for index in range(len(attributes))]
-        for name, attribute in zip(wanted, attributes, strict=True):
-            if name not in present:
-                frame = frame.withColumn(name, F.lit(None).cast(self.type_of(attribute)))
-        plan = frame.select(*wanted)._jdf.queryExecution().analyzed()  # noqa: SLF001
-        given = scala_items(plan.output())
-        return self.project(plan, [self._renamed(g, a) for g, a in zip(given, attributes, strict=True)])
-
-    def _renamed(self, given: Any, attribute: Attribute) -> Any:
-        reference = attribute.reference
-        some = self._jvm.scala.Option.apply(reference.metadata())
-        nothing = self.sequence([])
-        return self._expressions.Alias(given, attribute.name, reference.exprId(), nothing, some, nothing)
+    def _known_of(self, attribute: Attribute) -> _Known:
+        """What is asked of the JVM once for each attribute of a query."""
+        if (known := self._known.get(attribute.id)) is None:
+            reference = attribute.reference
+            known = self._known[attribute.id] = _Known(
+                reference.exprId(),
+                self._jvm.scala.Option.apply(reference.metadata()),
+                self._expressions.Literal(None, reference.dataType()),
+            )
+        return known
 
     def project(self, plan: Any, named: Sequence[Any]) -> Any:
         """A plan that computes these named expressions."""
@@ -178,7 +196,7 @@ class Catalyst:
         """The expression under a name and a number of its own."""
         number = getattr(self._expressions, "NamedExpression$")
         fresh = getattr(number, "MODULE$").newExprId()
-        nothing = self.sequence([])
+        nothing = self._nothing
         return self._expressions.Alias(expression, name, fresh, nothing, self._none, nothing)
 
     def join(self, node: Node, left: Any, right: Any, kind: str) -> Any:
@@ -194,9 +212,3 @@ class Catalyst:
         from pyspark.sql.types import StructType
 
         return StructType.fromJson(json.loads(plan.schema().json()))
-
-    def type_of(self, attribute: Attribute) -> DataType:
-        """The attribute's type."""
-        from pyspark.sql.types import _parse_datatype_json_string
-
-        return _parse_datatype_json_string(attribute.reference.dataType().json())

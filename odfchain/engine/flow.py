@@ -60,15 +60,19 @@ class Flow:
         inputs: Mapping[str, DataFrame],
         watermark: Mark,
         memory: Memory,
+        used: frozenset[int],
     ) -> None:
-        """`inputs` are the new rows by table, columns `c0`, `c1`, … in the order of their schemas."""
+        """`inputs` are the new rows by table, columns `c0`, `c1`, … in the order of their schemas.
+
+        `used` are the attributes that the query needs (`used_columns`).
+        """
         self.catalyst = catalyst
         self.times = times
         self.inputs = inputs
         self.watermark = watermark
         self.memory = memory
         self._numbers = {id(op): index for index, op in enumerate(root.walk())}
-        self.used = used_columns(catalyst, root)
+        self.used = used
 
     def rows(self, op: Operator) -> Rows:
         """The new rows of an operator."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.engine import archive
 from odfchain.engine.base import Executed
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from odfchain.metadata.data_schema import DataSchema
     from odfchain.progress import Progress
 
+_Result = TypeVar("_Result")
+
 SETTINGS = SQL_SETTINGS | {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),  # batches show in a checkpoint's bytes
@@ -69,6 +71,15 @@ SETTINGS = SQL_SETTINGS | {
     "spark.sql.unionOutputPartitioning": "false",
 }
 """Settings under which a query gives the same rows in the same order everywhere."""
+
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings under which plans are not compiled; the rows are the same."""
+
+SMALL_ROWS = 50_000
+"""Steps of so few rows, old and new, take longer to compile than to interpret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +96,26 @@ class Checked:
 class SparkTransformEngine:
     """Executes transformations on a session of its own beside the given one."""
 
-    def __init__(self, session: Callable[[], SparkSession]) -> None:
-        """`session` is called when the first query comes; that may start Spark."""
+    def __init__(self, session: Callable[[], SparkSession], *, small_rows: int = SMALL_ROWS) -> None:
+        """`session` is called when the first query comes; that may start Spark.
+
+        Steps of up to `small_rows` rows are interpreted, larger ones are compiled.
+        """
         self._base = session
-        self._session: SparkSession | None = None
+        self._small_rows = small_rows
+        self._sessions: dict[bool, SparkSession] = {}
         self._queries: dict[object, Query] = {}
         self._running: dict[str, Cancellation] = {}
         self._lock = threading.Lock()
 
-    def session(self) -> SparkSession:
-        """The session in which queries run.
+    def session(self, *, interpreted: bool = False) -> SparkSession:
+        """The session in which queries run, compiled or interpreted.
 
         Raises:
             JavaNotFoundError, EngineError: Spark does not start.
         """
         with self._lock:
-            if self._session is None:
+            if interpreted not in self._sessions:
                 base = self._base()
                 if not hasattr(base, "_jsparkSession"):
                     raise EngineError(
@@ -108,10 +123,10 @@ class SparkTransformEngine:
                         hint="run without --remote",
                     )
                 session = base.newSession()
-                for key, value in SETTINGS.items():
+                for key, value in (SETTINGS | (INTERPRETED if interpreted else {})).items():
                     session.conf.set(key, value)
-                self._session = session
-            return self._session
+                self._sessions[interpreted] = session
+            return self._sessions[interpreted]
 
     # --- transformations ---------------------------------------------------------------------------
 
@@ -131,24 +146,33 @@ class SparkTransformEngine:
             CodecError, EngineError, StorageFullError: the checkpoint or the engine is; or it took longer than
                 `deadline` [s], or was cancelled.
         """
-        session = self.session()
+        return self._run(
+            request,
+            lambda _, folder: self._execute(request, schema, folder, progress),
+            deadline,
+        )
+
+    def _run(
+        self,
+        request: TransformRequest | RawQueryRequest,
+        work: Callable[[SparkSession, Path], _Result],
+        deadline: float | None,
+    ) -> _Result:
+        """Work on the session with a folder of its own, which ends when it is cancelled or takes too long."""
+        session, output = self.session(), _output_of(request)
         with (
-            self._cancellable(request.new_data_path) as cancellation,
-            _private(Path(request.new_data_path).parent) as folder,
+            self._cancellable(output) as cancellation,
+            _private(Path(output).parent) as folder,
             _explained(request.transform),
         ):
             return run_job(
-                session,
-                lambda: self._execute(session, request, schema, folder, progress),
-                deadline=deadline,
-                cancellation=cancellation,
+                session, lambda: work(session, folder), deadline=deadline, cancellation=cancellation
             )
 
     def cancel(self, request: TransformRequest | RawQueryRequest) -> None:
         """End the run of a request, from another thread: it raises an EngineError. Others go on."""
-        output = request.output_data_path if isinstance(request, RawQueryRequest) else request.new_data_path
         with self._lock:
-            running = self._running.get(output)
+            running = self._running.get(_output_of(request))
         if running is not None:
             running.cancel()
 
@@ -209,7 +233,7 @@ class SparkTransformEngine:
         progress: Progress,
     ) -> Query:
         """The query's plan, made once for the same text over the same columns."""
-        key = (request.transform, tuple(i.identity for i in inputs), request.vocab)
+        key = (session, request.transform, tuple(i.identity for i in inputs), request.vocab)
         with self._lock:
             found = self._queries.get(key)
             if found is None:
@@ -218,9 +242,20 @@ class SparkTransformEngine:
                 self._queries[key] = found
             return found
 
+    def _planned(
+        self, request: TransformRequest, inputs: list[StepInput], *, small: bool, progress: Progress
+    ) -> tuple[SparkSession, Query]:
+        """The session in which a step is executed, and the query in it."""
+        session = self.session(interpreted=small)
+        query = self._query(session, request, inputs, progress)
+        if not small and query.generators > 1:
+            # a compiled generator makes all that follows from one row in memory, and cannot be stopped
+            session = self.session(interpreted=True)
+            query = self._query(session, request, inputs, progress)
+        return session, query
+
     def _execute(
         self,
-        session: SparkSession,
         request: TransformRequest,
         schema: DataSchema | None,
         folder: Path,
@@ -228,14 +263,16 @@ class SparkTransformEngine:
     ) -> Executed:
         progress.phase("Planning")
         inputs = [StepInput.of(given) for given in request.query_inputs]
-        query = self._query(session, request, inputs, progress)
+        small = _rows_of(request) <= self._small_rows
+        session, query = self._planned(request, inputs, small=small, progress=progress)
+        few = self._small_rows if small else 0
         step = _Step.begin(request, query, inputs, folder)
         if step.restarted:
             progress.note("the query changed: what it remembers starts anew with this step")
         target = settled_schema(
             result_fields(query.result, [i.schema for i in inputs], request.vocab), schema
         )
-        rows = [i.rows(session, folder) for i in inputs]
+        rows = [i.rows(session, folder, query.columns_of(i.given.query_alias)) for i in inputs]
         memory = Memory({name: _read_part(session, path) for name, path in step.parts.items()})
         progress.phase("Computing")
         frame, promise = _result(query, step, rows, memory)
@@ -246,7 +283,8 @@ class SparkTransformEngine:
             start_offset=request.next_offset,
             system_time_ms=request.system_time.epoch_ms,
             folder=folder, target=Path(request.new_data_path),
-            short=query.kind is Kind.STATELESS and all(r.short for r in rows),
+            short=not small and query.kind is Kind.STATELESS and all(r.short for r in rows),
+            few=few,
         )  # fmt: skip
         watermark = step.output_watermark(promise)
         if query.kind is not Kind.STATELESS or len(inputs) > 1:
@@ -254,7 +292,7 @@ class SparkTransformEngine:
             for name, number in late.items():
                 progress.note(f"{name}: {number:,} rows came too late and were left out")
             progress.phase("Remembering")
-            step.finish(memory, watermark, late, folder)
+            step.finish(memory, watermark, late, folder, few)
         interval = None
         if facts is not None:
             start = request.next_offset
@@ -274,18 +312,9 @@ class SparkTransformEngine:
         """
         from odfchain.engine.raw import run_raw_query
 
-        session = self.session()
-        with (
-            self._cancellable(request.output_data_path) as cancellation,
-            _private(Path(request.output_data_path).parent) as folder,
-            _explained(request.transform),
-        ):
-            return run_job(
-                session,
-                lambda: run_raw_query(session, request, folder, progress),
-                deadline=deadline,
-                cancellation=cancellation,
-            )
+        return self._run(
+            request, lambda session, folder: run_raw_query(session, request, folder, progress), deadline
+        )
 
 
 def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) -> tuple[DataFrame, int | None]:
@@ -299,6 +328,7 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
         {r.alias: r.frame for r in rows},
         Mark(before, now, now),
         memory,
+        query.used,
     )
     if query.kind is Kind.UNBOUNDED:
         tables = {r.alias: r.columns for r in rows}
@@ -376,9 +406,11 @@ class _Step:
         known = [w for w in (bounded, last) if w is not None]
         return max(known, default=None)
 
-    def finish(self, memory: Memory, watermark: int | None, late: Mapping[str, int], folder: Path) -> None:
-        """Write the checkpoint that the next step begins with."""
-        parts = {name: write_rows(frame, folder) for name, frame in memory.after.items()}
+    def finish(
+        self, memory: Memory, watermark: int | None, late: Mapping[str, int], folder: Path, few: int
+    ) -> None:
+        """Write the checkpoint that the next step begins with; `few` as in `write_rows`."""
+        parts = {name: write_rows(frame, folder, few=few) for name, frame in memory.after.items()}
         manifest = archive.Manifest(
             engine_version=engine_version(),
             kind=self.query.kind.value,
@@ -398,6 +430,16 @@ class _Step:
             manifest,
             {name: Path(facts.path) for name, facts in parts.items()},
         )
+
+
+def _rows_of(request: TransformRequest) -> int:
+    """How many rows a step reads: new ones, and those that are remembered."""
+    intervals = [i.offset_interval for i in request.query_inputs if i.offset_interval is not None]
+    new = sum(interval.end - interval.start + 1 for interval in intervals)
+    if request.prev_checkpoint_path is None:
+        return new
+    manifest = archive.read_manifest(Path(request.prev_checkpoint_path))
+    return new + sum(part.rows for part in manifest.parts)
 
 
 def _moment(ms: int | None) -> Moment | None:
@@ -429,6 +471,11 @@ def _read_part(session: SparkSession, path: Path) -> DataFrame:
     except (KeyError, ValueError, TypeError) as error:
         raise EngineError(f"{path.name}: the checkpoint's rows have no schema") from error
     return session.read.schema(struct).parquet(spark_path(path)).coalesce(1)
+
+
+def _output_of(request: TransformRequest | RawQueryRequest) -> str:
+    """What no two requests at a time have in common."""
+    return request.output_data_path if isinstance(request, RawQueryRequest) else request.new_data_path
 
 
 @contextmanager

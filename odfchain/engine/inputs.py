@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,8 +112,8 @@ class StepInput:
         given = [w.event_time.epoch_ms for w in self.given.explicit_watermarks]
         return max([*given, *([] if known is None else [known])], default=None)
 
-    def rows(self, session: SparkSession, folder: Path) -> InputRows:
-        """The new rows.
+    def rows(self, session: SparkSession, folder: Path, wanted: Collection[int]) -> InputRows:
+        """The new rows, with the system columns and those at the places `wanted`.
 
         Raises:
             BadInputError: the files are not what the interval says.
@@ -129,10 +129,16 @@ class StepInput:
                 given.query_alias, session.createDataFrame([], struct).toDF(*names).coalesce(1),
                 self.columns, False, True, None, True,
             )  # fmt: skip
-        frame = session.read.schema(carrier_struct(self.schema.fields)).parquet(_literally(path))
-        typed = frame.select(
-            *[col(f.name).cast(f.dataType).alias(n) for f, n in zip(struct.fields, names, strict=True)]
-        )
+        stored = carrier_struct(self.schema.fields)
+        frame = session.read.schema(stored).parquet(_literally(path))
+        system = self.columns
+        kept = {system.offset, system.operation, system.event_time, *wanted}
+        columns = [
+            (col(f.name) if f.dataType == s.dataType else col(f.name).cast(f.dataType)).alias(n)
+            for i, (f, s, n) in enumerate(zip(struct.fields, stored.fields, names, strict=True))
+            if i in kept
+        ]
+        typed = frame.select(*columns)
         oldest, short = _statistics(path, given.vocab.event_time_column)
         return InputRows(
             given.query_alias, typed.coalesce(1), self.columns, has_changes(path, given.vocab), short, oldest,

@@ -196,8 +196,11 @@ def write_output(
     folder: Path,
     target: Path,
     short: bool,
+    few: int,
 ) -> SliceFacts | None:
     """Write rows as a slice at `target`; without rows a file that only has the schema, and None.
+
+    `short` and `few` as in `write_frame`.
 
     Raises:
         BadInputError, QueryError: a value that does not fit.
@@ -221,7 +224,7 @@ def write_output(
         system_time_ms=system_time_ms,
         folder=str(folder),
     )
-    facts = write_frame(selected, None, spec, short=short)
+    facts = write_frame(selected, None, spec, short=short, few=few)
     if facts is None:
         with target.open("xb") as sink:
             parquet_writer(sink, arrow, vocabulary).close()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from odfchain.digest.sha3 import sha3_256
 from odfchain.engine.catalyst import Catalyst
+from odfchain.engine.flow import used_columns
 from odfchain.engine.inputs import StepInput
-from odfchain.engine.operators import Kind, Operator, Reader, Whole, kind_of
+from odfchain.engine.operators import Kind, Operator, Reader, Source, Whole, kind_of
 from odfchain.engine.times import Times
 from odfchain.errors import QueryError
 from odfchain.ids.multihash import Multihash
@@ -40,12 +41,24 @@ class Query:
     result: StructType
     has_subqueries: bool
     """Whether an expression holds a query, so that the plan cannot be taken apart."""
+    used: frozenset[int]
+    """The numbers of the attributes that are computed with or returned."""
+    generators: int
+    """How many generators (explode and the like) may follow each other."""
     digest: str
     """Multihash of the text and the tables: another query has another one."""
 
     def event_time(self, vocabulary: DatasetVocabulary) -> int:
         """The number of the result's event time."""
         return next(a.id for a in self.root.node.output if a.name == vocabulary.event_time_column)
+
+    def columns_of(self, table: str) -> frozenset[int]:
+        """The places of the columns of an input that a step reads."""
+        if self.has_subqueries:  # the plan does not show them all
+            return frozenset(range(1 << 16))
+        sources = [op for op in self.root.walk() if isinstance(op, Source) and op.node.table == table]
+        found = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
+        return frozenset(found)
 
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
         """What the user should know before the query is recorded."""
@@ -95,6 +108,8 @@ def query_of(
         kind_of(root),
         catalyst.schema_of(plan),
         has_subqueries,
+        used_columns(catalyst, root),
+        sum(n.kind == "Generate" for n in node.walk()),
         _digest(transform, inputs),
     )
 

@@ -27,8 +27,8 @@ class RowsFacts:
     rows: int
 
 
-def write_rows(frame: DataFrame, folder: Path) -> RowsFacts:
-    """Write the rows in the order they come, also when there are none.
+def write_rows(frame: DataFrame, folder: Path, *, few: int = 0) -> RowsFacts:
+    """Write the rows in the order they come, also when there are none; `few` as in `write_ordered`.
 
     Raises:
         StorageFullError: the folder is full.
@@ -39,7 +39,7 @@ def write_rows(frame: DataFrame, folder: Path) -> RowsFacts:
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     described = schema.with_metadata({SCHEMA_KEY: frame.schema.json().encode()})
     write = functools.partial(_write, schema=described.serialize().to_pybytes(), folder=str(folder))
-    facts = write_ordered(frame, None, frame.columns, write)
+    facts = write_ordered(frame, None, frame.columns, write, few=few)
     # Spark starts no task for rows of which it knows beforehand that there are none
     return RowsFacts(**facts) if facts is not None else write(iter(()))
 

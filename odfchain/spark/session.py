@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 from odfchain.errors import EngineError
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
+from odfchain.spark.jvm_names import remember_names
+from odfchain.spark.query_walk import jvm_of
 from odfchain.store.fsio import private_folder
 
 if TYPE_CHECKING:
@@ -139,12 +141,14 @@ class SparkEngine:
 
         with _gateway_environment(self._gateway), _own_interrupts():
             try:
-                return _configured(SparkSession.builder, settings).getOrCreate()
+                session = _configured(SparkSession.builder, settings).getOrCreate()
             except Exception as error:
                 self.close()
                 raise EngineError(
                     f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {log}"
                 ) from error
+        remember_names(jvm_of(session))
+        return session
 
     def _connect(self) -> SparkSession:
         try:

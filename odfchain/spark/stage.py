@@ -26,10 +26,12 @@ def write_ordered(
     write: Callable[[Iterator[pa.RecordBatch]], Any],
     *,
     file: str | None = None,
+    few: int = 0,
 ) -> dict[str, Any] | None:
     """What `write` says of the rows it was given in order, on one worker; None when it says nothing.
 
-    Without an order the rows come as they are, partition by partition.
+    Without an order the rows come as they are, partition by partition. Up to `few` rows are written by this
+    process instead of a worker, which is faster for so few; they come in the same batches.
 
     `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker.
 
@@ -47,16 +49,25 @@ def write_ordered(
             yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
 
     whole = frame.coalesce(1) if order is None else frame.repartition(1).sortWithinPartitions(*order)
-    ordered = whole.select(*[col(name) for name in names])
     # mapInArrow takes dots and backticks in names for syntax, so the columns go through it by position
-    numbered = ordered.toDF(*[f"c{index}" for index in range(len(names))])
-    written = numbered.mapInArrow(run, "facts string")
+    numbered = whole.select(*[col(name).alias(f"c{index}") for index, name in enumerate(names)])
+
+    def on_worker() -> dict[str, Any] | None:
+        rows = numbered.mapInArrow(run, "facts string").collect()
+        found: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
+        return found
+
+    def here_or_there() -> dict[str, Any] | None:
+        table = numbered.limit(few + 1).toArrow()
+        if table.num_rows > few:
+            return on_worker()
+        facts = write(batch.rename_columns(names) for batch in table.to_batches())
+        return None if facts is None else asdict(facts)
+
     try:
-        rows = run_job(written.sparkSession, written.collect)
+        return run_job(frame.sparkSession, here_or_there if few else on_worker)
     except Exception as error:
         raise explain(error, file=file) from error
-    found: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
-    return found
 
 
 @contextlib.contextmanager
@@ -81,11 +92,12 @@ def write_frame(
     *,
     file: str | None = None,
     short: bool = False,
+    few: int = 0,
 ) -> SliceFacts | None:
     """Order the rows, write them as one slice, and return its facts; None when there are no rows.
 
     `frame` has every column of the target schema except offset and system time, as carriers, and may have
-    others for the order. `short` says that no row holds more than a few KiB.
+    others for the order. `short` says that no row holds more than a few KiB; `few` as in `write_ordered`.
 
     Raises:
         BadInputError: a value or null that does not fit the schema.
@@ -98,5 +110,5 @@ def write_frame(
     names = [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
     write = functools.partial(write_slice, spec=spec)
     with _batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
-        facts = write_ordered(frame, order, names, write, file=file)
+        facts = write_ordered(frame, order, names, write, file=file, few=few)
     return None if facts is None else SliceFacts(**facts)

@@ -23,11 +23,6 @@ from odfchain.spark.session import SparkEngine
 
 LAYOUTS = {"signed": SIGNED, "unsigned": UNSIGNED}
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Plans are interpreted, not compiled: faster for one small step, and the same must come out."""
 
 
 def runnable() -> list[Case]:
@@ -64,7 +59,7 @@ def last_step() -> int:
 
 def main(folder: Path, master: str, layout: str, steps: range) -> None:
     """Leave the answers of these steps in `folder`."""
-    conf = {"spark.driver.extraJavaOptions": JAVA} | INTERPRETED
+    conf = {"spark.driver.extraJavaOptions": JAVA}
     spark = SparkEngine(folder / "spark", master=master, driver_memory="512m", conf=conf)
     try:
         engine = SparkTransformEngine(lambda: spark.session)

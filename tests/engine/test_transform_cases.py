@@ -168,27 +168,30 @@ def test_a_raw_query_gives_the_expected_records(
 # --- the same everywhere -------------------------------------------------------------------------
 
 
-def in_fresh_processes(folder: Path, master: str, layout: str) -> dict[tuple[str, int], list[str]]:
-    """The answers of child processes, each of which executes one step of every case."""
+STEPS = range(case_process.last_step() + 1)
+
+
+def in_other_processes(folder: Path, master: str, *, fresh: bool) -> dict[tuple[str, int], list[str]]:
+    """The answers of another process, or of as many as there are steps, each of which executes one of every case."""
     (folder / "spark").mkdir(parents=True)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engine")])
-    script = [sys.executable, case_process.__file__, str(folder), "--master", master, "--layout", layout]
-    for step in range(case_process.last_step() + 1):
+    script = [sys.executable, case_process.__file__, str(folder), "--master", master, "--layout", "signed"]
+    for which in [["--step", str(step)] for step in STEPS] if fresh else [[]]:
         done = subprocess.run(
-            [*script, "--step", str(step)],
+            [*script, *which],
             env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
     return {
         (case, number): hashes
-        for number in range(case_process.last_step() + 1)
+        for number in STEPS
         for case, hashes in json.loads((folder / f"answers-{number}.json").read_text()).items()
     }
 
 
 @pytest.fixture(scope="module")
 def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
-    """Hashes by case and step: one process, four cores, plans compiled, signed system columns."""
+    """Hashes by case and step: one process, four cores, plans interpreted, signed system columns."""
     return {
         (case.id, number): case_process.hashes_of(request)
         for case in case_process.runnable()
@@ -196,23 +199,25 @@ def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
     }
 
 
-def test_one_core_interpreted_plans_and_a_process_for_each_step_give_the_same(
-    here: dict[tuple[str, int], list[str]], tmp_path: Path
+@pytest.mark.parametrize(("cores", "fresh"), [(1, True), (1, False), (4, True)])
+def test_cores_and_processes_make_no_difference(
+    here: dict[tuple[str, int], list[str]], tmp_path: Path, cores: int, fresh: bool
 ) -> None:
-    there = in_fresh_processes(tmp_path, "local[1]", "signed")
+    there = in_other_processes(tmp_path, f"local[{cores}]", fresh=fresh)
     assert there.keys() == here.keys()
     assert {key: found for key, found in there.items() if found != here[key]} == {}
 
 
-def test_the_engine_contract_and_other_integer_types_give_the_same(
-    transforms: SparkTransformEngine, here: dict[tuple[str, int], list[str]], tmp_path: Path
+def test_compiled_plans_other_integer_types_and_the_engine_contract_give_the_same(
+    engine: SparkEngine, here: dict[tuple[str, int], list[str]], tmp_path: Path
 ) -> None:
-    with tempfile.TemporaryDirectory() as short, serve(transforms, socket=Path(short) / "s") as server:
-        engine = RemoteEngine(server.address)
+    compiling = SparkTransformEngine(lambda: engine.session, small_rows=-1)
+    with tempfile.TemporaryDirectory() as short, serve(compiling, socket=Path(short) / "s") as server:
+        remote = RemoteEngine(server.address)
         there = {
             (case, step): hashes
-            for step in range(case_process.last_step() + 1)
-            for case, hashes in case_process.hashes_of_step(engine, step, tmp_path, "unsigned").items()
+            for step in STEPS
+            for case, hashes in case_process.hashes_of_step(remote, step, tmp_path, "unsigned").items()
         }
     assert there.keys() == here.keys()
     assert {key: found for key, found in there.items() if found != here[key]} == {}
