@@ -1,4 +1,4 @@
-"""Shared fixtures. One Spark session serves the whole run; it is started by the first test that asks."""
+"""Shared fixtures. One Spark session serves each process; it is started by the first test that asks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,29 @@ settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before the names of the groups are read
+LONGEST_FIRST = (
+    "tests/engine/",
+    "tests/system/",
+    "tests/transform/",
+    "tests/audit/",
+    "tests/ingest/",
+    "tests/share/",
+)
+"""Files are handed to two processes one by one: with the long ones in front both end at the same time."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything that uses the session runs in one process, beside which another runs the rest."""
-    # the one test that needs most of the heap comes while it is empty
-    items.sort(key=lambda item: "test_demo_derivatives" not in item.nodeid)
-    for item in items:
-        if "engine" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    """Long files come first; the order within a file stays."""
+
+    def rank(item: pytest.Item) -> int:
+        return next((i for i, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder)), 99)
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    """The one Spark engine of the run."""
+    """The one Spark engine of each process that runs tests."""
     from odfchain.spark.session import SparkEngine
 
     conf = {
@@ -46,7 +56,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     # four task slots whatever the machine has: results must not depend on their number
-    engine = SparkEngine(tmp_path_factory.mktemp("spark"), master="local[4]", driver_memory="6g", conf=conf)
+    engine = SparkEngine(tmp_path_factory.mktemp("spark"), master="local[4]", driver_memory="3g", conf=conf)
     yield engine
     engine.close()
 
