@@ -206,3 +206,35 @@ def manifest(
     """A root dataset with one push source."""
     text = SOURCE.format(name=name, kind=kind, schema=schema, merge=merge)
     return text if kind == "Csv" else text.replace("        header: true\n", "")
+
+
+DERIVATIVE = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: {inputs}
+      transform: {{kind: Sql, engine: {engine}, {query}}}
+{more}"""
+
+
+def derivative(
+    query: str = "SELECT event_time, city FROM cities",
+    *,
+    name: str = "derived",
+    inputs: str = "[{datasetRef: cities}]",
+    engine: str = "spark",
+    more: str = "",
+) -> str:
+    """A dataset derived by a query, or by what is spelled out in YAML (`query: …`, `queries: …`)."""
+    text = query if query.startswith("quer") else f"query: {json.dumps(query)}"
+    return DERIVATIVE.format(name=name, inputs=inputs, engine=engine, query=text, more=more)
+
+
+def steps(*queries: str | tuple[str, str]) -> str:
+    """The steps of a derivation; all but the last have names: (name, query)."""
+    listed = [{"query": q} if isinstance(q, str) else {"alias": q[0], "query": q[1]} for q in queries]
+    return f"queries: {json.dumps(listed)}"

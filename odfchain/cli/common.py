@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +15,8 @@ from odfchain.errors import OdfchainError, UsageError
 if TYPE_CHECKING:
     from odfchain.api import Workspace
     from odfchain.metadata.timestamp import Timestamp
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def options() -> Globals:
@@ -54,6 +57,27 @@ class DatasetParam(click.ParamType[str]):
 
 
 DATASET = DatasetParam()
+
+
+def merge_options(command: _Command) -> _Command:
+    """The options of commands that ingest: `allow_empty`, `allow_retract`, `late_edits`."""
+    for option in reversed(
+        (
+            click.option(
+                "--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."
+            ),
+            click.option(
+                "--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records."
+            ),
+            click.option(
+                "--late-edits",
+                type=click.Choice(["ignore", "warn", "refuse", "correct"]),
+                help="What to do with a ledger's known keys that come with other values.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 class TimestampParam(click.ParamType[Any]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, TIMESTAMP, open_workspace, options
+from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
 from odfchain.cli.output import format_option, human_size, print_records
 from odfchain.cli.progress import TerminalProgress
 from odfchain.errors import OdfchainError, UsageError
@@ -38,13 +38,7 @@ UNCHECKED = 7
 @click.option(
     "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
 )
-@click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything).")
-@click.option("--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records.")
-@click.option(
-    "--late-edits",
-    type=click.Choice(["ignore", "warn", "refuse", "correct"]),
-    help="What to do with a ledger's known keys that come with other values.",
-)
+@merge_options
 @format_option()
 def ingest_command(
     dataset: str,

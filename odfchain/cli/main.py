@@ -133,11 +133,6 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
-    except OdfchainError as error:
-        if was_interrupted(error):
-            return _interrupted()
-        report_error(error)
-        return error.exit_code
     except BrokenPipeError:
         return _nobody_listens()
     except SystemExit:
@@ -147,6 +142,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if was_interrupted(error):
             return _interrupted()
+        if isinstance(error, OdfchainError):
+            report_error(error)
+            return error.exit_code
         if debug:
             raise
         click.secho("internal error: ", fg="red", bold=True, nl=False, err=True)

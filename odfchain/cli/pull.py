@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, TIMESTAMP, open_workspace, options
+from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
 from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
@@ -49,13 +49,7 @@ class DurationParam(click.ParamType[float]):
     "--fetch-uncacheable", is_flag=True, help="Pull even where rows that are recorded might come again."
 )
 @click.option("--allow-commands", is_flag=True, help="Run the commands that prepare steps name.")
-@click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything).")
-@click.option("--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records.")
-@click.option(
-    "--late-edits",
-    type=click.Choice(["ignore", "warn", "refuse", "correct"]),
-    help="What to do with a ledger's known keys that come with other values.",
-)
+@merge_options
 @click.option(
     "-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Value for ${{ env.NAME }}."
 )

@@ -212,20 +212,24 @@ def _write_file(
     progress: Progress,
 ) -> Written:
     source = Input(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
-    write = WriteOptions(
-        system_time=system_time,
-        event_time=(options.event_time or system_time).truncated_to_ms(),
-        staging=staging,
-        allow_empty=options.allow_empty,
-        max_retract_ratio=allowed_ratio(options),
-        late_edits=options.late_edits or LateEdits.IGNORE,
-    )
+    event_time = (options.event_time or system_time).truncated_to_ms()
+    write = write_options(options, system_time, event_time, staging)
     return stage_input(session, writer, source, write, progress)
 
 
-def allowed_ratio(options: IngestOptions) -> float:
-    """Largest share of the recorded keys that a snapshot may retract in this run."""
-    return 1.0 if options.allow_retract or options.max_retract_ratio is None else options.max_retract_ratio
+def write_options(
+    options: IngestOptions, system_time: Timestamp, event_time: Timestamp, staging: Path
+) -> WriteOptions:
+    """How an input is written when nothing but the user's options is known."""
+    ratio = 1.0 if options.allow_retract else options.max_retract_ratio
+    return WriteOptions(
+        system_time=system_time,
+        event_time=event_time,
+        staging=staging,
+        allow_empty=options.allow_empty,
+        max_retract_ratio=1.0 if ratio is None else ratio,
+        late_edits=options.late_edits or LateEdits.IGNORE,
+    )
 
 
 def outcome_of(file: str, written: Written) -> InputOutcome:

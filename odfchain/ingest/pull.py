@@ -29,9 +29,9 @@ from odfchain.errors import FetchError, IngestError, NothingToCommitError, Usage
 from odfchain.fetch.base import POLLING_SOURCE, UP_TO_DATE, FetchContext, Fetched, FetchLimits
 from odfchain.fetch.source import fetch
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.ingest import IngestOptions, InputOutcome, allowed_ratio, on_the_newest_head, outcome_of
+from odfchain.ingest.ingest import IngestOptions, InputOutcome, on_the_newest_head, outcome_of, write_options
 from odfchain.ingest.transaction import Input, stage_input
-from odfchain.ingest.writer import WriteOptions, WriterState, Written
+from odfchain.ingest.writer import WriterState, Written
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import AddData, SetPollingSource, SourceState
 from odfchain.metadata.sources import (
@@ -44,7 +44,6 @@ from odfchain.metadata.sources import (
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.prepare.prepare import PrepareLimits, prepare
 from odfchain.progress import SILENT, Progress
-from odfchain.workspace.config import LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -249,15 +248,9 @@ def _stage(
         progress=progress,
         allow_commands=options.allow_commands,
     )
-    write = WriteOptions(
-        system_time=system_time,
-        event_time=fetched.event_time or options.ingest.event_time or system_time,
-        staging=staging,
-        new_source_state=fetched.state,
-        allow_empty=options.ingest.allow_empty,
-        max_retract_ratio=allowed_ratio(options.ingest),
-        late_edits=options.ingest.late_edits or LateEdits.IGNORE,
-    )
+    event_time = fetched.event_time or options.ingest.event_time or system_time
+    write = write_options(options.ingest, system_time, event_time, staging)
+    write = dataclasses.replace(write, new_source_state=fetched.state)
     prepared = Input(path, fetched.name, source.read, source.preprocess)
     try:
         written: Written | InputOutcome = stage_input(

@@ -8,6 +8,7 @@ of a checkpoint and of the slices after it lead to the same state as all slices.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,11 +51,6 @@ class StateCheckpoint:
     key: tuple[str, ...]
     last_offset: int
     rows: int
-
-    @property
-    def description(self) -> bytes:
-        """What the file says of itself."""
-        return describe(self.key, self.last_offset)
 
 
 def describe(key: tuple[str, ...], last_offset: int) -> bytes:
@@ -102,11 +98,13 @@ class RecordedRows:
         Raises:
             ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
         """
-
-        def recorded(name: object, offsets: OffsetInterval) -> RecordedSlice:
-            return RecordedSlice(offsets, lambda: dataset.data.verified_path(name))  # type: ignore[arg-type]
-
-        slices = tuple(recorded(ref.slice.physical_hash, ref.slice.offset_interval) for ref in state.slices())
+        slices = tuple(
+            RecordedSlice(
+                ref.slice.offset_interval,
+                functools.partial(dataset.data.verified_path, ref.slice.physical_hash),
+            )
+            for ref in state.slices()
+        )
         checkpoint = None
         if state.checkpoint is not None:
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Result, manifest, unchanged
+from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 
@@ -197,12 +197,7 @@ def test_bad_json(run_cli: Cli, workspace: Workspace, tmp_path: Path, content: s
 
 
 def test_a_derivative_dataset_cannot_be_pushed_to(run_cli: Cli, cities: Dataset, tmp_path: Path) -> None:
-    text = (
-        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: derived\n  kind: Derivative\n  metadata:\n"
-        "    - kind: SetTransform\n      inputs: [{datasetRef: cities}]\n"
-        "      transform: {kind: Sql, engine: spark, query: SELECT * FROM cities}\n"
-    )
-    (derived,) = cities._workspace.add(text)
+    (derived,) = cities._workspace.add(derivative("SELECT * FROM cities"))
     path = tmp_path / "x.csv"
     path.write_text(GOOD)
     assert "derivative dataset" in refused(run_cli, derived, path, code=2)

@@ -1,4 +1,4 @@
-"""The manifests in `fixtures/manifests/shapes`: like published ones, here over small files of the same form."""
+"""The manifests in `fixtures/manifests/published`: like published ones, here over small files of the same form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support import ROOT
 
 from odfchain.api import Workspace
 
-FOLDER = ROOT / "fixtures" / "manifests" / "shapes"
+FOLDER = ROOT / "fixtures" / "manifests" / "published"
 
 CASES = """\
 Reported_Date,HA,Sex,Age_Group,Classification_Reported

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, Result, conformance, unchanged
+from support import ROOT, Result, conformance, derivative, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import (
@@ -448,11 +448,7 @@ def test_what_a_dataset_comes_from_is_pulled_first(
     path = tmp_path / "in.csv"
     path.write_text(ABC)
     source = polled(workspace, file_url(path))
-    workspace.add(
-        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: derived\n  kind: Derivative\n  metadata:\n"
-        "    - kind: SetTransform\n      inputs: [{datasetRef: cities}]\n"
-        "      transform: {kind: Sql, engine: spark, query: 'SELECT event_time, city FROM cities'}\n"
-    )
+    workspace.add(derivative())
     done = run_cli("-w", workspace.path, "pull", "--recursive", "derived", "-o", "json")
     assert len(rows(source)) == 3
     assert [(r["dataset"], r["+A"]) for r in json.loads(done.out)] == [("cities", 3), ("derived", 3)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import conformance, unchanged
+from support import conformance, derivative, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.dataset.commit import commit
@@ -211,9 +211,6 @@ def test_case_sensitive_sql(workspace: Workspace, tmp_path: Path) -> None:
 def test_targets(workspace: Workspace, tmp_path: Path) -> None:
     """push.targets"""
     pushed(workspace, "{kind: NdJson}")
-    (derived,) = workspace.add(
-        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: e\n  kind: Derivative\n  metadata:\n"
-        "    - {kind: SetTransform, inputs: [{datasetRef: d}], transform: {kind: Sql, engine: spark, query: select * from d}}\n"
-    )
+    (derived,) = workspace.add(derivative("select * from d", inputs="[{datasetRef: d}]"))
     with unchanged(derived.path), pytest.raises(UsageError, match="derivative dataset"):
         derived.ingest([put(tmp_path, "{}", "in.ndjson")])

@@ -12,28 +12,14 @@ from pathlib import Path
 
 import pytest
 from processes import ODFCHAIN, environment, wait_until
+from support import derivative
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import EngineError, QueryError
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.transform.execute import TransformOptions
 
-DERIVED = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs:
-        - datasetRef: readings
-      transform:
-        kind: Sql
-        engine: spark
-        query: >
-          {query}
-"""
+INPUTS = "[{datasetRef: readings}]"
 DAILY = (
     "SELECT window(event_time, '1 day').start AS event_time, sensor, sum(level) AS total "
     "FROM readings GROUP BY window(event_time, '1 day'), sensor"
@@ -73,7 +59,7 @@ def make(workspace: Workspace, socket: Path, query: str = DAILY, name: str = "de
     source.write_text(ROWS)
     workspace.add("kind: DatasetSnapshot\nversion: 1\ncontent: {name: readings, kind: Root, metadata: []}\n")
     workspace.dataset("readings").ingest([source])
-    (derived,) = workspace.add(DERIVED.format(name=name, query=query))
+    (derived,) = workspace.add(derivative(query, name=name, inputs=INPUTS))
     return derived
 
 
@@ -117,13 +103,13 @@ def test_both_engines_record_the_same(workspace: Workspace, tmp_path: Path) -> N
     with engine_process(socket, tmp_path):
         remote.transform(LATER)
         (wrong,) = workspace.add(
-            DERIVED.format(name="wrong", query="SELECT event_time, level / 0 FROM readings")
+            derivative("SELECT event_time, level / 0 FROM readings", name="wrong", inputs=INPUTS)
         )
         with pytest.raises(QueryError, match=r"(?i)division by zero"):
             wrong.transform()
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace(f"spark: 'unix:{socket}'", ""))
-    (own,) = workspace.add(DERIVED.format(name="own", query=DAILY))
+    (own,) = workspace.add(derivative(DAILY, name="own", inputs=INPUTS))
     own.transform(LATER)
     there, here = remote.state.last_data, own.state.last_data
     assert there is not None

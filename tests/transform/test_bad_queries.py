@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Result, manifest, unchanged
+from support import Result, derivative, manifest, steps, unchanged
 
 from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedError, QueryError
 from odfchain.transform.execute import TransformOptions, run_transform
@@ -22,41 +22,17 @@ if TYPE_CHECKING:
     from odfchain.metadata.engine import RawQueryRequest, TransformRequest
     from odfchain.progress import Progress
 
-DERIVED = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{{datasetRef: cities}}]
-      transform:
-        kind: Sql
-        engine: spark
-        queries:
-          - alias: numbered
-            query: SELECT event_time, city, population, explode(sequence(1, {rows})) AS x FROM cities
-          - query: |
-              SELECT event_time,
-                {column} AS y
-              FROM numbered
-"""
-GROUPED = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: grouped
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{datasetRef: cities}]
-      transform:
-        kind: Sql
-        engine: spark
-        query: SELECT max(event_time) AS event_time, city FROM cities GROUP BY city
-"""
-ENDLESS = DERIVED.format(name="endless", rows=1_000_000, column="explode(sequence(1, 1000000))")
+NUMBERED = "SELECT event_time, city, population, explode(sequence(1, %d)) AS x FROM cities"
+GROUPED = "SELECT max(event_time) AS event_time, city FROM cities GROUP BY city"
+
+
+def numbered(column: str, *, name: str = "derived", rows: int = 1) -> str:
+    """A dataset with many rows of one, and a column that is computed in the second step."""
+    last = f"SELECT event_time,\n  {column} AS y\nFROM numbered\n"
+    return derivative(steps(("numbered", NUMBERED % rows), last), name=name)
+
+
+ENDLESS = numbered("explode(sequence(1, 1000000))", name="endless", rows=1_000_000)
 
 
 @pytest.fixture
@@ -74,7 +50,7 @@ def ingest(dataset: Dataset, path: Path, row: str) -> None:
 
 
 def derived(workspace: Workspace, column: str, *, name: str = "derived", rows: int = 1) -> Dataset:
-    (dataset,) = workspace.add(DERIVED.format(name=name, column=column, rows=rows))
+    (dataset,) = workspace.add(numbered(column, name=name, rows=rows))
     return dataset
 
 
@@ -127,7 +103,7 @@ def test_an_input_with_a_flipped_bit(workspace: Workspace, cities: Dataset) -> N
 
 
 def test_a_checkpoint_with_a_flipped_bit(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
-    (dataset,) = workspace.add(GROUPED)
+    (dataset,) = workspace.add(derivative(GROUPED, name="grouped"))
     dataset.transform()
     ingest(cities, tmp_path / "more.csv", "2020-01-02T00:00:00Z,Bath,2")
     path = flip_a_bit(dataset.path / "checkpoints")

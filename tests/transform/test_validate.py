@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Result, manifest, tree_of, unchanged
+from support import Result, derivative, manifest, tree_of, unchanged
 
 from odfchain.engine.version import engine_version
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
@@ -17,31 +17,8 @@ from odfchain.workspace.workspace import WorkspaceFiles
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
 
-DERIVED = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: {inputs}
-      transform: {{kind: Sql, engine: {engine}, {query}}}
-{more}"""
 SCHEMA = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
 SELECT = "SELECT event_time, city FROM cities"
-
-
-def derived(
-    query: str = SELECT,
-    *,
-    name: str = "derived",
-    inputs: str = "[{datasetRef: cities}]",
-    engine: str = "spark",
-    more: str = "",
-) -> str:
-    text = query if query.startswith("quer") else f'query: "{query}"'
-    return DERIVED.format(name=name, inputs=inputs, engine=engine, query=text, more=more)
 
 
 class Notes:
@@ -81,7 +58,7 @@ def names(workspace: Workspace) -> list[str]:
 
 def test_a_query_over_known_columns(workspace: Workspace, cities: Dataset) -> None:
     notes = Notes()
-    (dataset,) = workspace.add(derived(), progress=notes)
+    (dataset,) = workspace.add(derivative(), progress=notes)
     assert notes.texts == []
     assert dataset.transform().blocks == 2, "the schema, and the step"
     assert [row["city"] for row in dataset.to_arrow().to_pylist()] == ["A", "B", "C"]
@@ -102,76 +79,76 @@ TIME = "Option, inner: {kind: Timestamp, unit: Millisecond, timezone: UTC}"
 
 WRONG = [
     pytest.param(
-        derived("SELECT event_time, citi FROM cities"),
+        derivative("SELECT event_time, citi FROM cities"),
         "derived: query, line 1, column 20: there is no column `citi`",
         "did you mean city?",
         id="column",
     ),
     pytest.param(
-        derived(TWO_STEPS % "SELECT event_time, uper(city) FROM a"),
+        derivative(TWO_STEPS % "SELECT event_time, uper(city) FROM a"),
         "derived: query step 2, line 1, column 20: the function `uper` is not on the list",
         "did you mean upper?",
         id="function",
     ),
     pytest.param(
-        derived("SELECT event_time FROM town"),
+        derivative("SELECT event_time FROM town"),
         "derived: query, line 1, column 24: there is no table `town`",
         "it can use `cities`",
         id="table",
     ),
     pytest.param(
-        derived("SELECT event_time city, FROM cities WHERE"),
+        derivative("SELECT event_time city, FROM cities WHERE"),
         "derived: query, line 1, column 42: Syntax error at or near end of input",
         None,
         id="syntax",
     ),
     pytest.param(
-        derived("SELECT city FROM cities"),
+        derivative("SELECT city FROM cities"),
         "derived: the result has no column `event_time`",
         "select it, or name a time so: … AS event_time",
         id="no-event-time",
     ),
     pytest.param(
-        derived("SELECT * FROM cities"), "derived: the result has a column `offset`", None, id="made"
+        derivative("SELECT * FROM cities"), "derived: the result has a column `offset`", None, id="made"
     ),
     pytest.param(
-        derived('queries: [{alias: cities, query: "SELECT 1"}, {query: "SELECT 1"}]'),
+        derivative('queries: [{alias: cities, query: "SELECT 1"}, {query: "SELECT 1"}]'),
         "derived: query step 1 (`cities`): there is already a table of this name",
         "choose another alias",
         id="step-and-input",
     ),
     pytest.param(
-        derived(inputs="[{datasetRef: cities, alias: a}, {datasetRef: other, alias: a}]"),
+        derivative(inputs="[{datasetRef: cities, alias: a}, {datasetRef: other, alias: a}]"),
         "derived: two inputs are called `a`",
         None,
         id="alias-twice",
     ),
     pytest.param(
-        derived(engine="presto"),
+        derivative(engine="presto"),
         "derived: the transform is for the engine `presto`, which is not this one",
         None,
         id="engine",
     ),
     pytest.param(
-        derived(f'query: "{SELECT}", temporalTables: [{{name: town, primaryKey: [city]}}]'),
+        derivative(f'query: "{SELECT}", temporalTables: [{{name: town, primaryKey: [city]}}]'),
         "derived: temporalTables names `town`, which is no input",
         None,
         id="temporal-table",
     ),
     pytest.param(
-        derived(f'query: "{SELECT}", temporalTables: [{{name: cities, primaryKey: [town]}}]'),
+        derivative(f'query: "{SELECT}", temporalTables: [{{name: cities, primaryKey: [town]}}]'),
         "derived: the temporal table `cities` has no column `town`",
         None,
         id="temporal-key",
     ),
     pytest.param(
-        derived(more=DECLARED % (TIME, "town")),
+        derivative(more=DECLARED % (TIME, "town")),
         "derived: the result has no column `town` any more",
         None,
         id="declared",
     ),
     pytest.param(
-        derived(more=DECLARED % ("Date", "city")),
+        derivative(more=DECLARED % ("Date", "city")),
         "derived: the event time `event_time` is Timestamp and is declared as Date",
         None,
         id="declared-time",
@@ -194,7 +171,7 @@ def test_what_cannot_be_executed_is_not_made(
 
 
 def test_a_declared_schema_that_fits(workspace: Workspace, cities: Dataset) -> None:
-    (dataset,) = workspace.add(derived(more=DECLARED % (TIME, "city")))
+    (dataset,) = workspace.add(derivative(more=DECLARED % (TIME, "city")))
     assert dataset.transform().blocks == 1, "the schema was declared already"
     assert dataset.schema is not None
     assert dataset.schema.names == ("offset", "op", "system_time", "event_time", "city")
@@ -202,28 +179,28 @@ def test_a_declared_schema_that_fits(workspace: Workspace, cities: Dataset) -> N
 
 def test_an_input_that_is_not_there(workspace: Workspace) -> None:
     with pytest.raises(ManifestError, match="unknown input datasets: cities"):
-        workspace.add(derived())
+        workspace.add(derivative())
 
 
 def test_columns_wait_for_the_first_pull_of_an_input(workspace: Workspace) -> None:
     """Inputs of the same manifest: they have no columns when the query is read."""
     notes = Notes()
-    workspace.add(f"{derived('SELECT event_time, nothing FROM cities')}---\n{manifest()}", progress=notes)
+    workspace.add(f"{derivative('SELECT event_time, nothing FROM cities')}---\n{manifest()}", progress=notes)
     assert names(workspace) == ["cities", "derived"]
     assert notes.texts == [
         "`cities` has no columns before the first pull, which then checks those of the query"
     ]
     with pytest.raises(QueryError, match=r"^derived: query, line 1, column 8: .*`rand`"):
-        workspace.add(derived("SELECT rand() FROM cities").replace("name: derived", "name: derived"))
+        workspace.add(derivative("SELECT rand() FROM cities").replace("name: derived", "name: derived"))
     temporal = f'query: "{SELECT}", temporalTables: [{{name: %s, primaryKey: %s}}]'
     for name, key in (("town", "[city]"), ("cities", "[]")):
         with pytest.raises(QueryError, match=r"temporalTables|primary key"):
-            workspace.add(derived(temporal % (name, key), name="next"))
+            workspace.add(derivative(temporal % (name, key), name="next"))
 
 
 def test_nothing_of_a_manifest_is_made_when_one_query_is_wrong(workspace: Workspace) -> None:
     with pytest.raises(QueryError, match=r"^derived: query, line 1, column 15: there is no table `town`"):
-        workspace.add(f"{manifest()}---\n{derived('SELECT 1 FROM town')}")
+        workspace.add(f"{manifest()}---\n{derivative('SELECT 1 FROM town')}")
     assert names(workspace) == []
 
 
@@ -243,7 +220,7 @@ def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
 
     with Workspace.init(tmp_path) as home:
         home.add(manifest())
-        home.add(derived(), check=False)
+        home.add(derivative(), check=False)
         assert home._engine is None
 
 
@@ -256,11 +233,11 @@ def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> Non
     )
     with Workspace.find(tmp_path) as home:
         home.add(manifest())
-        home.add(derived("WHATEVER PRESTO READS", engine="presto"))
+        home.add(derivative("WHATEVER PRESTO READS", engine="presto"))
         assert home._engine is None
         twice = "[{datasetRef: cities, alias: a}, {datasetRef: derived, alias: a}]"
         with pytest.raises(TransformError, match="two inputs are called `a`"):
-            home.add(derived(name="next", engine="presto", inputs=twice))
+            home.add(derivative(name="next", engine="presto", inputs=twice))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +249,7 @@ def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> Non
 )
 def test_what_the_user_should_know(workspace: Workspace, cities: Dataset, query: str, note: str) -> None:
     notes = Notes()
-    workspace.add(derived(query), progress=notes)
+    workspace.add(derivative(query), progress=notes)
     assert len(notes.texts) == 1
     assert note in notes.texts[0]
 
@@ -293,10 +270,10 @@ def update(workspace: Workspace, text: str, notes: Notes | None = None) -> list[
 
 
 def test_a_query_that_adds_a_column(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
-    (dataset,) = workspace.add(derived())
+    (dataset,) = workspace.add(derivative())
     dataset.transform()
-    assert update(workspace, derived()) == [], "the same manifest says nothing new"
-    grown = derived("SELECT event_time, city, population * 10 AS tens FROM cities")
+    assert update(workspace, derivative()) == [], "the same manifest says nothing new"
+    grown = derivative("SELECT event_time, city, population * 10 AS tens FROM cities")
     assert update(workspace, grown) == ["SetTransform"]
     transform = dataset.state.transform
     assert transform is not None
@@ -314,20 +291,23 @@ def test_a_query_that_adds_a_column(workspace: Workspace, cities: Dataset, tmp_p
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (derived("SELECT event_time FROM cities"), "the result has no column `city` any more"),
-        (derived("SELECT event_time, 1 AS city FROM cities"), "column `city` is Int32 now and was String"),
+        (derivative("SELECT event_time FROM cities"), "the result has no column `city` any more"),
+        (derivative("SELECT event_time, 1 AS city FROM cities"), "column `city` is Int32 now and was String"),
         (
-            derived("SELECT event_time, citi FROM cities"),
+            derivative("SELECT event_time, citi FROM cities"),
             "query, line 1, column 20: there is no column `citi`",
         ),
-        (derived(inputs="[{datasetRef: other, alias: cities}]"), "the inputs would be cities, which are not"),
+        (
+            derivative(inputs="[{datasetRef: other, alias: cities}]"),
+            "the inputs would be cities, which are not",
+        ),
     ],
 )
 def test_a_query_that_readers_could_not_follow(
     workspace: Workspace, cities: Dataset, text: str, message: str
 ) -> None:
     workspace.add(manifest(name="other", schema=SCHEMA))
-    (dataset,) = workspace.add(derived())
+    (dataset,) = workspace.add(derivative())
     dataset.transform()
     with unchanged(dataset.path), pytest.raises(OdfchainError) as caught:
         update(workspace, text)
@@ -336,10 +316,10 @@ def test_a_query_that_readers_could_not_follow(
 
 def test_a_query_that_remembers_starts_anew(workspace: Workspace, cities: Dataset) -> None:
     query = "SELECT max(event_time) AS event_time, city FROM cities GROUP BY city"
-    (dataset,) = workspace.add(derived(query))
+    (dataset,) = workspace.add(derivative(query))
     dataset.transform()
     notes = Notes()
-    changed = derived(query.replace("max(", "min("))
+    changed = derivative(query.replace("max(", "min("))
     assert update(workspace, changed, notes) == ["SetTransform"]
     assert (
         notes.texts[-1] == "what the query remembers starts anew with the next pull; its result so far stays"
@@ -354,7 +334,7 @@ def test_other_events_of_a_manifest(workspace: Workspace, cities: Dataset) -> No
     assert update(workspace, manifest(schema=SCHEMA)) == []
     assert update(workspace, manifest(schema=SCHEMA.replace("BIGINT", "INT"))) == ["AddPushSource"]
     with pytest.raises(WorkspaceError, match="cities is a Root dataset"):
-        update(workspace, derived(name="cities", inputs="[{datasetRef: cities}]"))
+        update(workspace, derivative(name="cities", inputs="[{datasetRef: cities}]"))
 
 
 # --- the command line ------------------------------------------------------------------------------
@@ -368,7 +348,7 @@ def test_the_command_shows_the_place(
     query = (
         'queries: [{alias: a, query: "SELECT event_time,\\n  citi FROM cities"}, {query: SELECT * FROM a}]'
     )
-    path.write_text(derived(query))
+    path.write_text(derivative(query))
     result = run_cli("-w", home, "add", path)
     assert result.code == 3
     assert result.err.splitlines() == [
@@ -384,7 +364,7 @@ def test_the_command_shows_the_place(
         result = run_cli("-w", home, "pull", "derived")
     assert result.code == 3
     assert "query step 1 (`a`), line 2, column 3: there is no column `citi`" in result.err
-    path.write_text(derived())
+    path.write_text(derivative())
     assert run_cli("-w", home, "add", path).code == 5, "the name is taken, and nobody said --update"
     result = run_cli("-w", home, "add", "--update", path)
     assert (result.code, result.err) == (0, "updated derived (SetTransform)\n")
@@ -399,8 +379,8 @@ def test_one_wrong_manifest_keeps_all_from_being_made(
     workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result], tmp_path: Path
 ) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
-    good.write_text(derived(name="good"))
-    bad.write_text(derived("SELECT city FROM cities", name="bad"))
+    good.write_text(derivative(name="good"))
+    bad.write_text(derivative("SELECT city FROM cities", name="bad"))
     before = tree_of(workspace.path / "datasets")
     result = run_cli("-w", workspace.path.parent, "add", good, bad)
     assert result.code == 3

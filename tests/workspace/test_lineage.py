@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import manifest
+from support import derivative, manifest
 
 from odfchain.api import Workspace
 from odfchain.dataset.commit import commit
@@ -15,13 +15,9 @@ from odfchain.metadata import events as ev
 from odfchain.metadata.timestamp import Timestamp
 
 
-def derivative(name: str, *inputs: str) -> str:
+def made_of(name: str, *inputs: str) -> str:
     listed = ", ".join(f"{{datasetRef: {i}}}" for i in inputs)
-    return (
-        f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: {name}\n  kind: Derivative\n  metadata:\n"
-        f"    - kind: SetTransform\n      inputs: [{listed}]\n"
-        "      transform: {kind: Sql, engine: spark, query: SELECT 1}\n"
-    )
+    return derivative("SELECT 1", name=name, inputs=f"[{listed}]")
 
 
 @pytest.fixture
@@ -31,9 +27,9 @@ def home(tmp_path: Path) -> Workspace:
     for text in (
         manifest(name="a"),
         manifest(name="b"),
-        derivative("c", "a"),
-        derivative("d", "b", "a"),
-        derivative("e", "d", "c"),
+        made_of("c", "a"),
+        made_of("d", "b", "a"),
+        made_of("e", "d", "c"),
     ):
         home.add(text, check=False)
     return home
