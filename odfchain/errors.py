@@ -31,6 +31,14 @@
      │   └─ QueryError              a query is malformed, or asks for what a query may not do
      ├─ TransformError              a transformation that cannot be planned or executed
      │   └─ DivergedInputError      an input was rewritten since it was last read
+     ├─ TransferError               a dataset cannot be carried from or to a peer now
+     │   ├─ UnsupportedPeerError    nothing here speaks that protocol
+     │   ├─ AccessError             the peer refuses
+     │   ├─ CorruptedPeerError      what a peer sent is not what it should be
+     │   └─ ChainsDifferError       the two chains are not one line (carries both heads and counts)
+     │       ├─ DestinationAheadError
+     │       ├─ DatasetsDivergedError
+     │       └─ RollbackError       the peer's head is older than one seen before, or beside it
      └─ EngineError                 Java or Spark
          └─ JavaNotFoundError
 
@@ -282,6 +290,67 @@ class DivergedInputError(TransformError):
     """An input was rewritten: the block that it was last read up to is not in its chain any more."""
 
     exit_code = 5
+
+
+class TransferError(OdfchainError):
+    """A dataset cannot be carried from or to a peer now: unreachable, too slow, too large, cut short."""
+
+    exit_code = 8
+
+
+class UnsupportedPeerError(TransferError):
+    """Nothing here speaks the protocol of a URL, or not in that direction."""
+
+    exit_code = 2
+
+
+class AccessError(TransferError):
+    """A peer refuses: not known, not allowed, or only to be read."""
+
+
+class CorruptedPeerError(TransferError):
+    """What a peer sent is not what it should be: other content, a broken chain, a block against the rules."""
+
+    exit_code = 6
+
+
+class ChainsDifferError(TransferError):
+    """The chains of source and destination are not one line; `common` is their newest common block.
+
+    `source_blocks` and `destination_blocks` are how many blocks each has after it.
+    """
+
+    exit_code = 5
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source_head: str,
+        destination_head: str,
+        source_blocks: int,
+        destination_blocks: int,
+        common: str | None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.source_head = source_head
+        self.destination_head = destination_head
+        self.source_blocks = source_blocks
+        self.destination_blocks = destination_blocks
+        self.common = common
+
+
+class DestinationAheadError(ChainsDifferError):
+    """The destination has all blocks of the source, and more."""
+
+
+class DatasetsDivergedError(ChainsDifferError):
+    """Source and destination both have blocks that the other has not."""
+
+
+class RollbackError(ChainsDifferError):
+    """The peer's head is older than one that was seen before, or another one in its place."""
 
 
 class EngineError(OdfchainError):

@@ -46,3 +46,69 @@ class Limits:
 
 LIMITS = Limits()
 """The limits in force; tests walk each boundary with values of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingLimits:
+    """Bounds on peers: on those that are read from, and on clients that read from here (RFC-021)."""
+
+    request_seconds: float = 30.0
+    """One request, its retries included [s]; and `bytes_per_second` more for what is asked for."""
+
+    bytes_per_second: int = 64 << 10
+    """The slowest peer that is waited for [bytes/s]: a bad mobile connection."""
+
+    connect_seconds: float = 5.0
+    """From the first packet to a connection, and again for TLS [s]."""
+
+    idle_seconds: float = 10.0
+    """Without a byte, in a request [s]."""
+
+    store_idle_seconds: float = 20.0
+    """The same for object stores [s], which think longer before they answer."""
+
+    redirects: int = 3
+    """Redirects of one request [count]; static hosts need one or two."""
+
+    retries: int = 3
+    """Attempts after the first, on failures that may pass [count]."""
+
+    retry_seconds: float = 0.5
+    """Wait before the first of them [s]; it doubles each time."""
+
+    parallel: int = 10
+    """Requests at the same time [count], as in the reference implementation."""
+
+    answer_head_bytes: int = 32 << 10
+    """Status line and headers of an answer, interim answers and trailers included [bytes]; common servers
+    allow 8 to 16 KiB."""
+
+    chain_bytes: int = 8 << 30
+    """All blocks that one pull receives [bytes]: ten million of an ordinary size, not of the largest."""
+
+    hinted_blocks: int = 1_000_000
+    """A chain that has a hint, and the hashes that are read of one [count]: a file of 70 MB."""
+
+    index_bytes: int = 16 << 20
+    """The index of a repository [bytes]; about 50,000 datasets."""
+
+    listed_datasets: int = 10_000
+    """Datasets of a repository that are listed, and folders that are looked into for them [count]."""
+
+    connections: int = 400
+    """Clients served at the same time [count], more are answered with 503; with a file each they fit into
+    the usual 1,024 handles."""
+
+    request_head_seconds: float = 20.0
+    """Until a client has sent the headers of its request [s]; without it a few thousand bytes hold all
+    connections."""
+
+    request_head_bytes: int = 64 << 10
+    """These headers [bytes]."""
+
+    piece_seconds: float = 300.0
+    """Until a client has taken one piece of a response [s]."""
+
+
+SHARING = SharingLimits()
+"""The limits in force between peers."""

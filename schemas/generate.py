@@ -7,9 +7,11 @@ from pathlib import Path
 
 from odfchain.metadata.json_schema import manifest_schema
 from odfchain.metadata.manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
+from odfchain.share.aliases import DATASET_CONFIG
+from odfchain.share.repositories import REPOSITORY
 from odfchain.workspace.config import WORKSPACE_CONFIG
 
-KINDS = (DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT, WORKSPACE_CONFIG)
+KINDS = (DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT, WORKSPACE_CONFIG, DATASET_CONFIG, REPOSITORY)
 
 
 def render() -> dict[str, str]:

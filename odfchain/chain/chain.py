@@ -220,6 +220,22 @@ class MetadataChain:
             prev = found.block.prev_block_hash
             found = self.nearest(*kinds, head=prev) if prev is not None else None
 
+    def hashes(self, head: Multihash) -> list[Multihash]:
+        """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read.
+
+        Without an index, or where it is damaged, the chain is walked.
+
+        Raises:
+            BrokenChainError, StoreError: the chain cannot be followed.
+        """
+        if self._index is not None:
+            block = self.get(head)
+            self._index.sync(Link(head, block.sequence_number, block.event.KIND))
+            found = self._index.hashes(block.sequence_number + 1)
+            if found is not None and found[-1] == head:
+                return found
+        return [link.hash for link in self._walk_links(head)][::-1]
+
     # --- appending ---------------------------------------------------------------------------------
 
     def history(self, prev: Multihash) -> History:

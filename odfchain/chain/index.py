@@ -41,6 +41,7 @@ _NONE = (1 << 64) - 1
 _BODY = struct.Struct("<32sB7x13Q")
 _CRC = struct.Struct("<I4x")
 ROW_BYTES = _BODY.size + _CRC.size
+_ROWS_AT_ONCE = 4096
 
 
 class Scratch(Protocol):
@@ -108,6 +109,19 @@ class ChainIndex:
     def row(self, sequence_number: int) -> IndexRow | None:
         """The row of a block, or None when it is missing or damaged."""
         return _unpack(self._scratch.read(sequence_number * ROW_BYTES, ROW_BYTES))
+
+    def hashes(self, count: int) -> list[Multihash] | None:
+        """The hashes of rows 0 to `count` - 1; None when one of them is missing or damaged."""
+        found: list[Multihash] = []
+        while len(found) < count:
+            rows = min(_ROWS_AT_ONCE, count - len(found))
+            data = self._scratch.read(len(found) * ROW_BYTES, rows * ROW_BYTES)
+            for start in range(0, rows * ROW_BYTES, ROW_BYTES):
+                row = _unpack(data[start : start + ROW_BYTES])
+                if row is None:
+                    return None
+                found.append(row.hash)
+        return found
 
     def sync(self, head: Link) -> None:
         """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`.

@@ -1,8 +1,10 @@
-"""Names of hosts to addresses."""
+"""Where a host is: its addresses, and the proxy on the way to it."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+from urllib.request import getproxies, proxy_bypass
 
 from odfchain.errors import FetchError
 from odfchain.fetch.retry import PassingError
@@ -24,3 +26,19 @@ def resolve(host: str, port: int, *, name: str) -> list[str]:
     except (OSError, UnicodeError) as error:
         raise FetchError(f"{name}: not a valid host name") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def proxy_for(scheme: str, host: str, port: int) -> str | None:
+    """The proxy that the environment names (`http_proxy`, `no_proxy` and so on); this machine needs none."""
+    if host == "localhost" or _is_loopback(host):
+        return None
+    proxies = getproxies()
+    found = proxies.get(scheme) or proxies.get("all")
+    return found if found and not proxy_bypass(f"{host}:{port}") else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

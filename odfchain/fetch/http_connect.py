@@ -8,18 +8,16 @@ this module when a request is to be made, not before: it brings the HTTP library
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import ssl
 import typing
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from urllib.request import getproxies, proxy_bypass
 
 import httpcore
 import httpx
 
 from odfchain.errors import FetchError
-from odfchain.fetch.address import resolve
+from odfchain.fetch.address import proxy_for, resolve
 from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import Headers
 from odfchain.fetch.http_url import Route, Target
@@ -206,12 +204,9 @@ def _pool(route: Route, deadline: Deadline, name: str) -> httpcore.ConnectionPoo
 
 
 def _proxy_of(target: Target, name: str) -> httpx.URL | None:
-    """The proxy of the environment (`http_proxy`, `no_proxy` and so on); this machine is never behind one."""
-    if target.host == "localhost" or _is_loopback(target.host):
-        return None
-    proxies = getproxies()
-    found = proxies.get(target.scheme) or proxies.get("all")
-    if not found or proxy_bypass(f"{target.host}:{target.port}"):
+    """The proxy on the way, as the environment names it."""
+    found = proxy_for(target.scheme, target.host, target.port)
+    if found is None:
         return None
     with contextlib.suppress(httpx.InvalidURL, ValueError):
         url = httpx.URL(found if "://" in found else f"http://{found}")
@@ -221,13 +216,6 @@ def _proxy_of(target: Target, name: str) -> httpx.URL | None:
         f"{name}: the environment's proxy for {target.scheme} is not the URL of an HTTP proxy",
         hint=f"check {target.scheme}_proxy and all_proxy, or name the host in no_proxy",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _judge_by_name(route: Route, name: str) -> None:

@@ -7,13 +7,11 @@ source's description is public and must not carry them. The key is the URL's pat
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from odfchain.errors import FetchError, SourceNotFoundError
@@ -25,26 +23,17 @@ from odfchain.fetch.base import (
     etag_state,
     last_modified_state,
 )
+from odfchain.fetch.object_store import ENVIRONMENT_HINT, open_store, store_message
 from odfchain.fetch.retry import SIZE_HINT, Deadline, Timing
 from odfchain.fetch.state import is_known
-from odfchain.fetch.template import redact, shown
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.fsio import remove_quietly, storage_error
-from odfchain.version import __version__
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 _CHUNK = 1 << 20
-_RETRY_TIMEOUT = 180.0
-"""Longest time in which a request is repeated [s]; signatures do not live much longer."""
-
-_PREFIXES = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}
-_SWITCHES = ("allow_http", "allow_invalid_certificates")
-_TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
-_PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
 
 
 def fetch_object(
@@ -71,7 +60,7 @@ def fetch_object(
     with _translated(name, secrets, deadline):
         import obstore  # noqa: PLC0415 - a heavy library
 
-        store = _store(root, context, deadline)
+        store = open_store(root, context.limits, deadline.remaining)
         if is_known(_state(obstore.head(store, key)), context):
             return UP_TO_DATE
         deadline.check()
@@ -93,36 +82,6 @@ def _split(url: str, name: str) -> tuple[str, str]:
     if parts.query or parts.fragment:
         raise FetchError(f"{name}: an object has no query", hint="in a key write ? as %3F and # as %23")
     return f"{parts.scheme.lower()}://{parts.netloc}", key
-
-
-def _store(root: str, context: FetchContext, deadline: Deadline) -> ObjectStore:
-    from obstore.store import from_url  # noqa: PLC0415 - a heavy library
-
-    limits = context.limits
-    options = {
-        **_client_options(root.split(":", maxsplit=1)[0]),
-        "user_agent": f"odfchain/{__version__}",
-        "connect_timeout": dt.timedelta(seconds=limits.connect_timeout),
-        "read_timeout": dt.timedelta(seconds=limits.idle_timeout),
-        "timeout": dt.timedelta(seconds=max(1e-3, deadline.remaining)),
-    }
-    retry: RetryConfig = {
-        "max_retries": limits.retries,
-        "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
-        "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, deadline.remaining))),
-    }
-    return from_url(root, client_options=cast("ClientConfig", options), retry_config=retry)
-
-
-def _client_options(scheme: str) -> dict[str, Any]:
-    """What the environment says of the connection: the library reads it only when nothing is given."""
-    prefix = _PREFIXES.get(scheme, "AZURE")
-    found = {option: os.environ.get(f"{prefix}_{option.upper()}") for option in (*_SWITCHES, *_TEXTS)}
-    options: dict[str, Any] = {option: value for option, value in found.items() if value}
-    for option in _SWITCHES:
-        if option in options:
-            options[option] = options[option].lower() in ("1", "true", "yes", "on", "y")
-    return options
 
 
 def _modified(meta: ObjectMeta) -> Timestamp:
@@ -191,9 +150,4 @@ def _translated(name: str, secrets: frozenset[str], deadline: Deadline) -> Itera
         raise SourceNotFoundError(f"{name}: no such object or bucket") from error
     except (BaseError, OSError, ValueError, OverflowError) as error:
         deadline.check()
-        line = (str(error).splitlines() or [""])[0]
-        what = shown(redact(_PREAMBLE.sub("", line), secrets), 300)
-        raise FetchError(
-            f"{name}: {what}",
-            hint="the store's address and credentials come from the environment (AWS_…, GOOGLE_…, AZURE_…)",
-        ) from error
+        raise FetchError(f"{name}: {store_message(error, secrets)}", hint=ENVIRONMENT_HINT) from error

@@ -107,6 +107,27 @@ class TransformConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfig:
+    """How datasets are carried from and to peers."""
+
+    ipfs_gateway: str = "http://localhost:8080"
+    """The HTTP gateway that ipfs and ipns URLs are read through."""
+
+    parallel: int = 10
+    """Objects transferred at the same time."""
+
+    retries: int = 3
+    """Attempts after the first, on failures that may pass."""
+
+    allow_private_redirects: bool = False
+    """Follow redirects from public to private addresses."""
+
+
+MAX_PARALLEL = 100
+"""Most objects that are transferred at the same time [count]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceConfig:
     """Settings of a workspace."""
 
@@ -114,6 +135,7 @@ class WorkspaceConfig:
     ingest: IngestConfig = field(default_factory=IngestConfig)
     fetch: FetchConfig = FetchConfig()
     transform: TransformConfig = field(default_factory=TransformConfig)
+    share: ShareConfig = ShareConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -143,6 +165,11 @@ content:
     compatibleVersions: []  # engine versions that give the same results as this one
     isolation: strangers    # queries in a process without network: strangers, always, never
     timeoutSeconds: 0       # longest time for one step; 0 is no limit
+  share:
+    ipfsGateway: http://localhost:8080   # where ipfs and ipns URLs are read
+    parallel: 10            # objects transferred at the same time
+    retries: 3
+    allowPrivateRedirects: false
 """
 
 
@@ -158,4 +185,6 @@ def load_config(path: Path) -> WorkspaceConfig:
     config: WorkspaceConfig = read_manifest(document, WORKSPACE_CONFIG, str(path))
     if not 0 <= config.ingest.max_retract_ratio <= 1:
         raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=str(path))
+    if not 1 <= config.share.parallel <= MAX_PARALLEL:
+        raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=str(path))
     return config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from graphlib import CycleError, TopologicalSorter
 
 from odfchain.dataset.files import DatasetFiles
@@ -32,8 +32,14 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
     return found
 
 
-def with_upstream(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> list[DatasetFiles]:
+def with_upstream(
+    workspace: WorkspaceFiles,
+    datasets: Iterable[DatasetFiles],
+    ends: Callable[[DatasetFiles], bool] = lambda _: False,
+) -> list[DatasetFiles]:
     """The datasets and everything they come from, each once, inputs before what is made of them.
+
+    `ends` says whose inputs do not matter.
 
     Raises:
         DatasetNotFoundError: an input is not in the workspace.
@@ -48,7 +54,7 @@ def with_upstream(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -
         if name in known:
             continue
         known[name] = dataset
-        inputs = inputs_of(workspace, dataset)
+        inputs = [] if ends(dataset) else inputs_of(workspace, dataset)
         graph.add(name, *(item.folder.name for item in inputs))
         waiting += inputs
     try:

@@ -221,6 +221,35 @@ class WorkspaceFiles:
                     hint="choose another name, or delete or rename the existing dataset",
                 )
 
+    def check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """A dataset of this id may appear under this alias.
+
+        Raises:
+            NameCollisionError: the id is here under some name, or the alias is taken.
+        """
+        folder = self._folder(dataset_id)
+        if folder.is_dir():
+            present = DatasetFiles.open(folder).alias
+            raise NameCollisionError(
+                f"the dataset {dataset_id} is here already, as {str(present)!r}",
+                hint=f"update that one, or rename it to {str(alias)!r} first",
+            )
+        self._check_free(alias)
+
+    def adopt(self, built: DatasetFiles) -> DatasetFiles:
+        """Take over a complete dataset that was built in a hidden folder here; it appears at once.
+
+        Raises:
+            NameCollisionError: its id is here already, or its alias is taken; it stays where it is.
+            StoreError: it cannot be moved.
+        """
+        dataset_id = built.id
+        with fsio.locked(self.root / "lock"):
+            self.check_new(dataset_id, built.alias)
+            folder = self._folder(dataset_id)
+            fsio.move_folder(built.folder, folder)
+        return DatasetFiles.open(folder)
+
     def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:
         """Give a dataset another local alias; its id stays.
 

@@ -1,0 +1,50 @@
+"""The index of a served repository, over HTTP."""
+
+from __future__ import annotations
+
+from odfchain.errors import AccessError, TransferError, UnsupportedPeerError
+from odfchain.fetch.retry import PassingError
+from odfchain.share.http_peer import HttpPeer
+from odfchain.share.http_wire import Answer
+from odfchain.share.layout import INDEX_KEY, PeerUrl
+
+
+class _IndexPeer(HttpPeer):
+    def index(self, limit: int) -> bytes | None:
+        def take(answer: Answer, where: str) -> bytes | None:
+            if answer.status in (404, 410):
+                return None
+            if answer.status in (401, 403):
+                raise AccessError(
+                    f"{where}: HTTP status {answer.status}", hint="set ODFCHAIN_TOKEN if it wants a token"
+                )
+            if answer.status == 429 or answer.status >= 500:
+                raise PassingError(f"HTTP status {answer.status}")
+            if answer.status != 200:
+                raise TransferError(f"{where}: HTTP status {answer.status}")
+            data = answer.read(limit)
+            if data is None:
+                raise TransferError(f"{where}: larger than the allowed {limit:,} bytes")
+            return data
+
+        return self._request(INDEX_KEY, take, size=limit)
+
+
+def fetch_index(url: PeerUrl, limit: int, *, token: str | None = None) -> bytes:
+    """The bytes of a repository's index; at most `limit`.
+
+    Raises:
+        UnsupportedPeerError: the server has no index.
+        AccessError, TransferError: it refuses, cannot be reached, is too slow, or sends too much.
+    """
+    peer = _IndexPeer(url, token=token)
+    try:
+        data = peer.index(limit)
+    finally:
+        peer.close()
+    if data is None:
+        raise UnsupportedPeerError(
+            f"{peer.where}{INDEX_KEY}: the server has no index of its datasets",
+            hint="write the URL of a dataset; a plain web server needs this file for `list`",
+        )
+    return data

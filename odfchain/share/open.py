@@ -1,0 +1,95 @@
+"""The peer behind a URL, by the URL's scheme."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from odfchain.errors import AccessError, UnsupportedPeerError
+from odfchain.share.layout import PeerUrl
+from odfchain.share.peer import Peer, WritablePeer
+
+_WEB = ("http", "https")
+_IPFS = ("ipfs", "ipns")
+_LOCALHOST = re.compile(r"^(http://)localhost(?=[:/])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """What the user says of how peers are spoken to."""
+
+    token: str | None = None
+    """A bearer token for http and https; sent to the URL's own origin only."""
+    allow_private_redirects: bool = False
+    """Whether a public address may redirect to a private one."""
+    ipfs_gateway: str = "http://localhost:8080"
+    """The HTTP gateway that ipfs and ipns URLs are read through."""
+    parallel: int = 10
+    """Requests at the same time."""
+    retries: int = 3
+    """Attempts after the first, on failures that may pass."""
+
+
+_DEFAULTS = PeerOptions()
+
+
+def open_peer(url: PeerUrl, options: PeerOptions = _DEFAULTS) -> Peer:
+    """The peer to read a dataset from; nothing is asked of it yet.
+
+    Raises:
+        UnsupportedPeerError: nothing here speaks the URL's protocol.
+        AccessError: the token cannot be sent.
+        TransferError: the URL names no server.
+    """
+    if url.scheme in (*_WEB, *_IPFS):
+        from odfchain.share.http_peer import PEER_LIMITS, HttpPeer  # noqa: PLC0415 - most commands ask nobody
+
+        limits = replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
+        by_gateway = url.scheme in _IPFS
+        return HttpPeer(
+            gateway_url(url, options.ipfs_gateway) if by_gateway else url,
+            limits,
+            token=None if by_gateway else options.token,
+            parallel=options.parallel,
+            ipfs_gateway=by_gateway,
+        )
+    return open_writable(url, options)
+
+
+def open_writable(url: PeerUrl, options: PeerOptions = _DEFAULTS) -> WritablePeer:  # noqa: ARG001 - one signature
+    """The peer to write a dataset to; nothing is asked of it yet.
+
+    Raises:
+        AccessError: datasets cannot be written over the URL's protocol.
+        UnsupportedPeerError: nothing here speaks it.
+        TransferError: the URL names no store.
+    """
+    if url.scheme in (*_WEB, *_IPFS):
+        raise AccessError(
+            f"{url}: a dataset can only be read over {url.scheme}, not written",
+            hint="push to the folder or bucket behind it (file, s3, gs, az), or pull from the other side",
+        )
+    if url.scheme == "file":
+        from odfchain.share.folder_peer import FolderPeer  # noqa: PLC0415 - as above
+
+        return FolderPeer(url)
+    from odfchain.share.object_peer import ObjectPeer  # noqa: PLC0415 - as above
+
+    return ObjectPeer(url)
+
+
+def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:
+    """Where a gateway has what an ipfs or ipns URL names.
+
+    Raises:
+        UnsupportedPeerError: the gateway is not an http or https URL.
+    """
+    base = PeerUrl.parse(gateway)
+    if base.scheme not in _WEB:
+        raise UnsupportedPeerError(
+            f"{base}: not the URL of an IPFS gateway", hint="write it like http://localhost:8080"
+        )
+    path = url.text.partition("://")[2]
+    # for the name, Kubo redirects to a host under it, which most machines cannot resolve; for the address not
+    text = _LOCALHOST.sub(r"\g<1>127.0.0.1", base.text)
+    return PeerUrl.parse(f"{text}{url.scheme}/{path}")

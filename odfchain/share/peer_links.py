@@ -1,0 +1,254 @@
+"""Blocks on their way in: read from a peer, kept where an interrupted pull finds them again.
+
+A block that is known here (received before, or part of the local dataset) is not asked for. A received
+block is an unsynced file in a private folder and is hashed whenever it is read again, so a torn one is only
+missing.
+
+A hint lets blocks be asked for in parallel. It is never believed: the walk follows the links, takes what was
+prefetched if it needs it, and asks for the rest itself. Requests run ahead of the walk by a fixed number, so
+a wrong hint wastes no more than that (RFC-021).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import (
+    CodecError,
+    CorruptedPeerError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OdfchainError,
+    StoreError,
+    UnsupportedVersionError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS, SHARING
+from odfchain.metadata.blocks import decode_header
+from odfchain.progress import SILENT, Progress
+from odfchain.share.compare import BlockLink
+from odfchain.share.layout import ObjectKey, Part
+from odfchain.share.peer import Peer
+from odfchain.store import fsio
+from odfchain.store.base import ObjectStore, check_object_name
+
+_PREFETCH_THREADS = 12
+_AHEAD = 64
+"""How many blocks are asked for before the walk needs them."""
+_LOOKED_AT = 4 * _AHEAD
+"""How many lines of a hint one step may pass over: the same one may be there a million times."""
+_HINT_FROM = 16
+"""From how many unknown blocks on it is worth asking for a hint."""
+
+
+class Spool:
+    """Received blocks in a private folder, one file each; threads may add different blocks at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: Multihash) -> Path:
+        """Where a block is or would be."""
+        return self.folder / str(name)
+
+    def contains(self, name: Multihash) -> bool:
+        """Whether there is a file of this name; it may be torn."""
+        return self.path(name).is_file()
+
+    def get(self, name: Multihash) -> bytes | None:
+        """The bytes of a block; None when it is not here, or what is here does not hash to its name.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        path = self.path(name)
+        try:
+            with path.open("rb") as stream:
+                data = stream.read(LIMITS.block_bytes + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        return data if hash_bytes(data) == name else None
+
+    def add(self, name: Multihash, data: bytes) -> None:
+        """Keep the bytes of a block.
+
+        Raises:
+            StorageFullError, StoreError: it cannot be written.
+        """
+        path = self.path(name)
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            fsio.remove_quietly(path)
+            raise fsio.storage_error(error, path) from error
+
+    def keep_only(self, names: Sequence[Multihash]) -> None:
+        """Remove every other file.
+
+        Raises:
+            StoreError: the folder cannot be read or changed.
+        """
+        try:
+            files = list(self.folder.iterdir())
+            if len(files) > len(names):
+                wanted = {str(name) for name in names}
+                for path in files:
+                    if path.name not in wanted:
+                        path.unlink()
+        except OSError as error:
+            raise fsio.storage_error(error, self.folder) from error
+
+
+class PeerLinks:
+    """The links of a peer's chain; blocks are spooled as they are read.
+
+    Leave the block (`with`) to end what was asked for ahead.
+    """
+
+    def __init__(
+        self, peer: Peer, spool: Spool, local: ObjectStore | None = None, progress: Progress = SILENT
+    ) -> None:
+        self.received = 0
+        """Bytes of blocks that came from the peer."""
+        self._peer = peer
+        self._spool = spool
+        self._local = local
+        self._progress = progress
+        self._prefetch: _Prefetch | None = None
+
+    def __enter__(self) -> PeerLinks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+    def prepare(self, head: Multihash, known: int) -> int:
+        """Ask for the hint if the head is far above block `known`; returns the head's sequence number.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: from the peer.
+            StorageFullError, StoreError: what came cannot be kept.
+        """
+        number = self.link(head).sequence_number
+        if known + _HINT_FROM < number < LIMITS.chain_blocks:
+            with contextlib.suppress(OdfchainError):  # it only saves time; what is wrong shows without it
+                hint = self._peer.hint(number + 1)
+                if hint:
+                    self._prefetch = _Prefetch(hint, number + 1, head, self)
+        return number
+
+    def spooled(self, name: Multihash) -> bool:
+        """Whether a block was received before."""
+        return self._spool.contains(name)
+
+    def local(self, name: Multihash) -> bool:
+        """Whether a block is one of the local dataset."""
+        return self._local is not None and self._local.contains(name)
+
+    def link(self, name: Multihash) -> BlockLink:
+        """The number and the predecessor of a block.
+
+        Raises:
+            CorruptedPeerError: it is no block, or its predecessor is named by another kind of hash.
+            AccessError, TransferError: from the peer.
+            StorageFullError, StoreError: what came cannot be kept.
+        """
+        data = self.bytes_of(name)
+        try:
+            header = decode_header(data)
+            if header.prev_block_hash is not None:
+                check_object_name(header.prev_block_hash)
+        except (CodecError, StoreError) as error:
+            raise bad_block(self._peer, name, error) from error
+        return BlockLink(header.sequence_number, header.prev_block_hash)
+
+    def broken(self, problem: str) -> OdfchainError:
+        """What the peer has is no chain."""
+        return CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
+
+    def bytes_of(self, name: Multihash) -> bytes:
+        """A block's bytes, hashed.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: from the peer.
+            StorageFullError, StoreError: what came cannot be kept.
+        """
+        data = self._spool.get(name)
+        if data is None and self._local is not None:
+            with contextlib.suppress(ObjectNotFoundError, ObjectCorruptedError):
+                data = self._local.get(name)
+        if data is None:
+            data = self._prefetch.take(name) if self._prefetch is not None else None
+            if data is None:
+                data = self.fetch(name)
+            self.received += len(data)
+            if self.received > SHARING.chain_bytes:
+                raise self.broken(f"more than {SHARING.chain_bytes:,} bytes of blocks")
+            self._progress.advance()
+        return data
+
+    def fetch(self, name: Multihash) -> bytes:
+        """A block from the peer, spooled.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: from the peer.
+            StorageFullError, StoreError: what came cannot be kept.
+        """
+        data = self._peer.block(name)
+        self._spool.add(name, data)
+        return data
+
+
+def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerError:
+    """The error for a block that cannot be read as one."""
+    newer = isinstance(error, UnsupportedVersionError)
+    return CorruptedPeerError(
+        f"{ObjectKey(Part.BLOCK, name)} of {peer.where}: {error}",
+        hint="a newer version of odfchain may be able to read it" if newer else None,
+    )
+
+
+class _Prefetch:
+    """Asks for hinted blocks before they are needed, newest first; what goes wrong here is nobody's error."""
+
+    def __init__(self, hint: Sequence[Multihash], limit: int, head: Multihash, links: PeerLinks) -> None:
+        self._hinted = self._below(hint, min(limit, len(hint)), head)
+        self._links = links
+        self._asked: dict[Multihash, Future[bytes]] = {}
+        self._pool = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="prefetch")
+
+    @staticmethod
+    def _below(hint: Sequence[Multihash], count: int, head: Multihash) -> Iterator[Multihash]:
+        """The hinted blocks before the head, newest first; all of them when the head is not among them."""
+        end = next((i for i in range(count - 1, -1, -1) if hint[i] == head), count)
+        return (hint[i] for i in range(end - 1, -1, -1))
+
+    def take(self, name: Multihash) -> bytes | None:
+        """The block if it was asked for and came; asks for more."""
+        asked = self._asked.pop(name, None)
+        for _ in range(_LOOKED_AT):
+            if len(self._asked) >= _AHEAD:
+                break
+            following = next(self._hinted, None)
+            if following is None or self._links.local(following):
+                self._hinted = iter(())  # below a local block all others are local, too
+                break
+            if following != name and following not in self._asked and not self._links.spooled(following):
+                self._asked[following] = self._pool.submit(self._links.fetch, following)
+        if asked is None:
+            return None
+        try:
+            return asked.result()
+        except OdfchainError:
+            return None  # asked for once more, where it counts
+
+    def close(self) -> None:
+        """Drop what was not needed."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

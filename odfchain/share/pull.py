@@ -1,0 +1,340 @@
+"""Pulling: a dataset from a peer becomes, or continues, a dataset of this workspace.
+
+    incoming/<alias>/       a new dataset on its way; it appears by one rename when it is complete
+    <dataset>/info/incoming/    what arrives for a dataset that is here already
+
+Order: head, blocks back to a known one, all append rules, then slices and checkpoints, then the blocks become
+visible oldest first, then one compare-and-swap of the head. An interruption before that leaves the dataset as
+it was, and what arrived is used by the next pull. Source: specification "Dataset Sharing"; RFC-021.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from odfchain.chain.history import History
+from odfchain.dataset.files import DatasetFiles
+from odfchain.errors import (
+    ChainsDifferError,
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    NameCollisionError,
+    UsageError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.metadata.events import Seed
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.share.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
+from odfchain.share.differences import (
+    Destination,
+    Source,
+    refuse_difference,
+    refuse_other_dataset,
+    refuse_rollback,
+)
+from odfchain.share.partial import (
+    incoming_folder,
+    is_partial,
+    lock_path,
+    missing,
+    selection_of,
+    set_selection,
+    unmark,
+)
+from odfchain.share.peer import Peer
+from odfchain.share.peer_links import PeerLinks, Spool
+from odfchain.share.received import checked_blocks
+from odfchain.share.seen import Seen, SeenHeads
+from odfchain.share.slices import DataObject, Selection, absent, bring, objects_of
+from odfchain.store import fsio
+from odfchain.store.base import HEAD, ObjectStore
+from odfchain.store.local import LocalObjectStore
+from odfchain.workspace.workspace import WorkspaceFiles
+
+_SYNC_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """How to pull.
+
+    Without a selection (`metadata_only`, `since`, `last`) a partial copy keeps the one it has.
+    """
+
+    force: bool = False
+    """Overwrite a dataset that is ahead or diverged, and accept an older head than was seen before."""
+    metadata_only: bool = False
+    since: Timestamp | None = None
+    last: int | None = None
+    parallel: int = 10
+    """Objects received at the same time."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: no transfer at all, or a selection that contradicts itself.
+        """
+        if self.parallel < 1:
+            raise UsageError(f"the number of parallel transfers is at least 1, not {self.parallel}")
+        _ = self.selection
+
+    @property
+    def selection(self) -> Selection:
+        """The objects that are asked for."""
+        return Selection(self.metadata_only, self.since, self.last)
+
+
+DEFAULTS = SyncOptions()
+
+
+class SyncStatus(Enum):
+    """What a pull did."""
+
+    UP_TO_DATE = "up-to-date"
+    CREATED = "created"
+    UPDATED = "updated"
+    OVERWRITTEN = "overwritten"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOutcome:
+    """What was done: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
+
+    status: SyncStatus
+    old: Multihash | None
+    new: Multihash
+    blocks: int = 0
+    objects: int = 0
+    bytes: int = 0
+    missing_slices: int = 0
+    """Slices that are not here, because the copy is partial."""
+
+
+def pull_dataset(
+    workspace: WorkspaceFiles,
+    peer: Peer,
+    alias: DatasetAlias,
+    options: SyncOptions = DEFAULTS,
+    progress: Progress = SILENT,
+) -> SyncOutcome:
+    """The dataset called `alias` has the peer's head and everything it refers to, or is as it was.
+
+    Raises:
+        DatasetNotFoundError: the peer has no such dataset.
+        NameCollisionError: the dataset is here under another name.
+        DestinationAheadError, DatasetsDivergedError, RollbackError: the chains are not one line.
+        CorruptedPeerError: what the peer sent is wrong; the message names the object or the block.
+        AccessError, TransferError: the peer refuses or cannot be reached.
+        RefConflictError: another writer moved the head meanwhile.
+        BrokenChainError, CodecError: the local dataset is damaged.
+        StorageFullError, StoreError: it cannot be stored.
+    """
+    head = peer.head()
+    if head is None:
+        raise DatasetNotFoundError(
+            f"{peer.where}: there is no dataset (no refs/head)",
+            hint="check the URL; it ends in the dataset's name",
+        )
+    incoming = workspace.root / "incoming"
+    fsio.make_folder(incoming)
+    key = alias.key.replace("/", "+")
+    with fsio.locked(incoming / f".lock-{key}"):
+        present = _present(workspace, alias)
+        if present is None:
+            return _Pull(workspace, peer, head, options, progress, incoming / key).create(alias)
+        shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
+        with fsio.locked(lock_path(present)):
+            area = incoming_folder(present)
+            return _Pull(workspace, peer, head, options, progress, area).update(present)
+
+
+def _present(workspace: WorkspaceFiles, alias: DatasetAlias) -> DatasetFiles | None:
+    try:
+        return workspace.dataset(alias)
+    except DatasetNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """What the rules were checked over: the seed if it was among it, and the objects, oldest first."""
+
+    seed: Seed | None
+    objects: list[DataObject]
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull; `area` is where things arrive."""
+
+    workspace: WorkspaceFiles
+    peer: Peer
+    head: Multihash
+    options: SyncOptions
+    progress: Progress
+    area: Path
+    objects: int = field(default=0, init=False)
+    bytes: int = field(default=0, init=False)
+
+    @property
+    def memory(self) -> SeenHeads:
+        return SeenHeads(self.workspace.root / "seen")
+
+    # --- a dataset that is not here yet ------------------------------------------------------------
+
+    def create(self, alias: DatasetAlias) -> SyncOutcome:
+        hidden = self.area / "dataset"
+        DatasetFiles.create_folders(hidden, alias)
+        dataset = DatasetFiles.open(hidden)
+        spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
+        with self._refusing(), self._links(spool, None) as links:
+            source = self._source(links, known=-1)
+            blocks = whole_chain(links, self.head)
+            received = self._check(links, blocks, None)
+            assert received.seed is not None  # noqa: S101 - the rules want it first
+            dataset_id = received.seed.dataset_id
+            self._check_new(dataset_id, alias)
+            seen = self._seen(dataset_id)
+            if seen is not None:
+                refuse_rollback(source, seen, None)
+        selection = self.options.selection
+        self._bring(dataset, selection.of(received.objects))
+        unmark(dataset)  # an earlier attempt may have had other options
+        if not selection.everything:
+            set_selection(dataset, selection)
+        self.progress.phase("Publishing", len(blocks))
+        self._publish_hidden(dataset, spool, blocks)
+        dataset = self.workspace.adopt(dataset)
+        return self._done(SyncStatus.CREATED, dataset, source, None, len(blocks))
+
+    def _check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        try:
+            self.workspace.check_new(dataset_id, alias)
+        except NameCollisionError as error:
+            raise NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
+
+    def _publish_hidden(self, dataset: DatasetFiles, spool: Spool, blocks: Sequence[Multihash]) -> None:
+        spool.keep_only(blocks)
+        for path in dataset.folder.glob(
+            f"*/{fsio.TEMP_PREFIX}*"
+        ):  # of a pull that died; nobody else writes here
+            fsio.remove_quietly(path)
+        with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
+            for _ in pool.map(lambda name: fsio.sync_file(spool.path(name)), reversed(blocks)):
+                self.progress.advance()
+        fsio.sync_folder(spool.folder)
+        dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
+
+    # --- a dataset that is here --------------------------------------------------------------------
+
+    def update(self, dataset: DatasetFiles) -> SyncOutcome:
+        seed, old = dataset.seed, dataset.chain.head()
+        assert old is not None  # noqa: S101 - it has a seed
+        ours = ChainLinks(dataset.chain)
+        store = LocalObjectStore(dataset.folder / "blocks")
+        spool = Spool(self.area / "blocks")
+        fsio.make_folder(spool.folder)
+        with self._refusing(), self._links(spool, store) as links:
+            source = self._source(links, known=ours.link(old).sequence_number)
+            found = compare(self.head, links, old, ours)
+            self._guard(source, Destination(str(dataset.alias), old, ours, seed), found)
+            if isinstance(found, Equal):
+                return self._done(SyncStatus.UP_TO_DATE, dataset, source, old, 0)
+            if isinstance(found, Ahead):
+                status, blocks, history = SyncStatus.UPDATED, found.blocks, dataset.chain.history(old)
+                received = self._check(links, blocks, history)
+            else:
+                status, blocks = SyncStatus.OVERWRITTEN, whole_chain(links, self.head)
+                received = self._check(links, blocks, None)
+        given = self.options.selection
+        selection = selection_of(dataset) if given.everything else given
+        self._bring(dataset, selection.of(received.objects))
+        if not given.everything:
+            set_selection(dataset, given)
+        self.progress.phase("Publishing", len(blocks))
+        for name in reversed(blocks):
+            if spool.contains(name):
+                store.put_file(spool.path(name), name)
+            self.progress.advance()
+        if status is SyncStatus.OVERWRITTEN:
+            _keep_reachable(dataset, old)
+        dataset.chain.set_ref(HEAD, self.head, expected=old)
+        return self._done(status, dataset, source, old, len(blocks))
+
+    def _guard(self, source: Source, destination: Destination, found: Comparison) -> None:
+        refuse_other_dataset(source, destination, found, force=self.options.force)
+        seen = self._seen(destination.seed.dataset_id)
+        if seen is not None:
+            refuse_rollback(source, seen, destination)
+        if not self.options.force:
+            refuse_difference(source, destination, found)
+
+    # --- both --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What came from a peer that is refused is of no use to the next attempt."""
+        try:
+            yield
+        except (CorruptedPeerError, ChainsDifferError, NameCollisionError):
+            shutil.rmtree(self.area, ignore_errors=True)
+            raise
+
+    @contextmanager
+    def _links(self, spool: Spool, local: ObjectStore | None) -> Iterator[PeerLinks]:
+        self.progress.phase("Receiving blocks")
+        with PeerLinks(self.peer, spool, local, self.progress) as links:
+            yield links
+            self.bytes += links.received
+
+    def _source(self, links: PeerLinks, *, known: int) -> Source:
+        number = links.prepare(self.head, known)
+        self.progress.phase("Receiving blocks", max(0, number - known - 1))
+        return Source(self.peer, self.head, number, links)
+
+    def _seen(self, dataset_id: DatasetId) -> Seen | None:
+        return None if self.options.force else self.memory.get(dataset_id)
+
+    def _check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> _Received:
+        seed: Seed | None = None
+        objects: list[DataObject] = []
+        self.progress.phase("Checking blocks", len(blocks))
+        for found in checked_blocks(self.peer, links, blocks, base):
+            if isinstance(found.block.event, Seed):
+                seed = found.block.event
+            objects += objects_of(found.block)
+            self.progress.advance()
+        return _Received(seed, objects)
+
+    def _bring(self, dataset: DatasetFiles, wanted: Sequence[DataObject]) -> None:
+        lacking = absent(dataset, wanted)
+        folder = self.area / "objects"
+        self.bytes += bring(
+            dataset, self.peer, lacking, folder, parallel=self.options.parallel, progress=self.progress
+        )
+        self.objects = len(lacking)
+
+    def _done(
+        self, status: SyncStatus, dataset: DatasetFiles, source: Source, old: Multihash | None, blocks: int
+    ) -> SyncOutcome:
+        shutil.rmtree(self.area, ignore_errors=True)
+        seen = Seen(source.number, self.head)
+        self.memory.remember(dataset.id, seen, lower=self.options.force)
+        lacking = len(missing(dataset)) if is_partial(dataset) else 0
+        return SyncOutcome(status, old, self.head, blocks, self.objects, self.bytes, lacking)
+
+
+def _keep_reachable(dataset: DatasetFiles, old: Multihash) -> None:
+    """Name the head that is about to be overwritten, so that its chain is not garbage."""
+    name = f"overwritten-{old.digest.hex()[:16]}"
+    dataset.chain.set_ref(name, old, expected=dataset.chain.head(name))

@@ -1,0 +1,78 @@
+"""The append rules over blocks that a peer sent, before anything that they refer to is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from odfchain.chain.chain import HashedBlock
+from odfchain.chain.history import History, ReplayHistory, sources_in_force
+from odfchain.chain.rules import check_append
+from odfchain.errors import AppendError, CodecError, CorruptedPeerError
+from odfchain.fetch.template import shown
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata import events as ev
+from odfchain.metadata.block import MetadataBlock
+from odfchain.metadata.blocks import decode_block
+from odfchain.share.peer import Peer
+from odfchain.share.peer_links import PeerLinks, bad_block
+
+
+class ContinuedHistory:
+    """Answers from received blocks, then from the local chain that they continue; holds no list of blocks."""
+
+    def __init__(self, base: History) -> None:
+        self._base = base
+        self._new = ReplayHistory()
+        self._empty = True
+        self._changes: dict[str, ev.AddPushSource | ev.DisablePushSource] = {}
+
+    def add(self, block: MetadataBlock) -> None:
+        """The next received block."""
+        self._empty = False
+        self._new.add(block)
+        if isinstance(block.event, ev.AddPushSource | ev.DisablePushSource):
+            self._changes.pop(block.event.source_name, None)
+            self._changes[block.event.source_name] = block.event
+
+    def previous(self) -> MetadataBlock:
+        """The newest block so far."""
+        return self._base.previous() if self._empty else self._new.previous()
+
+    def nearest(self, *kinds: str) -> MetadataBlock | None:
+        """The newest block of one of these kinds."""
+        return self._new.nearest(*kinds) or self._base.nearest(*kinds)
+
+    def push_sources(self) -> Mapping[str, ev.AddPushSource]:
+        """The push sources in force, the most recently defined first."""
+        return sources_in_force([*reversed(self._changes.values()), *self._base.push_sources().values()])
+
+
+def checked_blocks(
+    peer: Peer, links: PeerLinks, newest_first: Sequence[Multihash], base: History | None
+) -> Iterator[HashedBlock]:
+    """The blocks of a chain, oldest first, each after it was found to keep all append rules.
+
+    `base` answers for the local chain before them; None when they start with the seed.
+
+    Raises:
+        CorruptedPeerError: a block is malformed or breaks a rule; the message names both.
+        AccessError, TransferError: a block had to be asked for again, in vain.
+        StorageFullError, StoreError: what was received cannot be read.
+    """
+    history = ContinuedHistory(base) if base is not None else ReplayHistory()
+    first = base is None
+    for name in reversed(newest_first):
+        try:
+            block = decode_block(links.bytes_of(name))
+        except CodecError as error:
+            raise bad_block(peer, name, error) from error
+        try:
+            check_append(block, None if first else history)
+        except AppendError as error:
+            raise CorruptedPeerError(
+                f"block {block.sequence_number} ({str(name)[:17]}…) of {peer.where} breaks the rule "
+                f"{error.rule}: {shown(str(error))}"
+            ) from error
+        history.add(block)
+        first = False
+        yield HashedBlock(name, block)

@@ -1,0 +1,385 @@
+"""Sharing as a user asks for it: references instead of URLs, remembered places, the workspace's settings.
+
+Peers are opened and closed here, and where a dataset came from or went to is remembered after it did. A token
+goes to the place that is named in the same call, never to one that is only remembered: a file in a copied
+workspace must not decide who gets it. Source: specification "Dataset Sharing"; RFC-021.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, UsageError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.names import DatasetAlias, RepoName
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.share.aliases import AliasKind, add_alias, aliases, delete_alias, read_reference, resolve_remote
+from odfchain.share.layout import PeerUrl
+from odfchain.share.open import PeerOptions, open_peer
+from odfchain.share.partial import FetchOutcome, LocalSlices, fetch_missing, local_slices
+from odfchain.share.peer import Peer
+from odfchain.share.pull import SyncOptions, SyncOutcome, pull_dataset
+from odfchain.share.push import PushOptions, PushOutcome, PushPlan, open_destination, plan_push, push_dataset
+from odfchain.share.repositories import Repositories, parse_peer_url
+from odfchain.workspace.workspace import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from odfchain.share.catalog import RepositoryEntry
+    from odfchain.workspace.config import ShareConfig
+
+Ref = str | DatasetId | DatasetAlias
+"""A dataset of this workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A dataset that was pulled: its name here, where it came from, and what was done."""
+
+    alias: DatasetAlias
+    where: str
+    outcome: SyncOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What a workspace exchanges with other places."""
+
+    workspace: WorkspaceFiles
+
+    @property
+    def repositories(self) -> Repositories:
+        """The repositories that the workspace knows by name."""
+        return Repositories(self.workspace.root)
+
+    @property
+    def config(self) -> ShareConfig:
+        """The settings; read anew at each call.
+
+        Raises:
+            ManifestError: the file is malformed.
+        """
+        return self.workspace.config.share
+
+    # --- what a reference means --------------------------------------------------------------------
+
+    def is_remote(self, text: str) -> bool:
+        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+
+        Raises:
+            ManifestError, UnsupportedPeerError: the registry is damaged.
+        """
+        if "://" in text or text.lower().startswith("file:"):
+            return True
+        try:
+            found = read_reference(text, self.repositories)
+        except InvalidIdError:
+            return False
+        return not (
+            isinstance(found, DatasetAlias) or (isinstance(found, RemoteDatasetId) and not found.repo)
+        )
+
+    def url_of(self, ref: str) -> PeerUrl:
+        """The URL that a reference to a remote dataset stands for.
+
+        Raises:
+            InvalidIdError: no reading fits.
+            WorkspaceError: no repository has this name.
+            UnsupportedPeerError: nothing here speaks the URL's protocol.
+            ManifestError: the registry is damaged.
+        """
+        return resolve_remote(ref, self.repositories)
+
+    def named(self, ref: str) -> DatasetFiles:
+        """The dataset of this workspace that a reference names; `a/b` may also have meant a repository.
+
+        Raises:
+            InvalidIdError: not a reference.
+            DatasetNotFoundError: there is no such dataset.
+        """
+        try:
+            return self.workspace.dataset(ref)
+        except DatasetNotFoundError as error:
+            prefix, slash, _ = ref.partition("/")
+            if not slash:
+                raise
+            raise DatasetNotFoundError(
+                f"{error.message}, and no repository {prefix!r}",
+                hint=f"`odfchain repo add {prefix} URL` makes one known",
+            ) from None
+
+    def is_copy(self, dataset: Ref | DatasetFiles) -> bool:
+        """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
+
+        It does so when the dataset was pulled from there, and was not created here or has nothing else to be
+        pulled from: whoever extends a copy of somebody's dataset leaves their chain.
+
+        Raises:
+            ManifestError, StoreError: what is remembered of it cannot be read.
+            BrokenChainError, CodecError: its chain cannot be read.
+            DatasetNotFoundError: there is no such dataset.
+        """
+        if not isinstance(dataset, DatasetFiles):
+            dataset = self.workspace.dataset(dataset)
+        if not aliases(dataset, AliasKind.PULL):
+            return False
+        if not self.workspace.has_key(dataset.id):
+            return True
+        return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
+
+    def aliases(self, ref: Ref, kind: AliasKind) -> tuple[str, ...]:
+        """Where a dataset is pulled from or pushed to; what was used last comes first.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+            ManifestError, StoreError: what is remembered of it cannot be read.
+        """
+        return aliases(self.workspace.dataset(ref), kind)
+
+    def add_alias(self, ref: Ref, kind: AliasKind, text: str) -> str:
+        """A place is remembered for a dataset, before those that are known; returned as it is written down.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+            WorkspaceError: no repository has this name.
+            And all errors of `odfchain.share.aliases.add_alias`.
+        """
+        dataset = self.workspace.dataset(ref)
+        self.url_of(text)
+        return add_alias(dataset, kind, text)
+
+    def delete_alias(self, ref: Ref, kind: AliasKind, text: str | None = None) -> tuple[str, ...]:
+        """A place of a dataset is forgotten, or all of this kind; what was is returned.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+            And all errors of `odfchain.share.aliases.delete_alias`.
+        """
+        return delete_alias(self.workspace.dataset(ref), kind, text)
+
+    # --- carrying datasets -------------------------------------------------------------------------
+
+    def pull(
+        self,
+        ref: str,
+        alias: str | DatasetAlias | None = None,
+        options: SyncOptions | None = None,
+        *,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> Pulled:
+        """A dataset elsewhere is here, complete and checked, or everything is as it was.
+
+        `ref` is a URL or `repo/name`, or a copy in this workspace, which comes from where it came before.
+        Without `alias` the dataset that was pulled from there before is continued, else a new one gets the
+        last part of the URL as its name.
+
+        Raises:
+            UsageError: a copy cannot be given another name, or it is not known where it comes from.
+            And all errors of `url_of`, `open_peer` and `pull_dataset`.
+        """
+        options = options or SyncOptions(parallel=self.config.parallel)
+        if self.is_remote(ref):
+            target = DatasetAlias.parse(alias) if isinstance(alias, str) else alias
+            url = self.url_of(ref)
+            remembered = self._from(url) if target is None else None
+            target = target or (remembered.alias if remembered else DatasetAlias(None, url.name()))
+            return self._pull(url, ref, target, options, token, progress)
+        dataset = self.named(ref)
+        if alias is not None:
+            raise UsageError(f"{dataset.alias} is here already; `rename` gives it another name")
+        known = aliases(dataset, AliasKind.PULL)
+        if not known:
+            raise UsageError(
+                f"it is not known where {dataset.alias} comes from",
+                hint=f"name it: odfchain pull URL --as {dataset.alias}",
+            )
+        return self._pull(self.url_of(known[0]), known[0], dataset.alias, options, None, progress)
+
+    def push(
+        self,
+        ref: Ref,
+        target: str | None = None,
+        options: PushOptions | None = None,
+        *,
+        progress: Progress = SILENT,
+    ) -> PushOutcome:
+        """The destination has the dataset's head and everything it refers to, or readers see what it had.
+
+        `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before.
+
+        Raises:
+            UsageError: no target is given or known.
+            DatasetNotFoundError: there is no such dataset here.
+            And all errors of `url_of`, `open_destination` and `push_dataset`.
+        """
+        dataset = self.workspace.dataset(ref)
+        url, remember = self._destination(dataset, target)
+        options = options or PushOptions(parallel=self.config.parallel)
+        with closing(open_destination(url)) as peer:
+            outcome = push_dataset(dataset, peer, options, progress)
+        add_alias(dataset, AliasKind.PUSH, remember)
+        return outcome
+
+    def plan_push(self, ref: Ref, target: str | None = None, options: PushOptions | None = None) -> PushPlan:
+        """What `push` would send; nothing is written and nothing remembered.
+
+        Raises:
+            As `push`.
+        """
+        dataset = self.workspace.dataset(ref)
+        url, _ = self._destination(dataset, target)
+        with closing(open_destination(url)) as peer:
+            return plan_push(dataset, peer, options or PushOptions(parallel=self.config.parallel))
+
+    def fetch(
+        self,
+        ref: Ref,
+        source: str | None = None,
+        *,
+        since: Timestamp | None = None,
+        last: int | None = None,
+        parallel: int | None = None,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FetchOutcome:
+        """Slices and checkpoints that are missing here are brought from any mirror, trusted by hash alone.
+
+        `source` is a URL or `repo/name`; None is where the dataset was pulled from. A mirror is not
+        remembered.
+
+        Raises:
+            UsageError: no source is given or known.
+            DatasetNotFoundError: there is no such dataset here.
+            And all errors of `url_of`, `open_peer` and `fetch_missing`.
+        """
+        dataset = self.workspace.dataset(ref)
+        known = aliases(dataset, AliasKind.PULL)
+        place = source or (known[0] if known else None)
+        if place is None:
+            raise UsageError(
+                f"it is not known where {dataset.alias} comes from", hint="name a copy of it: --from URL"
+            )
+        parallel = parallel or self.config.parallel
+        with closing(self._open(self.url_of(place), parallel, token if source else None)) as peer:
+            return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def slices(self, ref: Ref) -> LocalSlices | None:
+        """How many slices of a partial copy are here; None for a dataset that is meant to be whole.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset here.
+            BrokenChainError, StoreError, CodecError: its chain cannot be read.
+        """
+        return local_slices(self.workspace.dataset(ref))
+
+    def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
+        """What a repository has, ordered by alias; it is named, or given by its URL.
+
+        Raises:
+            WorkspaceError: no repository has this name.
+            InvalidIdError: neither a name nor a URL.
+            And all errors of `list_repository`.
+        """
+        from odfchain.share.catalog import list_repository  # noqa: PLC0415 - most commands list nothing
+
+        return list_repository(self.repository_url(repository), token=token)
+
+    def repository_url(self, repository: str) -> PeerUrl:
+        """Where a repository is that is named, or given by its URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, UnsupportedPeerError, ManifestError: as `datasets_of`.
+        """
+        if "/" in repository:
+            return parse_peer_url(repository)
+        return self.repositories.get(RepoName(repository))
+
+    def serve(
+        self,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        listening: Callable[[str], None] | None = None,
+        on_request: Callable[[str], None] | None = None,
+        on_problem: Callable[[str], None] | None = None,
+    ) -> None:
+        """Publish every dataset of the workspace, to be read, until SIGTERM or Ctrl-C.
+
+        Raises:
+            TransferError: the address cannot be listened on.
+        """
+        from odfchain.share import server  # noqa: PLC0415 - most commands serve nothing
+
+        server.serve(
+            self.workspace,
+            host=server.HOST if host is None else host,
+            port=server.PORT if port is None else port,
+            listening=listening,
+            on_request=on_request,
+            on_problem=on_problem,
+        )
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    def _pull(
+        self,
+        url: PeerUrl,
+        remember: str,
+        alias: DatasetAlias,
+        options: SyncOptions,
+        token: str | None,
+        progress: Progress,
+    ) -> Pulled:
+        with closing(self._open(url, options.parallel, token)) as peer:
+            outcome = pull_dataset(self.workspace, peer, alias, options, progress)
+        dataset = self.workspace.dataset(alias)
+        add_alias(dataset, AliasKind.PULL, remember)
+        return Pulled(dataset.alias, str(url), outcome)
+
+    def _open(self, url: PeerUrl, parallel: int, token: str | None) -> Peer:
+        config = self.config
+        return open_peer(
+            url,
+            PeerOptions(
+                token=token,
+                allow_private_redirects=config.allow_private_redirects,
+                ipfs_gateway=config.ipfs_gateway,
+                parallel=parallel,
+                retries=config.retries,
+            ),
+        )
+
+    def _from(self, url: PeerUrl) -> DatasetFiles | None:
+        """The dataset that was pulled from a URL before."""
+        for dataset in self.workspace.datasets():
+            try:
+                known = {self.url_of(alias).text for alias in aliases(dataset, AliasKind.PULL)}
+            except OdfchainError:  # a repository that was forgotten; damage that is that dataset's business
+                continue
+            if url.text in known:
+                return dataset
+        return None
+
+    def _destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
+        """Where to push to, and how that is remembered."""
+        if target is None:
+            known = aliases(dataset, AliasKind.PUSH)
+            if not known:
+                raise UsageError(
+                    f"it is not known where {dataset.alias} is to be pushed to",
+                    hint="name a repository, or a URL: --to file:///srv/datasets/name",
+                )
+            target = known[0]
+        url = resolve_remote(target, self.repositories, local=dataset.alias)
+        return url, target if "/" in target else f"{target}/{dataset.alias.name}"
