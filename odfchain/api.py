@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.pull import PullOptions, PullOutcome
     from odfchain.metadata.events import MetadataEvent
     from odfchain.metadata.sources import Transform
+    from odfchain.share.sharing import Sharing
     from odfchain.spark.session import SparkEngine
     from odfchain.transform.execute import TransformOptions, TransformOutcome
     from odfchain.transform.validate import Checker
@@ -79,6 +80,13 @@ class Workspace:
         """The `.odfchain` folder."""
         return self._files.root
 
+    @property
+    def sharing(self) -> Sharing:
+        """Carrying datasets from and to other places, and publishing this one."""
+        from odfchain.share.sharing import Sharing
+
+        return Sharing(self._files)
+
     # --- datasets ----------------------------------------------------------------------------------
 
     def datasets(self) -> list[Dataset]:
@@ -103,7 +111,7 @@ class Workspace:
         return [Dataset(self, files) for files in self._files.matching(pattern)]
 
     def with_upstream(self, datasets: Iterable[Dataset]) -> list[Dataset]:
-        """The datasets and everything they come from, each once, inputs before what is made of them.
+        """The datasets and all they are made of here, each once, inputs before what is made of them.
 
         Raises:
             DatasetNotFoundError: an input is not in the workspace.
@@ -112,7 +120,7 @@ class Workspace:
         from odfchain.workspace.lineage import with_upstream
 
         files = [d._files for d in datasets]  # noqa: SLF001 - same module
-        return [Dataset(self, found) for found in with_upstream(self._files, files)]
+        return [Dataset(self, found) for found in with_upstream(self._files, files, self.sharing.is_copy)]
 
     def verify(
         self,
@@ -129,13 +137,10 @@ class Workspace:
         """
         from odfchain.audit.run import verify_datasets
 
-        def engines(
-            files: DatasetFiles, progress: Progress
-        ) -> contextlib.AbstractContextManager[Callable[[Transform], TransformEngine]]:
-            return self.engines_for(Dataset(self, files), progress)
-
         files = [d._files for d in datasets]  # noqa: SLF001 - same module
-        return verify_datasets(self._files, files, engines, options, progress)
+        return verify_datasets(
+            self._files, files, lambda f, p: self.engines_for(Dataset(self, f), p), options, progress
+        )
 
     def add(
         self,
@@ -211,8 +216,7 @@ class Workspace:
 
         dataset = self.dataset(alias or snapshot.name)
         checker = self._checker(progress) if check else None
-        found = update_dataset(self._files, dataset._files, snapshot, checker, progress)  # noqa: SLF001
-        return dataset, found
+        return dataset, update_dataset(self._files, dataset._files, snapshot, checker, progress)  # noqa: SLF001
 
     def create(
         self,
@@ -234,9 +238,8 @@ class Workspace:
 
         if check:
             self.check(snapshot, progress=progress)
-        return Dataset(
-            self, self._files.create(with_versions(snapshot), alias=alias, system_time=system_time)
-        )
+        made = self._files.create(with_versions(snapshot), alias=alias, system_time=system_time)
+        return Dataset(self, made)
 
     def rename(self, ref: str, name: str) -> None:
         """Give a dataset another alias; its id and history stay.
@@ -333,9 +336,8 @@ class Workspace:
             yield functools.partial(self.transform_engine, timeout=timeout)
             return
         files = dataset._files  # noqa: SLF001 - same module
-        inputs = inputs_of(self._files, files)
         remote = functools.partial(self._remote_engine, timeout=timeout)
-        with engines_behind_walls(files, inputs, remote, config, progress) as engines:
+        with engines_behind_walls(files, inputs_of(self._files, files), remote, config, progress) as engines:
             yield engines
 
     def close(self) -> None:
@@ -433,8 +435,7 @@ class Dataset:
         """
         from odfchain.ingest.ingest import IngestOptions, ingest_files, with_defaults
 
-        config = self._workspace._files.config.ingest  # noqa: SLF001 - same module
-        options = with_defaults(options or IngestOptions(), config)
+        options = with_defaults(options or IngestOptions(), self._workspace._files.config.ingest)  # noqa: SLF001
         paths = [Path(file).resolve() for file in files]
         return ingest_files(self._files, self._session(progress), paths, options, progress)
 
@@ -469,7 +470,6 @@ class Dataset:
 
         config = self._workspace._files.config  # noqa: SLF001 - same module
         options = options or PullOptions()
-        ingest = with_defaults(options.ingest, config.ingest)
         limits = FetchLimits(
             deadline=config.fetch.deadline_seconds,
             retries=config.fetch.retries,
@@ -478,7 +478,7 @@ class Dataset:
         )
         trusted = config.ingest.allow_commands or self._workspace._files.has_key(self.id)  # noqa: SLF001
         options = PullOptions(
-            ingest=ingest,
+            ingest=with_defaults(options.ingest, config.ingest),
             fetch_uncacheable=options.fetch_uncacheable,
             allow_commands=options.allow_commands or trusted,
             variables=config.ingest.variables | dict(options.variables),
@@ -500,7 +500,7 @@ class Dataset:
         from odfchain.workspace.lineage import inputs_of
 
         workspace = self._workspace
-        inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001 - same module
+        inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001
         options = options or TransformOptions(retries=workspace._files.config.ingest.retries)  # noqa: SLF001
         with workspace.engines_for(self, progress, timeout=options.timeout) as engines:
             return run_transform(self._files, inputs, engines, options, progress)

@@ -12,6 +12,9 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     7  its records hash to the logical hash, and fill the offsets      "Data Hashing", "Offset"
     8  transactions computed again give what is recorded (replay.py)   "Dataset Validation"
 
+Slices and checkpoints that are missing from a partial copy are no fault: the report says that they were not
+checked.
+
 The bytes of a derivative slice are one of many ways to write its records. Where they are not the recorded
 ones, the records decide: the same records written anew are a note, others are a fault.
 """
@@ -33,6 +36,7 @@ from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.blocks import decode_block
 from odfchain.metadata.events import AddData, DataSlice, ExecuteTransform, Seed
 from odfchain.progress import SILENT, Progress
+from odfchain.share.partial import is_partial
 from odfchain.store.base import HEAD
 from odfchain.store.local import LocalObjectStore
 
@@ -168,7 +172,7 @@ def _check_objects(
     dataset: DatasetFiles, blocks: list[tuple[Multihash, MetadataBlock]], report: Report
 ) -> list[_SliceJob]:
     """Checks presence and size; returns the slices whose bytes are worth hashing."""
-    slices = []
+    slices, partial = [], is_partial(dataset)
     for _, block in blocks:
         event = block.event
         if not isinstance(event, AddData | ExecuteTransform):
@@ -180,12 +184,29 @@ def _check_objects(
             fault = _check_size(dataset.data, name, size, "slice", number, any_size=job.derivative)
             if fault is None:
                 slices.append(job)
+            elif partial and _is_missing(dataset.data, name):
+                report.leave_out(_NOT_HERE.format("slice", dataset.alias), number)
             else:
                 report.faults.append(fault)
                 report.slices += 1
         if event.new_checkpoint is not None:
-            _check_checkpoint(dataset, event, number, report)
+            name = event.new_checkpoint.physical_hash
+            if partial and _is_missing(dataset.checkpoints, name):
+                report.leave_out(_NOT_HERE.format("checkpoint", dataset.alias), number)
+            else:
+                _check_checkpoint(dataset, event, number, report)
     return slices
+
+
+_NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
+
+
+def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
+    """Whether there is nothing of this name; what cannot be looked at is not missing."""
+    try:
+        return not store.contains(name)
+    except StoreError:
+        return False
 
 
 def _check_size(

@@ -184,11 +184,14 @@ def list_command(output: str, wide: bool) -> int:
     now = time.time_ns()
     for dataset in open_workspace().datasets():
         try:
-            rows.append(_list_row(dataset, now, people=people))
+            row = _list_row(dataset, now, people=people)
+            rows.append(row | _local_slices(dataset, people=people))
         except OdfchainError as error:  # one damaged dataset must not hide the others
             report_error(error, about=str(dataset.alias))
             code = error.exit_code
     columns = ["name", "kind", "records", "size", "blocks", "updated"]
+    if any("slices" in row for row in rows):
+        columns[4:4] = ["slices"] if people else ["slicesLocal", "slices"]
     if wide or not people:
         columns += ["watermark", "id", "head"]
     if not rows and people:
@@ -196,8 +199,27 @@ def list_command(output: str, wide: bool) -> int:
             click.echo("no datasets yet; make one with `odfchain add MANIFEST`", err=True)
         return code
     titles = {c: c.capitalize() if c != "id" else "Id" for c in columns}
-    print_records(rows, columns, output, titles=titles, right=("records", "size", "blocks"))
+    print_records(
+        rows,
+        columns,
+        output,
+        titles=titles,
+        right=[c for c in ("records", "size", "slices", "blocks") if c in columns],
+    )
     return code
+
+
+def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
+    """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
+    from odfchain.dataset.files import DatasetFiles
+    from odfchain.share.partial import local_slices  # not `Workspace.sharing`, which takes longer to load
+
+    found = local_slices(DatasetFiles.open(dataset.path))
+    if found is None:
+        return {}
+    if people:
+        return {"slices": f"{found.present:,} of {found.total:,}"}
+    return {"slicesLocal": found.present, "slices": found.total}
 
 
 def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Data goes to standard output, everything else to standard error. Exit codes (RFC-008): 0 done or nothing to
 do, 1 internal error, 2 the command was not understood, 3 bad input or manifest, 4 not found, 5 conflict with
-another writer or name, 6 integrity fault, 7 the environment (no Java, no space), 8 a source that cannot be
-fetched, 130 interrupted.
+another writer or name, 6 integrity fault, 7 the environment (no Java, no space), 8 a source or a peer that
+cannot be reached, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _COMMANDS = {
     "delete": "odfchain.cli.datasets",
     "digest": "odfchain.cli.data",
     "engine": "odfchain.cli.engine",
+    "fetch": "odfchain.cli.share",
     "ingest": "odfchain.cli.data",
     "init": "odfchain.cli.datasets",
     "inspect": "odfchain.cli.blocks",
@@ -35,7 +36,11 @@ _COMMANDS = {
     "log": "odfchain.cli.blocks",
     "new": "odfchain.cli.templates",
     "pull": "odfchain.cli.pull",
+    "push": "odfchain.cli.share",
     "rename": "odfchain.cli.datasets",
+    "repo": "odfchain.cli.repo",
+    "search": "odfchain.cli.repo",
+    "serve": "odfchain.cli.serve",
     "tail": "odfchain.cli.data",
     "verify": "odfchain.cli.data",
     "version": "odfchain.cli.misc",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
+from odfchain.cli.output import human_size
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, TaskID
 
 
 class TerminalProgress:
@@ -33,8 +36,10 @@ class TerminalProgress:
             self._bar.stop()
             self._bar = None
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        """Replace the line."""
+    def phase(
+        self, name: str, total: int | None = None, *, amount: Callable[[float], str] | None = None
+    ) -> None:
+        """Replace the line; `amount` writes a number of steps, where that is worth showing."""
         if not self._shown:
             return
         if self._bar is None:
@@ -45,6 +50,7 @@ class TerminalProgress:
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=30),
+                _amounts(),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
@@ -52,7 +58,7 @@ class TerminalProgress:
             self._bar.start()
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total)
+        self._task = self._bar.add_task(name, total=total, amount=amount)
 
     def advance(self, steps: int = 1) -> None:
         """Move the bar."""
@@ -67,3 +73,45 @@ class TerminalProgress:
             self._bar.console.print(f"note: {text}", highlight=False, markup=False)
         else:
             click.echo(f"note: {text}", err=True)
+
+
+class TransferProgress:
+    """Shows a transfer: what is done, and what there is to do, in blocks and in bytes."""
+
+    def __init__(self, shown: TerminalProgress) -> None:
+        self._shown = shown
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Replace the line."""
+        self._shown.phase(name, total, amount=_blocks if name.startswith(_IN_BLOCKS) else human_size)
+
+    def advance(self, steps: int = 1) -> None:
+        """Move the bar."""
+        self._shown.advance(steps)
+
+    def note(self, text: str) -> None:
+        """Print a note that stays."""
+        self._shown.note(text)
+
+
+_IN_BLOCKS = ("Receiving blocks", "Checking blocks", "Publishing", "Sending blocks")
+"""The phases of a transfer whose steps are blocks; those of the others are bytes."""
+
+
+def _blocks(count: float) -> str:
+    return f"{count:,.0f} blocks"
+
+
+def _amounts() -> ProgressColumn:
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Amounts(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            amount = task.fields["amount"]
+            if amount is None:
+                return Text("")
+            done = amount(task.completed)
+            return Text(f"{done} of {amount(task.total)}" if task.total else done)
+
+    return Amounts()

@@ -1,14 +1,26 @@
-"""The command that keeps datasets up to date: pull."""
+"""The command that keeps datasets up to date, and brings those of others here: pull."""
 
 from __future__ import annotations
 
+import functools
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
+from odfchain.cli.copies import (
+    COLUMNS,
+    CopyOptions,
+    Remote,
+    check_options,
+    copy_options,
+    copy_row,
+    pull_copy,
+    token_for,
+)
 from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
@@ -18,6 +30,7 @@ if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
     from odfchain.ingest.pull import PullOptions, PullOutcome
     from odfchain.metadata.timestamp import Timestamp
+    from odfchain.share.sharing import Sharing
     from odfchain.transform.execute import TransformOptions
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -65,64 +78,101 @@ class DurationParam(click.ParamType[float]):
 @click.option(
     "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
 )
+@copy_options
 @format_option()
+@click.pass_context
 def pull_command(
+    context: click.Context,
+    /,
     datasets: tuple[str, ...],
     everything: bool,
     recursive: bool,
     set_watermark: Timestamp | None,
-    fetch_uncacheable: bool,
-    allow_commands: bool,
-    allow_empty: bool,
-    allow_retract: bool,
-    late_edits: str | None,
-    variables: tuple[str, ...],
-    reset_derivatives_on_diverged_input: bool,
-    timeout: float | None,
     watch: float | None,
-    system_time: Timestamp | None,
+    copies: CopyOptions,
     output: str,
+    **others: Any,
 ) -> int:  # fmt: skip
     """Bring datasets up to date with their polling sources, or with the datasets they are made of.
+
+    A URL, or repository/dataset, is pulled from there, checked, and known here by a name from then on;
+    pulling that name asks the same place again. ODFCHAIN_TOKEN is sent to the server that is named, and to
+    no other.
 
     Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
     fails does not stop the others.
     """
     if bool(datasets) == everything:
-        raise UsageError("name the datasets to pull (names, ids or % patterns), or use --all")
-    if set_watermark is not None:
-        return _set_watermark(datasets, set_watermark)
+        raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
     if not options().debug:
         silence_libraries()
-    from odfchain.ingest.ingest import IngestOptions
-    from odfchain.ingest.pull import PullOptions
-    from odfchain.transform.execute import TransformOptions
-    from odfchain.workspace.config import LateEdits
-
-    chosen = PullOptions(
-        ingest=IngestOptions(
-            allow_empty=allow_empty,
-            allow_retract=allow_retract,
-            late_edits=LateEdits(late_edits) if late_edits else None,
-            system_time=system_time,
-        ),
-        fetch_uncacheable=fetch_uncacheable,
-        allow_commands=allow_commands,
-        variables=dict(_variable(text) for text in variables),
-    )
-    transform = TransformOptions(
-        system_time=system_time,
-        reset_on_diverged_input=reset_derivatives_on_diverged_input,
-        retries=3,
-        timeout=timeout,
-    )
     with open_workspace() as workspace:
+        if set_watermark is not None:
+            return _set_watermark(context, workspace, datasets, set_watermark)
         targets = _targets(workspace, datasets, everything=everything, recursive=recursive)
+        num_own = sum(isinstance(target, Own) for target in targets)
+        check_options(context, copies=len(targets) - num_own, others=num_own)
+        remotes = [target for target in targets if isinstance(target, Remote)]
+        if copies.name is not None and not (len(remotes) == len(targets) == 1):
+            raise UsageError("--as names one dataset that is pulled from a URL or from repository/dataset")
+        run = _Run(
+            workspace.sharing, copies, token_for(remote.url for remote in remotes), _Given(**others), output
+        )
         while True:
-            code = _pull_all(targets, chosen, transform, output)
+            code = run.pull_all(targets)
             if watch is None:
                 return code
             time.sleep(watch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """The options of sources and queries, as they were given."""
+
+    fetch_uncacheable: bool
+    allow_commands: bool
+    allow_empty: bool
+    allow_retract: bool
+    late_edits: str | None
+    variables: tuple[str, ...]
+    reset_derivatives_on_diverged_input: bool
+    timeout: float | None
+    system_time: Timestamp | None
+
+    def __post_init__(self) -> None:
+        for text in self.variables:
+            _variable(text)
+
+    @functools.cached_property
+    def source(self) -> PullOptions:
+        """For datasets with a polling source; slow to load."""
+        from odfchain.ingest.ingest import IngestOptions
+        from odfchain.ingest.pull import PullOptions
+        from odfchain.workspace.config import LateEdits
+
+        return PullOptions(
+            ingest=IngestOptions(
+                allow_empty=self.allow_empty,
+                allow_retract=self.allow_retract,
+                late_edits=LateEdits(self.late_edits) if self.late_edits else None,
+                system_time=self.system_time,
+            ),
+            fetch_uncacheable=self.fetch_uncacheable,
+            allow_commands=self.allow_commands,
+            variables=dict(_variable(text) for text in self.variables),
+        )
+
+    @functools.cached_property
+    def transform(self) -> TransformOptions:
+        """For derivative datasets; slow to load."""
+        from odfchain.transform.execute import TransformOptions
+
+        return TransformOptions(
+            system_time=self.system_time,
+            reset_on_diverged_input=self.reset_derivatives_on_diverged_input,
+            retries=3,
+            timeout=self.timeout,
+        )
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -132,18 +182,51 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A dataset of this workspace that has a source, or is made of others."""
+
+    dataset: Dataset
+
+    def __str__(self) -> str:
+        return str(self.dataset.alias)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A dataset of this workspace that comes from a peer."""
+
+    dataset: Dataset
+
+    def __str__(self) -> str:
+        return str(self.dataset.alias)
+
+
+Target = Own | Copy | Remote
+
+
 def _targets(
     workspace: Workspace, names: tuple[str, ...], *, everything: bool, recursive: bool
-) -> list[Dataset]:
+) -> list[Target]:
+    sharing = workspace.sharing
+    remotes: dict[str, Target] = {}
+    named: dict[Any, Dataset] = {}
+    for name in names:
+        if sharing.is_remote(name):
+            remotes[name] = Remote(name, sharing.url_of(name))
+        else:
+            if "%" not in name:
+                sharing.named(name)  # says what `a/b` may have meant
+            named |= {dataset.path: dataset for dataset in workspace.matching(name)}
     if everything:
-        pullable = [d for d in workspace.datasets() if _is_pullable(d)]
-        return workspace.with_upstream(pullable) if any(_is_derivative(d) for d in pullable) else pullable
-    named = {d.path: d for name in names for d in workspace.matching(name)}
-    if not recursive:
-        return list(named.values())
-    # what was not asked for by name may have no source to pull from: its data are pushed
-    upstream = workspace.with_upstream(named.values())
-    return [d for d in upstream if d.path in named or _is_pullable(d)]
+        named = {d.path: d for d in workspace.datasets() if _is_pullable(sharing, d)}
+    ordered = list(named.values())
+    if recursive or (everything and any(_is_derivative(d) for d in ordered)):
+        # what was not asked for by name may have no source to pull from: its data are pushed
+        upstream = workspace.with_upstream(ordered)
+        ordered = [d for d in upstream if d.path in named or _is_pullable(sharing, d)]
+    # what comes from elsewhere may be an input of the others
+    return [*remotes.values(), *(Copy(d) if sharing.is_copy(d.id) else Own(d) for d in ordered)]
 
 
 def _is_derivative(dataset: Dataset) -> bool:
@@ -152,45 +235,80 @@ def _is_derivative(dataset: Dataset) -> bool:
     return dataset.kind is DatasetKind.DERIVATIVE
 
 
-def _is_pullable(dataset: Dataset) -> bool:
-    return _is_derivative(dataset) or dataset.state.polling_source is not None
+def _is_pullable(sharing: Sharing, dataset: Dataset) -> bool:
+    return _is_derivative(dataset) or dataset.state.polling_source is not None or sharing.is_copy(dataset.id)
 
 
-def _set_watermark(names: tuple[str, ...], watermark: Timestamp) -> int:
-    if len(names) != 1:
-        raise UsageError("--set-watermark is for one dataset")
-    dataset = open_workspace().dataset(names[0])
+def _set_watermark(
+    context: click.Context, workspace: Workspace, names: tuple[str, ...], watermark: Timestamp
+) -> int:
+    if len(names) != 1 or workspace.sharing.is_remote(names[0]):
+        raise UsageError("--set-watermark is for one dataset of this workspace")
+    check_options(context, copies=0, others=1)
+    dataset = workspace.dataset(names[0])
     head = dataset.set_watermark(watermark)
     if not options().quiet:
         click.echo(f"{dataset.alias}: watermark {watermark}, head is {head}", err=True)
     return 0
 
 
-def _pull_all(targets: list[Dataset], chosen: PullOptions, transform: TransformOptions, output: str) -> int:
-    from odfchain.cli.main import report_error
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One round over all that is to be pulled."""
 
-    rows, code = [], 0
-    with TerminalProgress(quiet=options().quiet) as progress:
-        for dataset in targets:
-            try:
-                rows.append(_pulled(dataset, chosen, transform, progress))
-            except OdfchainError as error:
-                if was_interrupted(error):
-                    raise KeyboardInterrupt from error
-                progress.stop()
-                report_error(error, about=str(dataset.alias) if len(targets) > 1 else "")
-                code = code or error.exit_code
-    if rows or code == 0:
-        print_records(rows, list(_COLUMNS), output, right=_COLUMNS[2:8])
-    return code
+    sharing: Sharing
+    copies: CopyOptions
+    token: str | None
+    given: _Given
+    output: str
+
+    def pull_all(self, targets: list[Target]) -> int:
+        from odfchain.cli.main import report_error
+
+        rows, code = [], 0
+        with TerminalProgress(quiet=options().quiet) as progress:
+            for target in targets:
+                try:
+                    rows.append(self._row(target, progress))
+                except OdfchainError as error:
+                    if was_interrupted(error):
+                        raise KeyboardInterrupt from error
+                    progress.stop()
+                    report_error(error, about=str(target) if len(targets) > 1 else "")
+                    code = code or error.exit_code
+        if rows or code == 0:
+            columns = _columns(targets, rows)
+            right = [column for column in columns if column not in _TEXTS]
+            print_records(rows, columns, self.output, right=right)
+        return code
+
+    def _row(self, target: Target, progress: TerminalProgress) -> dict[str, Any]:
+        if isinstance(target, Own):
+            return _pulled(target.dataset, self.given, progress)
+        if isinstance(target, Copy):
+            found = pull_copy(self.sharing, str(target.dataset.alias), self.copies, None, progress)
+        else:
+            found = pull_copy(self.sharing, target.ref, self.copies, self.token, progress)
+        return copy_row(found, people=self.output == "table")
 
 
-def _pulled(
-    dataset: Dataset, chosen: PullOptions, transform: TransformOptions, progress: TerminalProgress
-) -> dict[str, Any]:
+_TEXTS = ("dataset", "status", "watermark")
+
+
+def _columns(targets: list[Target], rows: list[dict[str, Any]]) -> list[str]:
+    """Those of sources, of copies, or of both."""
+    missing = ["missing"] if any("missing" in row for row in rows) else []
+    if all(isinstance(target, Own) for target in targets):
+        return list(_COLUMNS)
+    if any(isinstance(target, Own) for target in targets):
+        return [*_COLUMNS, *COLUMNS, *missing]
+    return ["dataset", "status", "blocks", *COLUMNS, *missing]
+
+
+def _pulled(dataset: Dataset, given: _Given, progress: TerminalProgress) -> dict[str, Any]:
     if not _is_derivative(dataset):
-        return _row(dataset, dataset.pull(chosen, progress=progress))
-    outcome = dataset.transform(transform, progress=progress)
+        return _row(dataset, dataset.pull(given.source, progress=progress))
+    outcome = dataset.transform(given.transform, progress=progress)
     operations = ("+A", "-R", "-C", "+C")
     return {
         "dataset": str(dataset.alias),

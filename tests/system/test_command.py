@@ -169,7 +169,9 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 
 def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour, python, derived = (m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL))
+    tour, python, derived, shared = (
+        m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL)
+    )
     lines = tour.splitlines()
     assert len(lines) == 10
     for name in ("fixtures", "README.md"):
@@ -203,6 +205,14 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     assert re.search(r"airports\.by-country +updated +25272 ", done.stdout), done.stdout
     assert "replayed 1 transaction" in done.stdout
     assert "not checked" not in done.stdout
+    done = subprocess.run(
+        ["bash", "-euxc", shared], cwd=tmp_path / ".tour", env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"airports +created +", done.stdout), done.stdout
+    assert re.search(r"airports +up to date +", done.stdout), done.stdout
+    assert done.stdout.count("ok    airports: 9 blocks, 4 slices, 25,272 records") == 2
 
 
 def test_watching_a_source(tmp_path: Path) -> None:

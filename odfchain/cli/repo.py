@@ -1,0 +1,211 @@
+"""Commands about places that have datasets: repo, search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.common import DATASET, open_workspace, options
+from odfchain.cli.copies import token_for
+from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.errors import OdfchainError, UnsupportedPeerError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain.share.aliases import AliasKind
+    from odfchain.share.catalog import RepositoryEntry
+
+_FOUND = ["dataset", "kind", "records", "size", "blocks"]
+
+
+class RepositoryParam(click.ParamType[str]):
+    """A repository; completes the names that the workspace knows."""
+
+    name = "repository"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from odfchain.api import Workspace
+
+        del param
+        try:
+            folder = ctx.find_root().params.get("workspace") or "."
+            names = [str(known.name) for known in Workspace.find(folder).sharing.repositories.list()]
+        except OdfchainError:
+            return []
+        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
+
+
+REPOSITORY = RepositoryParam()
+
+
+@click.group("repo")
+def repo_command() -> None:
+    """Give names to places that have datasets, and to where a dataset comes from and goes to."""
+
+
+@repo_command.command("add")
+@click.argument("name")
+@click.argument("url")
+def repo_add(name: str, url: str) -> None:
+    """Make a repository known: NAME/DATASET is then the dataset below its URL."""
+    from odfchain.ids.names import RepoName
+
+    known = open_workspace().sharing.repositories.add(RepoName(name), url)
+    if not options().quiet:
+        click.echo(f"{known.name} is {known.url}", err=True)
+
+
+@repo_command.command("list")
+@format_option()
+def repo_list(output: str) -> None:
+    """List the repositories that the workspace knows."""
+    rows = [
+        {"name": str(known.name), "url": str(known.url)}
+        for known in open_workspace().sharing.repositories.list()
+    ]
+    if not rows and output == "table":
+        if not options().quiet:
+            click.echo("no repositories yet; make one known with `odfchain repo add NAME URL`", err=True)
+        return
+    print_records(rows, ["name", "url"], output)
+
+
+@repo_command.command("delete")
+@click.argument("name", type=REPOSITORY)
+def repo_delete(name: str) -> None:
+    """Forget a repository; datasets that were pulled from there stay."""
+    from odfchain.ids.names import RepoName
+
+    open_workspace().sharing.repositories.delete(RepoName(name))
+    if not options().quiet:
+        click.echo(f"forgot {name}", err=True)
+
+
+@repo_command.group("alias")
+def repo_alias() -> None:
+    """Say where a dataset is pulled from or pushed to when nothing else is named."""
+
+
+@repo_alias.command("list")
+@click.argument("datasets", nargs=-1, type=DATASET)
+@format_option()
+def alias_list(datasets: tuple[str, ...], output: str) -> None:
+    """List where datasets are pulled from and pushed to."""
+    from odfchain.share.aliases import AliasKind
+
+    workspace = open_workspace()
+    found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace.datasets()
+    rows = [
+        {"dataset": str(dataset.alias), "kind": kind.value, "alias": _without_password(alias)}
+        for dataset in found
+        for kind in AliasKind
+        for alias in workspace.sharing.aliases(dataset.id, kind)
+    ]
+    print_records(rows, ["dataset", "kind", "alias"], output)
+
+
+@repo_alias.command("add")
+@click.argument("dataset", type=DATASET)
+@click.argument("alias", metavar="URL|REPOSITORY/NAME")
+@click.option("--pull", "kind", flag_value="pull", help="It is pulled from there.")
+@click.option("--push", "kind", flag_value="push", help="It is pushed to there.")
+def alias_add(dataset: str, alias: str, kind: str | None) -> None:
+    """Remember a place for a dataset, before those that are known already."""
+    workspace = open_workspace()
+    found = workspace.dataset(dataset)
+    known = workspace.sharing.add_alias(found.id, _kind(kind), alias)
+    if not options().quiet:
+        click.echo(f"{found.alias}: {kind} {_without_password(known)}", err=True)
+
+
+@repo_alias.command("delete")
+@click.argument("dataset", type=DATASET)
+@click.argument("alias", required=False)
+@click.option("--all", "everything", is_flag=True, help="Forget all places of this kind.")
+@click.option("--pull", "kind", flag_value="pull", help="Forget where it is pulled from.")
+@click.option("--push", "kind", flag_value="push", help="Forget where it is pushed to.")
+def alias_delete(dataset: str, alias: str | None, everything: bool, kind: str | None) -> None:
+    """Forget a place of a dataset."""
+    if (alias is None) != everything:
+        raise UsageError("name the place to forget, or use --all")
+    workspace = open_workspace()
+    found = workspace.dataset(dataset)
+    gone = workspace.sharing.delete_alias(found.id, _kind(kind), alias)
+    if not options().quiet:
+        for item in gone:
+            click.echo(f"{found.alias}: forgot {kind} {_without_password(item)}", err=True)
+
+
+def _kind(text: str | None) -> AliasKind:
+    from odfchain.share.aliases import AliasKind
+
+    if text is None:
+        raise UsageError("say which: --pull or --push")
+    return AliasKind(text)
+
+
+def _without_password(alias: str) -> str:
+    from odfchain.share.layout import PeerUrl
+
+    if "://" not in alias:
+        return alias
+    try:
+        return str(PeerUrl.parse(alias))
+    except UnsupportedPeerError:
+        return "?"
+
+
+@click.command("search")
+@click.argument("text", default="")
+@click.option(
+    "--repo",
+    "repository",
+    type=REPOSITORY,
+    metavar="NAME|URL",
+    help="Look there; else in all that are known.",
+)
+@format_option()
+def search_command(text: str, repository: str | None, output: str) -> int:
+    """List the datasets of repositories whose name or id contains a text.
+
+    The first column is what `odfchain pull` takes.
+    """
+    from odfchain.cli.main import report_error
+    from odfchain.share.catalog import search
+
+    sharing = open_workspace().sharing
+    places = [repository] if repository else [str(known.name) for known in sharing.repositories.list()]
+    if not places:
+        raise UsageError(
+            "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
+        )
+    token = token_for([sharing.repository_url(repository)] if repository else [])
+    rows, code = [], 0
+    for place in places:
+        try:
+            found = search(sharing.datasets_of(place, token=token), text)
+        except OdfchainError as error:
+            report_error(error)
+            code = code or error.exit_code
+            continue
+        prefix = str(sharing.repository_url(place)) if "/" in place else f"{place}/"
+        rows += [_row(f"{prefix}{entry.alias}", entry, people=output == "table") for entry in found]
+    if rows or not code:
+        columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
+        print_records(rows, columns, output, right=_FOUND[2:])
+    return code
+
+
+def _row(name: str, entry: RepositoryEntry, *, people: bool) -> dict[str, Any]:
+    size = entry.size
+    return {
+        "dataset": name,
+        "kind": entry.kind.value if entry.kind else None,
+        "records": entry.records,
+        "size": human_size(size) if people and size is not None else size,
+        "blocks": entry.blocks,
+        "id": str(entry.id) if entry.id else None,
+        "head": str(entry.head),
+    }

@@ -1,0 +1,50 @@
+"""The command that publishes the workspace: serve."""
+
+from __future__ import annotations
+
+import click
+
+from odfchain.cli.common import open_workspace, options
+from odfchain.share.server import HOST, PORT
+
+
+@click.command("serve")
+@click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="TCP port to listen on; 0 takes a free one.",
+)
+@click.option("--read-only", is_flag=True, help="Let nobody write; it is never otherwise.")
+@click.option("--verbose", is_flag=True, help="Print a line for each request, to standard error.")
+@click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
+def serve_command(host: str, port: int, read_only: bool, verbose: bool, print_address: bool) -> None:
+    """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
+
+    Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
+    other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them: nobody is
+    asked who they are. Private keys, settings and where datasets came from are not published.
+    """
+    del read_only  # the only mode there is
+
+    def listening(address: str) -> None:
+        if not quiet:
+            click.echo(f"the datasets of {workspace.path.parent} are at {address}; Ctrl-C ends it", err=True)
+        if print_address:
+            click.echo(address)
+
+    quiet = options().quiet
+    with open_workspace() as workspace:
+        workspace.sharing.serve(
+            host=host,
+            port=port,
+            listening=listening,
+            on_request=_say if verbose else None,
+            on_problem=_say,
+        )
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,138 @@
+"""Commands that send datasets to other places, and bring what a partial copy lacks: push, fetch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.common import DATASET, open_workspace, options
+from odfchain.cli.copies import PARALLEL_OPTION, part_options, token_for
+from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.progress import TerminalProgress, TransferProgress
+from odfchain.errors import UsageError
+
+if TYPE_CHECKING:
+    from odfchain.ids.names import DatasetAlias
+    from odfchain.metadata.timestamp import Timestamp
+    from odfchain.share.push import PushPlan
+
+_PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
+_FETCHED = ["dataset", "objects", "bytes", "missing"]
+_RIGHT = ("blocks", "objects", "bytes", "missing")
+
+
+@click.command("push")
+@click.argument("dataset", type=DATASET)
+@click.argument("target", required=False)
+@click.option(
+    "--to", "url", metavar="URL", help="Where the dataset is to be, such as file:///srv/datasets/name."
+)
+@click.option("--force", is_flag=True, help="Replace blocks of the destination that are not here.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; nothing is written.")
+@click.option("--no-create", is_flag=True, help="Only update a dataset that is at the destination already.")
+@PARALLEL_OPTION
+@format_option()
+def push_command(
+    dataset: str,
+    target: str | None,
+    url: str | None,
+    force: bool,
+    dry_run: bool,
+    no_create: bool,
+    parallel: int | None,
+    output: str,
+) -> None:  # fmt: skip
+    """Send a dataset to a folder or object store, from where any web server can publish it.
+
+    The target is a repository, repository/dataset, or a URL (file, s3, gs, az); without one it is where the
+    dataset was pushed to before. Readers there see all of what is new or nothing of it.
+    """
+    if target is not None and url is not None:
+        raise UsageError(f"the destination is given twice: {target} and --to")
+    from odfchain.share.push import PushOptions
+
+    with open_workspace() as workspace:
+        sharing = workspace.sharing
+        chosen = PushOptions(create=not no_create, force=force, parallel=parallel or sharing.config.parallel)
+        found = workspace.dataset(dataset)
+        place = target or url
+        if dry_run:
+            plan = sharing.plan_push(found.id, place, chosen)
+            _print_push(found.alias, plan, "up to date" if plan.up_to_date else "would be pushed", output)
+            return
+        with TerminalProgress(quiet=options().quiet) as progress:
+            outcome = sharing.push(found.id, place, chosen, progress=TransferProgress(progress))
+        if outcome.caveat and not options().quiet:
+            click.echo(f"note: {outcome.caveat}", err=True)
+        status = (
+            "up to date"
+            if outcome.up_to_date
+            else "overwritten"
+            if outcome.plan.overwrites
+            else "updated"
+            if outcome.plan.old_head
+            else "created"
+        )
+        _print_push(found.alias, outcome.plan, status, output)
+
+
+def _print_push(alias: DatasetAlias, plan: PushPlan, status: str, output: str) -> None:
+    people = output == "table"
+    row: dict[str, Any] = {
+        "dataset": str(alias),
+        "status": status,
+        "blocks": len(plan.blocks),
+        "objects": len(plan.objects),
+        "bytes": human_size(plan.bytes) if people else plan.bytes,
+        "destination": plan.where,
+    }
+    if not people:
+        row |= {
+            "present": plan.present,
+            "overwrites": plan.overwrites,
+            "head": str(plan.new_head),
+            "oldHead": str(plan.old_head) if plan.old_head else None,
+        }
+    print_records([row], _PUSHED, output, right=_RIGHT[:3])
+
+
+@click.command("fetch")
+@click.argument("dataset", type=DATASET)
+@click.option("--from", "source", metavar="URL", help="Any copy of the dataset; it need not be trusted.")
+@part_options
+@PARALLEL_OPTION
+@format_option()
+def fetch_command(
+    dataset: str,
+    source: str | None,
+    since: Timestamp | None,
+    last: int | None,
+    parallel: int | None,
+    output: str,
+) -> None:  # fmt: skip
+    """Bring the slices that a partial copy lacks, from where it was pulled or from any other copy.
+
+    Every slice is checked against the hash that the dataset's own chain has for it.
+    """
+    with open_workspace() as workspace:
+        sharing = workspace.sharing
+        found = workspace.dataset(dataset)
+        token = token_for([sharing.url_of(source)] if source else [])
+        with TerminalProgress(quiet=options().quiet) as progress:
+            outcome = sharing.fetch(
+                found.id,
+                source,
+                since=since,
+                last=last,
+                parallel=parallel,
+                token=token,
+                progress=TransferProgress(progress),
+            )
+    row = {
+        "dataset": str(found.alias),
+        "objects": outcome.objects,
+        "bytes": human_size(outcome.bytes) if output == "table" else outcome.bytes,
+        "missing": outcome.missing_slices,
+    }
+    print_records([row], _FETCHED, output, right=_RIGHT[1:])

@@ -1,0 +1,148 @@
+"""Places that a dataset's folder can be published at, for suites that run over all kinds of peers.
+
+A new kind is one more entry of `PLACES`: a function that yields a `Place`. What is published is what the folder
+holds at that time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Protocol
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.ids.multihash import Multihash
+from odfchain.share.layout import ObjectKey, Part, PeerUrl
+
+
+class Place(Protocol):
+    """Somewhere that folders with the protocol's layout are published."""
+
+    def publish(self, folder: Path) -> PeerUrl:
+        """The URL under which the folder's content is now; `folder` is below the place's root."""
+
+
+@dataclass
+class FolderPlace:
+    """The folder itself."""
+
+    def publish(self, folder: Path) -> PeerUrl:
+        return PeerUrl.parse(folder.as_uri())
+
+
+@dataclass
+class WebPlace:
+    """A web server on loopback whose root is a folder."""
+
+    root: Path
+    port: int
+    requests: list[str]
+    """Request lines, as far as they can be seen from here."""
+    connections: list[object]
+    """One entry for each connection that was made."""
+
+    def publish(self, folder: Path) -> PeerUrl:
+        return PeerUrl.parse(f"http://127.0.0.1:{self.port}/{folder.relative_to(self.root).as_posix()}")
+
+
+@contextlib.contextmanager
+def in_folder(root: Path) -> Iterator[FolderPlace]:
+    yield FolderPlace()
+
+
+@contextlib.contextmanager
+def by_threads(root: Path, protocol: str = "HTTP/1.1") -> Iterator[WebPlace]:
+    """The standard library's handler of files; with HTTP/1.1 it keeps connections."""
+    place = WebPlace(root, 0, [], [])
+
+    class Handler(SimpleHTTPRequestHandler):
+        protocol_version = protocol
+
+        def setup(self) -> None:
+            place.connections.append(self.client_address)
+            super().setup()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            place.requests.append(self.requestline)
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that goes away is no error."""
+
+    with Server(("127.0.0.1", 0), functools.partial(Handler, directory=str(root))) as server:
+        server.daemon_threads = True
+        place.port = server.server_port
+        thread = threading.Thread(target=functools.partial(server.serve_forever, poll_interval=0.01))
+        thread.start()
+        try:
+            yield place
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def by_child(root: Path) -> Iterator[WebPlace]:
+    """`python -m http.server`, as anybody would start it."""
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "http.server",
+        "0",
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        str(root),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        try:
+            assert child.stdout is not None
+            found = re.search(r"port (\d+)", child.stdout.readline())
+            assert found is not None
+            yield WebPlace(root, int(found[1]), [], [])
+        finally:
+            child.terminate()
+
+
+PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
+    "folder": in_folder,
+    "http.server in threads": by_threads,
+    "python -m http.server": by_child,
+}
+WRITABLE: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {"folder": in_folder}
+
+
+class Published:
+    """A dataset's folder as the protocol wants it, with things that no rule of chains has looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, part: Part, data: bytes, *, named: Multihash | None = None) -> ObjectKey:
+        """Store bytes under their hash, or under that of something else."""
+        key = ObjectKey(part, named or hash_bytes(data))
+        self._write(str(key), data)
+        return key
+
+    def head(self, text: bytes) -> None:
+        """Write the head's file."""
+        self._write("refs/head", text)
+
+    def hint(self, text: bytes) -> None:
+        """Write the hint's file."""
+        self._write("hints/chain", text)
+
+    def _write(self, key: str, data: bytes) -> None:
+        path = self.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

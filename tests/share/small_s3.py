@@ -1,0 +1,119 @@
+"""A little S3 on loopback: atomic, with conditions that can be switched off, and with faults on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+from xml.sax.saxutils import unescape
+
+MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
+Hook = Callable[[str, str], int | None]
+
+
+class SmallS3:
+    """Buckets in the path. `objects` is open to tests that look or damage."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        """Method, path, headers in lower case."""
+        self.keeps = {"if-none-match", "if-match"}
+        """The conditions that are not ignored."""
+        self.before: Hook = lambda method, path: None
+        """May do something first, and may answer with a status in place of the store."""
+        self.after: Hook = lambda method, path: None
+        """May answer with a status though the request was carried out."""
+        self.lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = False
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def port(self) -> int:
+        return self._server.server_address[1]
+
+    def url(self, path: str) -> str:
+        return f"s3+http://127.0.0.1:{self.port}/{path}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def sent(self, method: str) -> list[str]:
+        """Paths of the requests with this method."""
+        return [path for used, path, _ in self.requests if used == method]
+
+    def _handler(store) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *args: Any) -> None:
+                pass
+
+            def _reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+                self.send_response(status)
+                for name, value in {"Last-Modified": MODIFIED, **headers}.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", headers.get("length", str(len(body))))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            def _handle(self) -> None:
+                size = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(size)
+                path = unquote(urlsplit(self.path).path).lstrip("/")
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                store.requests.append((self.command, path, headers))
+                if (status := store.before(self.command, path)) is not None:
+                    return self._reply(status)
+                with store.lock:
+                    status, body, more = self._carry_out(path, body, headers)
+                if (other := store.after(self.command, path)) is not None:
+                    return self._reply(other)
+                return self._reply(status, body, **more)
+
+            def _carry_out(
+                self, path: str, body: bytes, headers: dict[str, str]
+            ) -> tuple[int, bytes, dict[str, str]]:
+                held = store.objects.get(path)
+                tag = tag_of(held) if held is not None else None
+                if self.command == "PUT":
+                    kept = {name: headers[name] for name in store.keeps if name in headers}
+                    if kept.get("if-none-match") == "*" and held is not None:
+                        return 412, b"", {}
+                    if "if-match" in kept and kept["if-match"] != tag:
+                        return (412 if held is not None else 404), b"", {}
+                    store.objects[path] = body
+                    return 200, b"", {"ETag": tag_of(body)}
+                if self.command == "POST":  # the bulk form of deleting
+                    bucket = path.split("/", maxsplit=1)[0]
+                    keys = re.findall(r"<Key>([^<]*)</Key>", body.decode())
+                    for key in keys:
+                        store.objects.pop(f"{bucket}/{unescape(key)}", None)
+                    gone = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+                    return 200, f"<DeleteResult>{gone}</DeleteResult>".encode(), {}
+                if held is None:
+                    return 404, b"", {}
+                found = re.fullmatch(r"bytes=(\d+)-", headers.get("range", ""))
+                if found:
+                    start = int(found[1])
+                    shown = f"bytes {start}-{len(held) - 1}/{len(held)}"
+                    return 206, held[start:], {"ETag": str(tag), "Content-Range": shown}
+                return 200, held, {"ETag": str(tag)}
+
+            do_GET = do_HEAD = do_PUT = do_POST = _handle  # noqa: N815 - the library looks for these
+
+        return Handler
+
+
+def tag_of(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

@@ -1,0 +1,202 @@
+"""How two chains lie to each other, and how little is read to find out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_peer import MemoryPeer
+from scenario import Chain, chain_of, numbered
+from support import cases
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.errors import BrokenChainError, DatasetNotFoundError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import LIMITS
+from odfchain.metadata.blocks import decode_header
+from odfchain.share.compare import (
+    Ahead,
+    Behind,
+    BlockLink,
+    ChainLinks,
+    Comparison,
+    Diverged,
+    Equal,
+    HashList,
+    compare,
+    whole_chain,
+)
+from odfchain.share.layout import ObjectKey, Part
+from odfchain.share.pull import pull_dataset
+from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
+from odfchain.workspace.workspace import WorkspaceFiles
+
+
+class CountingLinks:
+    """Links of a chain of labels; writes down what is read."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.read: list[Multihash] = []
+
+    def link(self, name: Multihash) -> BlockLink:
+        self.read.append(name)
+        header = decode_header(self.chain.objects[ObjectKey(Part.BLOCK, name)])
+        return BlockLink(header.sequence_number, header.prev_block_hash)
+
+    def broken(self, problem: str) -> BrokenChainError:
+        return BrokenChainError(problem)
+
+
+def compared(lhs: list[str], rhs: list[str]) -> tuple[Comparison, CountingLinks, CountingLinks]:
+    source, destination = CountingLinks(chain_of(lhs)), CountingLinks(chain_of(rhs))
+    head = destination.chain.head if rhs else None
+    return compare(source.chain.head, source, head, destination), source, destination
+
+
+def labels_of(chain: Chain, labels: list[str], blocks: Any) -> list[str]:
+    return [labels[chain.hashes.index(name)] for name in blocks]
+
+
+@pytest.mark.parametrize("case", cases("protocol_cases", "compare_chains"))
+def test_chains_compare_as_the_shared_cases_say(case: dict[str, Any]) -> None:
+    found, source, destination = compared(case["lhs"], case["rhs"])
+    expect = case["expect"]
+    match found:
+        case Equal():
+            assert expect == {"result": "Equal"}
+        case Ahead(blocks):
+            assert expect == {
+                "result": "LhsAhead",
+                "lhs_ahead_blocks": labels_of(source.chain, case["lhs"], blocks),
+            }
+        case Behind(blocks):
+            assert expect == {
+                "result": "LhsBehind",
+                "rhs_ahead_blocks": labels_of(destination.chain, case["rhs"], blocks),
+            }
+        case Diverged(n, m):
+            assert expect == {
+                "result": "Divergence",
+                "uncommon_blocks_in_lhs": n,
+                "uncommon_blocks_in_rhs": m,
+            }
+
+
+@pytest.mark.parametrize("case", cases("protocol_cases", "remote_status"))
+def test_a_local_chain_has_the_status_that_the_shared_cases_say(case: dict[str, Any], tmp_path: Any) -> None:
+    if case["remote"] is None:
+        assert case["expect"] == {"error": "RemoteDatasetNotFound"}
+        with pytest.raises(DatasetNotFoundError, match="memory://peer/"):
+            pull_dataset(WorkspaceFiles.init(tmp_path), MemoryPeer(None), DatasetAlias.parse("x"))
+        return
+    found, _, _ = compared(case["local"], case["remote"])
+    actual: Any
+    match found:
+        case Equal():
+            actual = "Equal"
+        case Ahead(blocks):
+            actual = {"LhsAhead": len(blocks)}
+        case Behind(blocks):
+            actual = {"LhsBehind": len(blocks)}
+        case Diverged(n, m):
+            actual = {"Divergence": [n, m]}
+    assert actual == case["expect"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(common=st.integers(1, 6), left=st.integers(0, 6), right=st.integers(0, 6))
+def test_every_pair_of_chains_is_told_apart_with_few_reads(common: int, left: int, right: int) -> None:
+    shared = numbered(common)
+    lhs = [*shared, *(f"l{i}" for i in range(left))]
+    rhs = [*shared, *(f"r{i}" for i in range(right))]
+    found, source, destination = compared(lhs, rhs)
+    if left == right == 0:
+        assert found == Equal()
+        assert source.read == destination.read == []
+    elif right == 0:
+        assert isinstance(found, Ahead)
+        assert list(found.blocks) == source.chain.hashes[: common - 1 : -1] == source.read
+        assert len(destination.read) == 1
+    elif left == 0:
+        assert isinstance(found, Behind)
+        assert list(found.blocks) == destination.chain.hashes[: common - 1 : -1] == destination.read
+        assert len(source.read) == 1
+    else:
+        assert found == Diverged(left, right, source.chain.hashes[common - 1])
+        assert (len(source.read), len(destination.read)) == (left, right)
+
+
+def test_chains_of_different_seeds_have_nothing_in_common() -> None:
+    found, _, _ = compared(["seedA", "a", "b"], ["seedB"])
+    assert found == Diverged(3, 1, None)
+
+
+def broken(first: int, *, prev: bool = True) -> Chain:
+    """A chain whose newest block but one has a wrong number."""
+    chain = chain_of(["seed", "schema"])
+    chain.append(chain_event("x"), sequence_number=first, **({} if prev else {"prev_block_hash": None}))
+    chain.append(chain_event("y"))
+    return chain
+
+
+def chain_event(text: str) -> Any:
+    from odfchain.metadata import events as ev
+
+    return ev.SetInfo(description=text)
+
+
+@pytest.mark.parametrize(
+    ("chain", "says"),
+    [
+        (broken(1), "has sequence number 1, expected 2"),
+        (broken(3), "has sequence number 3, expected 2"),
+        (broken(0), "has sequence number 0, expected 2"),
+        (broken(2, prev=False), "has sequence number 2 and no predecessor"),
+    ],
+    ids=["repeats", "does-not-fall", "seed-too-early", "ends-before-0"],
+)
+def test_a_walk_ends_where_numbers_do_not_count_down(chain: Chain, says: str) -> None:
+    links = CountingLinks(chain)
+    with pytest.raises(BrokenChainError, match=says):
+        whole_chain(links, chain.head)
+    assert len(links.read) == 2
+
+
+def test_a_seed_with_a_predecessor_does_not_continue_the_walk() -> None:
+    chain = chain_of(["seed"])
+    chain.append(chain_event("x"), sequence_number=0)
+    with pytest.raises(BrokenChainError, match="has sequence number 0 and a predecessor"):
+        whole_chain(CountingLinks(chain), chain.head)
+
+
+def test_a_head_beyond_the_limit_is_refused_at_once() -> None:
+    chain = chain_of(["seed"])
+    chain.append(chain_event("x"), sequence_number=LIMITS.chain_blocks)
+    links = CountingLinks(chain)
+    with pytest.raises(BrokenChainError, match="block 10,000,000 "):
+        whole_chain(links, chain.head)
+    assert links.read == [chain.head]
+
+
+def test_the_links_of_a_stored_chain_are_read_from_its_store() -> None:
+    blocks = MemoryObjectStore()
+    chain = chain_of(["seed", "schema", "a"])
+    for data in chain.blocks:
+        blocks.put(data)
+    links = ChainLinks(MetadataChain(blocks, MemoryRefStore()))
+    assert list(whole_chain(links, chain.head)) == chain.hashes[::-1]
+    assert isinstance(links.broken("x"), BrokenChainError)
+
+
+def test_a_list_of_hashes_is_a_sequence() -> None:
+    hashes = chain_of(["seed", "schema", "a"]).hashes
+    found = HashList(hashes)
+    assert (list(found), len(found), found[-1], found[1]) == (hashes, 3, hashes[2], hashes[1])
+    assert list(found[::-1]) == hashes[::-1]
+    assert hashes[2] in found
+    with pytest.raises(IndexError):
+        found[3]

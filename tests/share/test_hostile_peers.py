@@ -1,0 +1,659 @@
+"""Peers that lie, flood and dawdle, against a client program (RFC-022): nothing that they say is published.
+
+Each scenario meets an empty workspace and one with an older copy. Afterwards both are as they were, what is visible
+is clean, the message names the peer and the object, and the dataset can be pulled from an honest peer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import client as clients
+import pytest
+from client import OURS, Client, Ended, published
+from hostile import (
+    ENDLESS,
+    ENDLESS_CHUNKS,
+    HEADER_FLOOD,
+    End,
+    HostilePeer,
+    Lookup,
+    RealChain,
+    Trick,
+    answer,
+    body,
+    cut,
+    length,
+    lookup,
+    raw,
+)
+from scenario import time_of
+from servers import Clock
+from support import hash_of, seeded_id, tree_of
+
+from odfchain import conformance
+from odfchain.errors import CorruptedPeerError, TransferError
+from odfchain.fetch import address as fetch_address
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import LIMITS, SHARING
+from odfchain.metadata import events as ev
+from odfchain.metadata.enums import DatasetKind
+from odfchain.share import compare, http_dial, peer_links
+from odfchain.share.http_peer import PEER_LIMITS, HttpPeer
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.share.pull import pull_dataset
+from odfchain.workspace.workspace import WorkspaceFiles
+
+RSS = 300 << 20
+SECONDS = 15.0
+TAKEN = 16 << 20
+"""What a client may read before it gives up: what is on its way when it does is not in its hands [bytes]."""
+
+OLD = 4
+"""Blocks of the copy that is there before."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The honest dataset, the client under test, and workspaces to copy."""
+
+    client: Client
+    folder: Path
+    chain: RealChain
+    older: RealChain
+    other: RealChain
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    older = RealChain.begin(folder / "draft")
+    older.rows("A", "B")
+    older.note("older")
+    chain = older.fork()
+    chain.rows("C", "D", "E")
+    chain.note("newer")
+    other = RealChain.begin(folder / "draft other", "another")
+    other.rows("Z")
+    other.note("of another dataset")
+    with clients.started(folder) as client:
+        world = World(client, folder, chain, older, other)
+        for name in ("empty", "behind"):
+            (folder / name).mkdir()
+            done(client.run("init", folder / name))
+        with HostilePeer(lookup(older)) as peer:
+            done(client.run("pull", folder / "behind", peer.url))
+        yield world
+
+
+@pytest.fixture
+def empty(world: World, tmp_path: Path) -> Path:
+    """A workspace without datasets."""
+    return shutil.copytree(world.folder / "empty", tmp_path / "empty")
+
+
+@pytest.fixture
+def behind(world: World, tmp_path: Path) -> Path:
+    """A workspace with an older copy."""
+    return shutil.copytree(world.folder / "behind", tmp_path / "behind")
+
+
+def done(ended: Ended) -> None:
+    assert ended.code == 0, ended.err
+
+
+def refused(ended: Ended, *says: str) -> str:
+    """It ended in one clear line, with little time and memory; returns the line."""
+    assert ended.code == 1, ended.err
+    assert ended.rss < RSS
+    assert ended.seconds < SECONDS
+    if not OURS:
+        return ""
+    first, *hints = ended.err.splitlines()
+    assert len(hints) <= 1, ended.err
+    assert first.isprintable()
+    assert len(first) < 1_000
+    for text in says:
+        assert text in first
+    return first
+
+
+def state(workspace: Path) -> dict[str, dict[str, bytes]]:
+    """Everything that is visible."""
+    return {folder.name: tree_of(folder) for folder in published(workspace)}
+
+
+def withstands(
+    world: World, workspace: Path, found: Lookup, tricks: dict[str, Trick] | None = None, *says: str
+) -> HostilePeer:
+    """A pull from this peer is refused and changes nothing, and an honest one works afterwards."""
+    before = state(workspace)
+    with HostilePeer(found, tricks) as peer:
+        refused(world.client.run("pull", workspace, peer.url), peer.url, *says)
+    assert state(workspace) == before
+    assert peer.sent < TAKEN
+    with HostilePeer(lookup(world.chain)) as honest:
+        done(world.client.run("pull", workspace, honest.url))
+    (dataset,) = published(workspace)
+    assert tree_of(dataset) == copy_of(world.chain)
+    return peer
+
+
+def copy_of(chain: RealChain) -> dict[str, bytes]:
+    """All files of a copy."""
+    return {str(key): data for key, data in chain.objects.items()} | {HEAD_KEY: str(chain.head).encode()}
+
+
+def both(
+    world: World, empty: Path, behind: Path, found: Lookup, tricks: dict[str, Trick] | None = None, *says: str
+) -> None:
+    withstands(world, empty, found, tricks, *says)
+    withstands(world, behind, found, tricks, *says)
+
+
+def new_objects(chain: RealChain) -> dict[str, str]:
+    """Keys that are new to the older copy, by kind."""
+    files = {key.part: str(key) for key in chain.files}
+    return {
+        "head": HEAD_KEY,
+        "newest block": str(chain.key(-1)),
+        "block": str(chain.key(-2)),
+        "data": files[Part.DATA],
+        "checkpoint": files[Part.CHECKPOINT],
+    }
+
+
+OBJECTS = ("newest block", "block", "data", "checkpoint")
+
+# --- one object is not what it should be ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_a_wrong_body_for_the_right_name(kind: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    flipped = body(lambda honest: honest[:-1] + bytes([honest[-1] ^ 1]))
+    both(world, empty, behind, lookup(world.chain), {key: flipped}, key, "hashes to")
+
+
+@pytest.mark.parametrize("kind", ["newest block", "block"])
+def test_another_datasets_block_under_the_name(kind: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    foreign = body(lambda _: world.other.blocks[-1])
+    both(world, empty, behind, lookup(world.chain), {key: foreign}, key, "hashes to")
+
+
+@pytest.mark.parametrize("kind", ["head", *OBJECTS])
+@pytest.mark.parametrize("form", ["until-close", "chunks"])
+def test_an_endless_body(kind: str, form: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    trick = ENDLESS if form == "until-close" else ENDLESS_CHUNKS
+    both(world, empty, behind, lookup(world.chain), {key: trick}, key)
+
+
+@pytest.mark.parametrize("kind", ["head", *OBJECTS])
+def test_headers_without_end(kind: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    both(world, empty, behind, lookup(world.chain), {key: HEADER_FLOOD}, key, "headers are larger")
+
+
+@pytest.mark.parametrize("kind", ["head", *OBJECTS])
+@pytest.mark.parametrize(
+    "trick",
+    [
+        pytest.param(body(lambda _: b""), id="empty"),
+        pytest.param(body(lambda _: b"<html><h1>It works!</h1></html>\n"), id="html"),
+        pytest.param(length(lambda size: size - 1), id="too short"),
+        pytest.param(Trick(lambda honest: [answer(honest, more="Content-Encoding: gzip\r\n")]), id="encoded"),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\x1b[2Jjunk\r\n"),
+            id="bad chunks",
+        ),
+        pytest.param(raw(b"\x16\x03\x01\x02\x00\r\n\r\n" * 100), id="no http"),
+        pytest.param(raw(answer(b"", length=10**15), end=End.HANG), id="announced as huge"),
+    ],
+)
+def test_an_answer_that_cannot_be_the_object(
+    kind: str, trick: Trick, world: World, empty: Path, behind: Path
+) -> None:
+    key = new_objects(world.chain)[kind]
+    both(world, empty, behind, lookup(world.chain), {key: trick}, key)
+
+
+@pytest.mark.parametrize("kind", ["data", "checkpoint"])
+def test_a_longer_object_than_its_block_says(kind: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    both(
+        world, empty, behind, lookup(world.chain), {key: length(lambda size: size + 1_000)}, key, "bytes, not the"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_an_object_that_is_not_there(kind: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    found = lookup(world.chain)
+    both(world, empty, behind, lambda asked: None if asked == key else found(asked), None, key, "not there")
+
+
+def test_a_huge_block(world: World, empty: Path, behind: Path) -> None:
+    chain = world.chain.fork()
+    chain.note("x" * LIMITS.block_bytes)
+    both(world, empty, behind, lookup(chain), None, str(chain.key(-1)), "larger than the 1,048,576 bytes")
+
+
+# --- the head ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_newline_after_the_head_is_accepted(end: bytes, world: World, empty: Path) -> None:
+    with HostilePeer(lookup(world.chain, head=str(world.chain.head).encode() + end)) as peer:
+        done(world.client.run("pull", empty, peer.url))
+    (dataset,) = published(empty)
+    assert tree_of(dataset)["refs/head"] == str(world.chain.head).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda head: b"b" + head[1:], id="unknown multibase"),
+        pytest.param(lambda head: b"f1220" + head[5:], id="sha2"),
+        pytest.param(lambda head: head[:-2], id="short"),
+        pytest.param(lambda head: head + b"\n" + head, id="two"),
+        pytest.param(lambda head: b"../" + head, id="path"),
+        pytest.param(lambda head: b"\x1b]0;owned\x07\xff\x00" + head, id="control characters"),
+        pytest.param(lambda head: "\N{FULLWIDTH LATIN SMALL LETTER F}".encode() + head[1:], id="wide"),
+    ],
+)
+def test_a_head_that_is_no_hash(
+    change: Callable[[bytes], bytes], world: World, empty: Path, behind: Path
+) -> None:
+    both(world, empty, behind, lookup(world.chain), {HEAD_KEY: body(change)}, HEAD_KEY)
+
+
+def test_a_place_without_a_dataset(world: World, empty: Path, behind: Path) -> None:
+    both(world, empty, behind, lambda _: None, None, "there is no dataset")
+
+
+# --- redirects -----------------------------------------------------------------------------------------
+
+
+def redirect(*locations: str) -> Trick:
+    lines = "".join(f"Location: {to}\r\n" for to in locations)
+    return raw(f"HTTP/1.1 302 Found\r\n{lines}Content-Length: 0\r\n\r\n".encode())
+
+
+@pytest.mark.parametrize("kind", ["head", *OBJECTS])
+def test_a_redirect_inward_is_not_followed(kind: str, world: World, empty: Path, behind: Path) -> None:
+    key = new_objects(world.chain)[kind]
+    with HostilePeer(lookup(world.chain)) as inner:
+        both(world, empty, behind, lookup(world.chain), {key: redirect(inner.url + key)}, key, "redirect")
+        assert inner.requests == []
+
+
+@pytest.mark.parametrize(
+    "location", ["file:///etc/passwd", "/ds/refs/head", "ftp://127.0.0.1/", "http://[::"]
+)
+def test_a_redirect_to_nowhere(location: str, world: World, empty: Path, behind: Path) -> None:
+    both(world, empty, behind, lookup(world.chain), {HEAD_KEY: redirect(location)}, HEAD_KEY, "redirect")
+
+
+def test_redirects_without_end(world: World, empty: Path) -> None:
+    tricks = {f"{n}/*": redirect(f"/ds/{n + 1}/x") for n in range(100)} | {HEAD_KEY: redirect("/ds/0/x")}
+    peer = withstands(world, empty, lookup(world.chain), tricks, HEAD_KEY, "redirects")
+    assert len(peer.requests) <= 1 + SHARING.redirects
+
+
+def test_a_redirect_from_a_public_address_inward(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is at a public address cannot be had on loopback: names and connections lead to it here."""
+    names = {
+        "public.example": ["93.184.216.34"],
+        "inner.example": ["10.0.0.7"],
+        "local.example": ["127.0.0.1"],
+    }
+    dialled: list[str] = []
+    connect = socket.create_connection
+    monkeypatch.setattr(http_dial, "resolve", lambda host, port, *, name: names[host])
+    monkeypatch.setattr(fetch_address, "getproxies", dict)
+    for target in ("inner.example", "local.example"):
+        with HostilePeer(
+            lookup(world.chain), {HEAD_KEY: redirect(f"http://{target}/ds/refs/head")}
+        ) as server:
+
+            def connected(address: Any, timeout: Any, port: int = server.port) -> socket.socket:
+                dialled.append(address[0])
+                return connect(("127.0.0.1", port), timeout)
+
+            monkeypatch.setattr(http_dial.socket, "create_connection", connected)
+            with (
+                by_library("http://public.example/ds/") as peer,
+                pytest.raises(TransferError, match="private network address is refused"),
+            ):
+                pull_dataset(workspace_in(tmp_path / target), peer, ALIAS)
+    assert dialled == ["93.184.216.34", "93.184.216.34"]
+
+
+# --- chains that are none, or another's ------------------------------------------------------------------
+
+
+def test_another_datasets_block_in_the_chain(world: World, empty: Path, behind: Path) -> None:
+    chain = world.chain.fork()
+    chain.objects |= world.other.objects
+    chain.append(ev.SetInfo(description="x"), prev_block_hash=world.other.hashes[1])
+    both(world, empty, behind, lookup(chain), None, "the chain of", "sequence number")
+
+
+def test_another_dataset_under_a_known_url(world: World, behind: Path) -> None:
+    other = world.other.fork()
+    for n in range(20):
+        other.note(f"longer {n}")
+    withstands(world, behind, lookup(other), None, "is another dataset")
+
+
+def test_a_cycle_ends_at_its_first_block(world: World, empty: Path, behind: Path) -> None:
+    """The hash of a block that names its own successor is not known before the successor: one of them lies."""
+    chain = world.chain.fork()
+    back = hash_of("a block that cannot be")
+    chain.append(ev.SetInfo(description="x"), prev_block_hash=back)
+    key = str(ObjectKey(Part.BLOCK, back))
+    tricks = {key: body(lambda _: chain.blocks[-1])}
+    for workspace in (empty, behind):
+        peer = withstands(world, workspace, lookup(chain), tricks, key, "hashes to")
+        assert peer.asked("blocks/") == [str(chain.key(-1)), key]
+
+
+@pytest.mark.parametrize("number", [LIMITS.chain_blocks, 2**63, 2**64 - 1])
+def test_a_head_that_claims_an_endless_chain_costs_one_block(
+    number: int, world: World, empty: Path, behind: Path
+) -> None:
+    chain = world.chain.fork()
+    chain.append(ev.SetInfo(description="x"), sequence_number=number)
+    for workspace in (empty, behind):
+        peer = withstands(world, workspace, lookup(chain), None, "at most 10,000,000 blocks")
+        assert peer.asked("blocks/") == [str(chain.key(-1))]
+
+
+def back_in_time(chain: RealChain) -> None:
+    chain.append(ev.SetInfo(description="x"), system_time=time_of(0))
+
+
+def nothing_new(chain: RealChain) -> None:
+    assert chain.checkpoint is not None
+    chain.append(ev.AddData(prev_offset=chain.offset, prev_checkpoint=chain.checkpoint))
+
+
+def a_gap_in_the_offsets(chain: RealChain) -> None:
+    assert chain.offset is not None
+    chain.offset += 1
+    chain.rows("F")
+
+
+def another_checkpoint(chain: RealChain) -> None:
+    chain.checkpoint = hash_of("another")
+    chain.rows("F")
+
+
+def a_second_seed(chain: RealChain) -> None:
+    chain.append(ev.Seed(dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT))
+
+
+@pytest.mark.parametrize(
+    "spoil", [back_in_time, nothing_new, a_gap_in_the_offsets, another_checkpoint, a_second_seed]
+)
+def test_a_block_against_the_rules(
+    spoil: Callable[[RealChain], None], world: World, empty: Path, behind: Path
+) -> None:
+    chain = world.chain.fork()
+    spoil(chain)
+    says = f"block {chain.sequence - 1} ({str(chain.head)[:17]}"
+    for workspace in (empty, behind):
+        peer = withstands(world, workspace, lookup(chain), None, says, "breaks the rule")
+        assert peer.asked("data/") == []
+
+
+def test_a_chain_that_does_not_begin_with_a_seed(world: World, empty: Path, behind: Path) -> None:
+    chain = RealChain()
+    chain.append(ev.SetInfo(description="no seed"))
+    chain.note("x")
+    withstands(world, empty, lookup(chain), None, "block 0", "seed-first")
+    withstands(world, behind, lookup(chain), None, "not Seed")
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "until-close"])
+@pytest.mark.parametrize("size", [1, 100_000, 2**62])
+def test_a_size_that_is_not_the_objects(
+    size: int, declared: bool, world: World, empty: Path, behind: Path
+) -> None:
+    """The largest does not fit anywhere, so nothing of it is asked for."""
+    chain = world.older.fork()
+    chain.rows("C", size=size)
+    key = new_objects(chain)["data"]
+    found = lookup(chain)
+    tricks = {} if declared else {key: Trick(lambda honest: [b"HTTP/1.1 200 OK\r\n\r\n", honest])}
+    for workspace in (empty, behind) if declared or size != 100_000 else ():
+        peer = withstands(world, workspace, found, tricks, key)
+        assert (key in peer.requests) == (size < 2**62)
+
+
+# --- forks and rollbacks ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newest(world: World, behind: Path) -> Path:
+    """A workspace with the newest copy."""
+    with HostilePeer(lookup(world.chain)) as peer:
+        done(world.client.run("pull", behind, peer.url))
+    return behind
+
+
+def test_an_older_head_is_refused(world: World, newest: Path) -> None:
+    withstands(world, newest, lookup(world.older), None, "an older chain", str(world.older.head)[:17])
+
+
+@pytest.mark.parametrize("more", [0, 1, 5])
+def test_a_fork_is_refused(more: int, world: World, newest: Path) -> None:
+    fork = world.older.fork()
+    fork.rows("forged")
+    for n in range(more):
+        fork.note(f"forged {n}")
+    withstands(world, newest, lookup(fork), None, "chain than was seen before", str(fork.head)[:17])
+
+
+# --- many blocks -----------------------------------------------------------------------------------------
+
+MANY = 10_000
+
+
+def test_many_tiny_blocks_take_little_memory(world: World, empty: Path) -> None:
+    """They count down from a million, and end before the seed."""
+    chain = RealChain(sequence=1_000_000 - MANY)
+    below = hash_of("below")
+    chain.append(ev.SetInfo(description="0"), prev_block_hash=below)
+    for _ in range(MANY - 1):
+        chain.append(ev.SetInfo(description="0"))
+    with HostilePeer(lookup(world.older)) as peer:
+        usual = world.client.run("pull", shutil.copytree(empty, empty.parent / "usual"), peer.url)
+    before = state(empty)
+    with HostilePeer(lookup(chain)) as peer:
+        ended = world.client.run("pull", empty, peer.url)
+        assert len(peer.asked("blocks/")) == MANY + 1
+    assert ended.code == 1
+    assert ended.rss < usual.rss + (64 << 20)
+    assert state(empty) == before
+    if OURS:
+        assert f"{peer.url}blocks/{below}: not there" in ended.err
+        assert list((empty / ".odfchain" / "incoming").glob("[!.]*")) == []
+
+
+def test_a_hint_of_a_million_lines_takes_little_memory(world: World, empty: Path) -> None:
+    chain = RealChain(sequence=LIMITS.chain_blocks - 1)
+    chain.append(ev.SetInfo(description="0"), prev_block_hash=hash_of("below"))
+    line = b"%s\n" % str(chain.head).encode()
+    hint = raw(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(line) * 900_000), line * 900_000)
+    with HostilePeer(lookup(chain), {HINT_KEY: hint}) as peer:
+        refused(world.client.run("pull", empty, peer.url), peer.url, "not there")
+        assert peer.asked(HINT_KEY) == [HINT_KEY]
+    assert state(empty) == {}
+
+
+# --- with limits and clocks of the test's own: the library ------------------------------------------------
+
+ALIAS = DatasetAlias.parse(conformance.DATASET)
+
+
+@contextlib.contextmanager
+def by_library(url: str, **limits: Any) -> Iterator[HttpPeer]:
+    """A peer that waits for nothing in earnest."""
+    clock = limits.pop("clock", None) or Clock()
+    peer = HttpPeer(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=clock.timing)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def workspace_in(folder: Path) -> WorkspaceFiles:
+    folder.mkdir(exist_ok=True)
+    return WorkspaceFiles.init(folder, exists_ok=True)
+
+
+def library_refuses(workspace: Path, peer: HostilePeer, key: str, says: str, **limits: Any) -> None:
+    """Pulling raises one clear error and changes nothing."""
+    before = state(workspace)
+    with by_library(peer.url, **limits) as link, pytest.raises(TransferError, match=says) as caught:
+        pull_dataset(WorkspaceFiles.find(workspace), link, ALIAS)
+    assert str(caught.value).startswith(f"{peer.url}{key}")
+    assert str(caught.value).isprintable()
+    assert state(workspace) == before
+
+
+@pytest.mark.skipif(not OURS, reason="needs limits and clocks from outside")
+@pytest.mark.parametrize("kind", ["head", *OBJECTS])
+class TestPassingFailures:
+    """They are tried again, so the waits are not real here."""
+
+    @pytest.fixture(params=["empty", "behind"])
+    def workspace(self, request: pytest.FixtureRequest) -> Path:
+        found: Path = request.getfixturevalue(request.param)
+        return found
+
+    @pytest.mark.parametrize(
+        ("trick", "says"),
+        [
+            pytest.param(cut(End.CLOSE), "cut short", id="truncated"),
+            pytest.param(cut(End.RESET), "connection was lost|cut short", id="reset within"),
+            pytest.param(raw(end=End.RESET), "connection was lost", id="reset"),
+            pytest.param(raw(), "closed without an answer", id="closed"),
+            pytest.param(raw(b"HTTP/1.1 200 OK\r\nContent-"), "cut short", id="half a head"),
+            pytest.param(raw(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"), "503", id="busy"),
+        ],
+    )
+    def test_a_body_that_breaks_off(
+        self, kind: str, trick: Trick, says: str, world: World, workspace: Path
+    ) -> None:
+        key = new_objects(world.chain)[kind]
+        with HostilePeer(lookup(world.chain), {key: trick}) as peer:
+            library_refuses(workspace, peer, key, says)
+            # kept connections that turn out to be closed do not count as attempts
+            extra = len(peer.asked(key)) - 1 - SHARING.retries
+            assert 0 <= extra <= SHARING.parallel
+
+    def test_a_silence(self, kind: str, world: World, workspace: Path) -> None:
+        key = new_objects(world.chain)[kind]
+        half = Trick(lambda honest: [answer(honest[: len(honest) // 2], length=len(honest))], End.HANG)
+        for trick in (raw(end=End.HANG), half):
+            with HostilePeer(lookup(world.chain), {key: trick}) as peer:
+                library_refuses(workspace, peer, key, "no byte within 0.05 s", idle_timeout=0.05, retries=0)
+
+    def test_a_byte_a_second(self, kind: str, world: World, workspace: Path) -> None:
+        key = new_objects(world.chain)[kind]
+        clock = Clock()
+
+        def drops(honest: bytes) -> Iterator[bytes]:
+            for n in answer(honest):
+                clock.now += 1
+                yield bytes([n])
+
+        with HostilePeer(lookup(world.chain), {key: Trick(drops)}) as peer:
+            library_refuses(workspace, peer, key, "not complete after 3[0-9] s|4[0-9] s", clock=clock)
+            assert peer.asked(key) == [key]
+
+
+@pytest.mark.skipif(not OURS, reason="needs limits from outside")
+@pytest.mark.parametrize(("blocks", "allowed"), [(5, False), (6, True)])
+def test_the_limit_of_blocks_is_inclusive(
+    blocks: int, allowed: bool, world: World, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = replace(LIMITS, chain_blocks=blocks)
+    monkeypatch.setattr(compare, "LIMITS", limits)
+    monkeypatch.setattr(peer_links, "LIMITS", limits)
+    with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
+        if allowed:
+            pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
+            assert len(published(empty)) == 1
+            return
+        with pytest.raises(CorruptedPeerError, match="at most 5 blocks are read"):
+            pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
+        assert len(peer.requests) == 2
+    assert state(empty) == {}
+
+
+@pytest.mark.skipif(not OURS, reason="needs limits from outside")
+def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(map(len, world.chain.blocks))
+    for most, allowed in ((size - 1, False), (size, True)):
+        monkeypatch.setattr(peer_links, "SHARING", replace(SHARING, chain_bytes=most))
+        with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
+            if allowed:
+                pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
+                continue
+            with pytest.raises(CorruptedPeerError, match=f"more than {most:,} bytes of blocks"):
+                pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
+        assert state(empty) == {}
+    assert len(published(empty)) == 1
+
+
+# --- the program itself ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not OURS, reason="is about this program")
+def test_the_contract_as_a_program(world: World, tmp_path: Path) -> None:
+    def run(*args: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "odfchain.conformance", *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with HostilePeer(lookup(world.chain)) as peer:
+        assert run("init", tmp_path).returncode == 0
+        assert run("pull", tmp_path, peer.url).returncode == 0
+        assert run("verify", tmp_path).returncode == 0
+        assert run("pull", tmp_path, f"{peer.url}x/").returncode == 1
+    (dataset,) = published(tmp_path)
+    (dataset / str(world.chain.files[0])).write_bytes(b"damaged")
+    found = run("verify", tmp_path)
+    assert found.returncode == 1
+    assert str(world.chain.files[0]) in found.stderr
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("init",), ("pull", "x"), ("verify", "x", "y"), ("other", "x"), ("verify", "/nowhere")]
+)
+def test_what_is_not_understood_is_refused(args: tuple[str, ...], world: World) -> None:
+    refused(world.client.run(*args))
+
+
+def test_a_workspace_without_datasets_is_clean_and_a_folder_that_is_none_is_not(
+    world: World, empty: Path
+) -> None:
+    done(world.client.run("verify", empty))
+    assert world.client.run("init", empty).code == 1, "there is one already"
+    if OURS:
+        (empty / ".odfchain" / "datasets" / "x").mkdir()
+        refused(world.client.run("verify", empty), "not a dataset folder")

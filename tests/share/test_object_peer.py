@@ -1,0 +1,441 @@
+"""Datasets in object stores: reading what is verified, writing what is atomic, and swapping the head."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from servers import Meter, Reply, Request, Server, unused_port
+from small_s3 import SmallS3, tag_of
+from support import hash_of
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    RefConflictError,
+    TransferError,
+    UnsupportedPeerError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
+from odfchain.progress import SILENT
+from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.object_peer import LOCK_KEY, ObjectPeer
+from odfchain.share.object_space import PEER_LIMITS, ObjectAddress
+
+ONE, TWO, THREE = b"block one", b"block two", b"block three"
+HASHES = [hash_bytes(data) for data in (ONE, TWO, THREE)]
+ACCOUNT = """{"gcs_base_url": "{}", "disable_oauth": true, "client_email": "", "private_key": "",
+"private_key_id": ""}"""
+"""With an account of its own the library asks nobody for a token."""
+
+QUICK = replace(PEER_LIMITS, retries=0, first_wait=0.001)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    """Address of a simulated S3 with an empty bucket."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    connection = http.client.HTTPConnection(host, port)
+    connection.request("PUT", "/bucket1")
+    assert connection.getresponse().status == 200
+    connection.close()
+    yield f"http://{host}:{port}"
+    server.stop()
+    assert server._server is not None
+    server._server.server_close()
+
+
+@pytest.fixture
+def store() -> Iterator[SmallS3]:
+    with SmallS3() as store:
+        yield store
+
+
+def peer_at(url: str, limits: object = QUICK) -> ObjectPeer:
+    return ObjectPeer(PeerUrl.parse(url), limits)  # type: ignore[arg-type]
+
+
+def with_blocks(store: SmallS3, head: Multihash | None = None) -> ObjectPeer:
+    """A dataset with three blocks in the store."""
+    for name, data in zip(HASHES, (ONE, TWO, THREE), strict=True):
+        store.objects[f"bucket/x/blocks/{name}"] = data
+    if head is not None:
+        store.objects["bucket/x/refs/head"] = str(head).encode()
+    return peer_at(store.url("bucket/x"))
+
+
+def put(peer: ObjectPeer, folder: Path, part: Part, data: bytes) -> ObjectKey:
+    path = folder / "source"
+    path.write_bytes(data)
+    key, meter = ObjectKey(part, hash_bytes(data)), Meter()
+    peer.put(key, path, meter)
+    assert meter.steps == len(data)
+    assert path.read_bytes() == data
+    return key
+
+
+def said(error: pytest.ExceptionInfo[TransferError], peer: ObjectPeer, key: object) -> str:
+    text = str(error.value)
+    assert text.startswith(f"{peer.where}{key}")
+    assert text.isprintable()
+    assert "s3cret" not in text
+    return text
+
+
+# --- a simulated S3 ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["s3+{}/bucket1/a%20b/c", "s3://bucket1/d/"])
+def test_a_dataset_goes_there_and_comes_back(
+    form: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form.startswith("s3:"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    peer = peer_at(form.format(moto))
+    assert (peer.head(), peer.hint(10)) == (None, None)
+    block = put(peer, tmp_path, Part.BLOCK, ONE)
+    large = bytes(range(256)) * 36_000  # more than one part
+    for data in (b"", b"small", large):
+        key = put(peer, tmp_path, Part.DATA, data)
+        assert peer.contains(key)
+        put(peer, tmp_path, Part.DATA, data)
+        meter = Meter()
+        peer.fetch(key, len(data), tmp_path / "target", meter)
+        assert (tmp_path / "target").read_bytes() == data
+        assert meter.steps == len(data)
+        (tmp_path / "target").unlink()
+    assert not peer.contains(ObjectKey(Part.CHECKPOINT, HASHES[0]))
+    assert peer.block(block.name) == ONE
+    put(peer, tmp_path, Part.BLOCK, TWO)
+    peer.put_hint(HASHES)
+    assert peer.hint(3) == HASHES
+    assert peer.hint(2) is None
+    peer.swap_head(None, HASHES[0])
+    peer.swap_head(HASHES[0], HASHES[1])
+    assert peer.head() == HASHES[1]
+    for wrong in (None, HASHES[0]):
+        with pytest.raises(RefConflictError):
+            peer.swap_head(wrong, HASHES[0])
+    assert (peer.head(), peer.caveat) == (HASHES[1], None)
+    peer.close()
+
+
+def test_without_a_bucket(moto: str, tmp_path: Path) -> None:
+    peer = peer_at(f"s3+{moto}/no-such-bucket/x")
+    assert peer.head() is None
+    with pytest.raises(TransferError, match="no such bucket"):
+        put(peer, tmp_path, Part.DATA, b"x")
+
+
+# --- swapping the head -------------------------------------------------------------------------------------
+
+
+def test_of_two_writers_one_wins_every_time(store: SmallS3) -> None:
+    for before in (None, HASHES[2]):
+        for _ in range(10):
+            store.objects.pop("bucket/x/refs/head", None)
+            peers = [with_blocks(store, before), with_blocks(store, before)]
+            start, results = threading.Barrier(2), {}
+
+            def race(number: int, peers=peers, start=start, results=results, before=before) -> None:
+                start.wait()
+                try:
+                    peers[number].swap_head(before, HASHES[number])
+                    results[number] = True
+                except RefConflictError:
+                    results[number] = False
+
+            threads = [threading.Thread(target=race, args=(number,)) for number in (0, 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(results.values()) == [False, True]
+            (winner,) = [number for number, won in results.items() if won]
+            assert store.objects["bucket/x/refs/head"] == str(HASHES[winner]).encode()
+
+
+@pytest.mark.parametrize("before", [None, HASHES[0]], ids=["creating", "replacing"])
+def test_a_head_that_moves_between_reading_and_writing_stays_where_it_went(
+    before: Multihash | None, store: SmallS3
+) -> None:
+    peer = with_blocks(store, before)
+
+    def interfere(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith("refs/head"):
+            store.objects[path] = str(HASHES[2]).encode()
+
+    store.before = interfere
+    with pytest.raises(RefConflictError) as caught:
+        peer.swap_head(before, HASHES[1])
+    assert caught.value.actual == str(HASHES[2])
+    assert peer.head() == HASHES[2]
+
+
+def test_a_swap_whose_answer_is_lost_is_known_as_our_own(store: SmallS3) -> None:
+    with_blocks(store, HASHES[0])
+    failures = [500]
+    store.after = lambda method, path: (
+        failures.pop() if failures and method == "PUT" and path.endswith("refs/head") else None
+    )
+    peer = peer_at(store.url("bucket/x"), replace(QUICK, retries=2))
+    peer.swap_head(HASHES[0], HASHES[1])
+    assert peer.head() == HASHES[1]
+    assert store.sent("PUT").count("bucket/x/refs/head") == 2
+
+
+def test_a_store_that_ignores_one_condition_is_found_out_and_locked(store: SmallS3) -> None:
+    store.keeps = {"if-none-match"}
+    peer = with_blocks(store, HASHES[0])
+    peer.swap_head(HASHES[0], HASHES[1])
+    assert peer.head() == HASHES[1]
+    assert "lock" in str(peer.caveat)
+    lock = f"bucket/x/{LOCK_KEY}"
+    assert lock in store.sent("PUT")
+    assert lock not in store.objects
+    store.objects[lock] = b"somebody else"
+    with pytest.raises(TransferError, match="another writer") as caught:
+        peer.swap_head(HASHES[1], HASHES[2])
+    said(caught, peer, LOCK_KEY)
+    assert store.objects[lock] == b"somebody else"
+    assert peer.head() == HASHES[1]
+
+
+def test_the_lock_is_released_when_the_head_moved_meanwhile(store: SmallS3) -> None:
+    store.keeps = {"if-none-match"}
+    peer = with_blocks(store, HASHES[0])
+
+    def interfere(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith(LOCK_KEY):
+            store.objects["bucket/x/refs/head"] = str(HASHES[2]).encode()
+
+    store.before = interfere
+    with pytest.raises(RefConflictError):
+        peer.swap_head(HASHES[0], HASHES[1])
+    assert peer.head() == HASHES[2]
+    assert f"bucket/x/{LOCK_KEY}" not in store.objects
+
+
+def test_a_store_without_conditions_is_found_out_and_the_user_is_told(store: SmallS3) -> None:
+    store.keeps = set()
+    peer = with_blocks(store)
+    assert peer.caveat is None
+    peer.swap_head(None, HASHES[0])
+    peer.swap_head(HASHES[0], HASHES[1])
+    assert peer.head() == HASHES[1]
+    assert "no conditional writes" in str(peer.caveat)
+    with pytest.raises(RefConflictError):
+        peer.swap_head(HASHES[0], HASHES[2])
+    assert [store.objects[f"bucket/x/blocks/{name}"] for name in HASHES] == [ONE, TWO, THREE]
+
+
+def test_conditions_that_the_environment_switches_off(
+    store: SmallS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    peer = with_blocks(store)
+    peer.swap_head(None, HASHES[0])
+    assert peer.head() == HASHES[0]
+    assert "no conditional writes" in str(peer.caveat)
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "condition", "version"),
+    [
+        ("gs://bucket/x", {
+            "GOOGLE_SERVICE_ACCOUNT_KEY": ACCOUNT, "GOOGLE_ALLOW_HTTP": "true",
+        }, "x-goog-if-generation-match", "17"),
+        ("az://box/x", {
+            "AZURE_STORAGE_ACCOUNT_NAME": "me", "AZURE_STORAGE_ENDPOINT": "{}", "AZURE_SKIP_SIGNATURE": "true",
+            "AZURE_ALLOW_HTTP": "true",
+        }, "if-match", '"tag"'),
+    ],
+    ids=["google", "azure"],
+)  # fmt: skip
+def test_the_other_stores_swap_on_the_version_that_was_read(
+    url: str, environment: dict[str, str], condition: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {
+        "ETag": '"tag"',
+        "x-goog-generation": "17",
+        "x-ms-version-id": "v",
+        "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT",
+    }
+
+    def answer(request: Request) -> Reply:
+        if request.method == "PUT":
+            return Reply(status=412)
+        return Reply(headers=headers, body=str(HASHES[0]).encode())
+
+    with Server(answer) as server:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value.replace("{}", server.url("")))
+        with pytest.raises(RefConflictError):
+            peer_at(url).swap_head(HASHES[0], HASHES[1])
+    (sent,) = [request for request in server.requests if request.method == "PUT"]
+    assert sent.headers[condition] == version
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def test_a_head_is_read_whatever_surrounds_it_but_must_be_one(store: SmallS3) -> None:
+    peer = with_blocks(store, HASHES[0])
+    store.objects["bucket/x/refs/head"] += b"\n"
+    assert peer.head() == HASHES[0]
+    for body in (b"", b"\xff\x00", b"f1620", str(hash_of("x")).encode() + b"0"):
+        store.objects["bucket/x/refs/head"] = body
+        with pytest.raises(CorruptedPeerError) as caught:
+            peer.head()
+        said(caught, peer, "refs/head")
+    store.objects["bucket/x/refs/head"] = b"f" * 10_000
+    with pytest.raises(TransferError, match="larger than the allowed 128 bytes"):
+        peer.head()
+
+
+def test_blocks_are_hashed_and_bounded(store: SmallS3) -> None:
+    peer = with_blocks(store)
+    assert peer.block(HASHES[0]) == ONE
+    store.objects[f"bucket/x/blocks/{HASHES[0]}"] = TWO
+    with pytest.raises(CorruptedPeerError, match="hashes to"):
+        peer.block(HASHES[0])
+    with pytest.raises(CorruptedPeerError, match="not there") as caught:
+        peer.block(hash_of("none"))
+    said(caught, peer, f"blocks/{hash_of('none')}")
+    store.objects[f"bucket/x/blocks/{HASHES[1]}"] = b"x" * (LIMITS.block_bytes + 1)
+    with pytest.raises(TransferError, match="larger than the allowed"):
+        peer.block(HASHES[1])
+
+
+def test_an_object_is_continued_by_range(store: SmallS3, tmp_path: Path) -> None:
+    data, target = bytes(range(256)) * 40, tmp_path / "target"
+    key = ObjectKey(Part.DATA, hash_bytes(data))
+    store.objects[f"bucket/x/{key}"] = data
+    target.write_bytes(data[:5_000])
+    meter = Meter()
+    with_blocks(store).fetch(key, len(data), target, meter)
+    assert (target.read_bytes(), meter.steps) == (data, len(data))
+    assert [headers.get("range") for method, _, headers in store.requests] == [None, "bytes=5000-"]
+
+
+def test_a_wrong_beginning_is_brought_again(store: SmallS3, tmp_path: Path) -> None:
+    data, target = bytes(range(256)) * 40, tmp_path / "target"
+    key = ObjectKey(Part.DATA, hash_bytes(data))
+    store.objects[f"bucket/x/{key}"] = data
+    target.write_bytes(b"x" * 5_000)
+    meter = Meter()
+    with_blocks(store).fetch(key, len(data), target, meter)
+    assert (target.read_bytes(), meter.steps) == (data, len(data))
+
+
+@pytest.mark.parametrize(
+    "body", [b"y" * 100, b"x" * 99, b"x" * 101, None], ids=["other", "short", "long", "none"]
+)
+def test_an_object_that_is_not_its_own_leaves_nothing(
+    body: bytes | None, store: SmallS3, tmp_path: Path
+) -> None:
+    key = ObjectKey(Part.CHECKPOINT, hash_bytes(b"x" * 100))
+    if body is not None:
+        store.objects[f"bucket/x/{key}"] = body
+    peer = with_blocks(store)
+    with pytest.raises(CorruptedPeerError) as caught:
+        peer.fetch(key, 100, tmp_path / "target", SILENT)
+    said(caught, peer, key)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hints_are_not_believed(store: SmallS3) -> None:
+    peer = with_blocks(store)
+    for body in (b"", b"nonsense\n", b"\xff", b"x" * 100_000):
+        store.objects["bucket/x/hints/chain"] = body
+        assert peer.hint(10) is None
+    store.before = lambda method, path: 403
+    assert peer.hint(10) is None
+
+
+# --- failures ----------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_an_access_error(store: SmallS3, tmp_path: Path) -> None:
+    peer = with_blocks(store)
+    store.before = lambda method, path: 403
+    key = ObjectKey(Part.DATA, HASHES[0])
+    for ask in (peer.head, lambda: peer.block(HASHES[0]), lambda: peer.contains(key)):
+        with pytest.raises(AccessError) as caught:
+            ask()
+        said(caught, peer, "")
+    with pytest.raises(AccessError):
+        put(peer, tmp_path, Part.DATA, b"x")
+
+
+def test_nobody_there_and_somebody_silent() -> None:
+    with pytest.raises(TransferError, match="HTTP error"):
+        peer_at(f"s3+http://127.0.0.1:{unused_port()}/bucket/x").head()
+    with Server(Reply(raw=[b"HTTP/1.1 "], stall=True)) as server, pytest.raises(TransferError):
+        peer_at(f"s3+http://127.0.0.1:{server.port}/bucket/x", replace(QUICK, idle_timeout=0.05)).head()
+
+
+def test_a_block_that_trickles_ends_at_the_deadline() -> None:
+    def slowly() -> Iterator[bytes]:
+        yield b'HTTP/1.1 200 OK\r\nETag: "v"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n'
+        yield b"Content-Length: 1000000\r\n\r\n"
+        waiting = threading.Event()
+        for _ in range(1_000):
+            waiting.wait(0.02)
+            yield b"x"
+
+    with Server(Reply(raw=slowly())) as server:
+        peer = peer_at(f"s3+http://127.0.0.1:{server.port}/bucket/x", replace(QUICK, deadline=0.3))
+        with pytest.raises(TransferError):
+            peer.block(HASHES[0])
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("s3+http://127.0.0.1:9000/", "names no bucket"),
+        ("s3+http://me:secret@127.0.0.1:9000/bucket/", "carries no credentials"),
+        ("s3://me:secret@bucket/x", "carries no credentials"),
+        ("https://example.com/x", "not the URL of an object store"),
+    ],
+)
+def test_what_is_no_object_store(url: str, text: str) -> None:
+    with pytest.raises(UnsupportedPeerError, match=text) as caught:
+        peer_at(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_store_that_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(TransferError, match="Account must be specified"):
+        peer_at("az://box/x")
+
+
+def test_the_parts_of_an_address() -> None:
+    found = ObjectAddress.parse(PeerUrl.parse("s3+http://127.0.0.1:9000/bucket/prefix/my.dataset"))
+    assert found == ObjectAddress("http://127.0.0.1:9000", "s3://bucket", "prefix/my.dataset/")
+    assert tag_of(b"") == '"d41d8cd98f00b204e9800998ecf8427e"'

@@ -1,0 +1,455 @@
+"""What every peer promises, over every kind of peer; kinds are listed in `peers.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from peers import PLACES, WRITABLE, Place, Published
+from servers import Meter
+from support import hash_of
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    ObjectCorruptedError,
+    RefConflictError,
+    TransferError,
+    UnsupportedPeerError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
+from odfchain.progress import SILENT
+from odfchain.share.folder_peer import FolderPeer
+from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.open import PeerOptions, gateway_url, open_peer, open_writable
+from odfchain.share.peer import Peer, WritablePeer
+
+BIG = bytes(range(256)) * 9_000
+NAME = hash_of("a block")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Published:
+    folder = tmp_path / "root" / "my dataset"
+    folder.mkdir(parents=True)
+    return Published(folder)
+
+
+@pytest.fixture(params=sorted(PLACES))
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    (tmp_path / "root").mkdir(exist_ok=True)
+    with PLACES[request.param](tmp_path / "root") as found:
+        yield found
+
+
+@pytest.fixture
+def peer(place: Place, dataset: Published) -> Iterator[Callable[[], Peer]]:
+    """Opens the dataset, as it is now."""
+    opened: list[Peer] = []
+
+    def open_it() -> Peer:
+        url = place.publish(dataset.folder)
+        opened.append(open_peer(PeerUrl.parse(url.text.replace(" ", "%20")), PeerOptions(retries=0)))
+        return opened[-1]
+
+    yield open_it
+    for found in opened:
+        found.close()
+
+
+Open = Callable[[], Peer]
+
+
+def refused(error: TransferError, peer: Peer, key: object) -> str:
+    """Checks that the message names object and peer, in one line."""
+    assert str(error).startswith(f"{peer.where}{key}")
+    assert str(error).isprintable()
+    return str(error)
+
+
+# --- the head ----------------------------------------------------------------------------------------
+
+
+def test_a_dataset_without_a_head_is_none(peer: Open) -> None:
+    assert peer().head() is None
+
+
+def test_a_folder_that_is_missing_is_no_dataset(peer: Open, dataset: Published) -> None:
+    dataset.folder.rmdir()
+    assert peer().head() is None
+
+
+@pytest.mark.parametrize("form", [b"%s", b"%s\n", b" \r\n%s\r\n\t"])
+def test_white_space_around_the_head_does_not_matter(peer: Open, dataset: Published, form: bytes) -> None:
+    dataset.head(form % str(NAME).encode())
+    assert peer().head() == NAME
+
+
+def test_the_head_may_be_in_another_base(peer: Open, dataset: Published) -> None:
+    dataset.head(str(NAME).upper().encode())
+    assert peer().head() == NAME
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\n", b"\xef\xbb\xbf" + str(NAME).encode(), b"q" + str(NAME).encode(), str(NAME)[:-2].encode(),
+     b"f1220" + b"0" * 64, b"<html>\x1b[31m", b"\xff\xfe", str(NAME).encode() + b"\n" + str(NAME)[:10].encode()],
+)  # fmt: skip
+def test_a_head_that_is_no_hash_of_a_block_is_refused(peer: Open, dataset: Published, text: bytes) -> None:
+    dataset.head(text)
+    opened = peer()
+    with pytest.raises(CorruptedPeerError) as caught:
+        opened.head()
+    refused(caught.value, opened, "refs/head")
+
+
+def test_a_head_may_be_as_long_as_its_limit_and_no_longer(peer: Open, dataset: Published) -> None:
+    text = str(NAME).encode()
+    dataset.head(text.ljust(LIMITS.ref_bytes))
+    assert peer().head() == NAME
+    dataset.head(text.ljust(LIMITS.ref_bytes + 1))
+    opened = peer()
+    with pytest.raises(TransferError, match="larger than") as caught:
+        opened.head()
+    refused(caught.value, opened, "refs/head")
+
+
+# --- blocks ------------------------------------------------------------------------------------------
+
+
+def test_a_block_comes_as_its_bytes(peer: Open, dataset: Published) -> None:
+    for data in (b"x", b"", b"y" * LIMITS.block_bytes):
+        assert peer().block(dataset.put(Part.BLOCK, data).name) == data
+
+
+def test_a_block_that_is_not_there_is_missed_by_name(peer: Open) -> None:
+    opened = peer()
+    with pytest.raises(CorruptedPeerError, match="not there") as caught:
+        opened.block(NAME)
+    refused(caught.value, opened, f"blocks/{NAME}")
+    assert caught.value.hint is not None
+
+
+def test_another_block_under_the_name_is_refused(peer: Open, dataset: Published) -> None:
+    key = dataset.put(Part.BLOCK, b"another", named=NAME)
+    opened = peer()
+    with pytest.raises(CorruptedPeerError, match="hashes to") as caught:
+        opened.block(NAME)
+    assert str(hash_bytes(b"another")) in refused(caught.value, opened, key)
+
+
+def test_a_block_larger_than_the_limit_is_refused(peer: Open, dataset: Published) -> None:
+    key = dataset.put(Part.BLOCK, b"y" * (LIMITS.block_bytes + 1))
+    opened = peer()
+    with pytest.raises(TransferError, match="larger than") as caught:
+        opened.block(key.name)
+    refused(caught.value, opened, key)
+
+
+def test_many_threads_read_at_once(peer: Open, dataset: Published) -> None:
+    bodies = [f"block {i}".encode() * 20 for i in range(100)]
+    names = [dataset.put(Part.BLOCK, body).name for body in bodies]
+    opened = peer()
+    with ThreadPoolExecutor(16) as threads:
+        assert list(threads.map(opened.block, names)) == bodies
+
+
+# --- objects -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [Part.DATA, Part.CHECKPOINT])
+@pytest.mark.parametrize("data", [b"", b"1", BIG], ids=["empty", "small", "big"])
+def test_an_object_arrives_in_a_file(
+    peer: Open, dataset: Published, tmp_path: Path, part: Part, data: bytes
+) -> None:
+    meter = Meter()
+    peer().fetch(dataset.put(part, data), len(data), tmp_path / "target", meter)
+    assert (tmp_path / "target").read_bytes() == data
+    assert meter.steps == len(data)
+
+
+@pytest.mark.parametrize("begun", [1, 1_000_000, len(BIG) - 1, len(BIG)])
+def test_what_a_broken_run_left_is_continued(
+    peer: Open, dataset: Published, tmp_path: Path, begun: int
+) -> None:
+    meter = Meter()
+    target = tmp_path / "target"
+    target.write_bytes(BIG[:begun])
+    peer().fetch(dataset.put(Part.DATA, BIG), len(BIG), target, meter)
+    assert target.read_bytes() == BIG
+    assert meter.steps == len(BIG)
+
+
+@pytest.mark.parametrize("left", [b"z" * 1_000, b"z" * len(BIG), BIG + b"more"])
+def test_what_is_left_of_something_else_is_replaced(
+    peer: Open, dataset: Published, tmp_path: Path, left: bytes
+) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(left)
+    peer().fetch(dataset.put(Part.DATA, BIG), len(BIG), target, SILENT)
+    assert target.read_bytes() == BIG
+
+
+@pytest.mark.parametrize(
+    "body", [BIG[:-1], BIG + b"x", BIG[:-1] + b"x", b""], ids=["short", "long", "other", "empty"]
+)
+@pytest.mark.parametrize("begun", [0, 5_000])
+def test_an_object_that_is_not_what_it_is_called_leaves_nothing(
+    peer: Open, dataset: Published, tmp_path: Path, body: bytes, begun: int
+) -> None:
+    key = dataset.put(Part.DATA, body, named=hash_bytes(BIG))
+    target = tmp_path / "target"
+    if begun:
+        target.write_bytes(BIG[:begun])
+    opened = peer()
+    with pytest.raises((CorruptedPeerError, TransferError)) as caught:
+        opened.fetch(key, len(BIG), target, SILENT)
+    refused(caught.value, opened, key)
+    assert isinstance(caught.value, CorruptedPeerError)
+    assert not target.exists()
+
+
+def test_an_object_that_is_not_there_is_missed_by_name(peer: Open, tmp_path: Path) -> None:
+    opened = peer()
+    key = ObjectKey(Part.CHECKPOINT, NAME)
+    with pytest.raises(CorruptedPeerError, match="not there") as caught:
+        opened.fetch(key, 10, tmp_path / "target", SILENT)
+    refused(caught.value, opened, key)
+    assert not (tmp_path / "target").exists()
+
+
+# --- the hint ----------------------------------------------------------------------------------------
+
+HASHES = [hash_of(f"block {i}") for i in range(5)]
+LINES = b"".join(f"{name}\n".encode() for name in HASHES)
+
+
+def test_the_hint_lists_hashes(peer: Open, dataset: Published) -> None:
+    assert peer().hint(5) is None
+    for text in (LINES, LINES[:-1]):
+        dataset.hint(text)
+        found = peer().hint(5)
+        assert found is not None
+        assert list(found) == HASHES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\n", LINES + b"\n", LINES.upper(), LINES[:-2], LINES.replace(b"\n", b" "), b"\xff", LINES * 2],
+)
+def test_a_hint_that_is_wrong_is_no_hint(peer: Open, dataset: Published, text: bytes) -> None:
+    dataset.hint(text)
+    assert peer().hint(5) is None
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=sorted(WRITABLE))
+def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], WritablePeer]]:
+    """Opens a place where nothing is yet, as often as is wanted."""
+    root = tmp_path / "writable"
+    root.mkdir()
+    opened: list[WritablePeer] = []
+    with WRITABLE[request.param](root) as place:
+        url = place.publish(root / "new")
+
+        def open_it() -> WritablePeer:
+            opened.append(open_writable(url))
+            return opened[-1]
+
+        yield open_it
+        for peer in opened:
+            peer.close()
+
+
+def test_what_is_written_can_be_read(writable: Callable[[], WritablePeer], tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(BIG)
+    key = ObjectKey(Part.DATA, hash_bytes(BIG))
+    peer = writable()
+    assert peer.head() is None
+    assert not peer.contains(key)
+    for _ in range(2):
+        meter = Meter()
+        peer.put(key, source, meter)
+        assert meter.steps == len(BIG)
+        assert peer.contains(key)
+    assert source.read_bytes() == BIG
+    writable().fetch(key, len(BIG), tmp_path / "back", SILENT)
+    assert (tmp_path / "back").read_bytes() == BIG
+    peer.put_hint(HASHES)
+    assert writable().hint(5) == HASHES
+
+
+def test_the_head_is_swapped_only_from_what_it_is(writable: Callable[[], WritablePeer]) -> None:
+    peer = writable()
+    one, two, three = HASHES[:3]
+    for expected in (two, three):
+        with pytest.raises(RefConflictError):
+            peer.swap_head(expected, one)
+        assert peer.head() is None
+    peer.swap_head(None, one)
+    for wrong in (None, two):
+        with pytest.raises(RefConflictError):
+            writable().swap_head(wrong, three)
+    peer.swap_head(one, two)
+    assert writable().head() == two
+
+
+def test_of_many_writers_one_wins(writable: Callable[[], WritablePeer]) -> None:
+    writable().swap_head(None, NAME)
+    peers = [writable() for _ in HASHES]
+
+    def swap(index: int) -> Multihash | None:
+        try:
+            peers[index].swap_head(NAME, HASHES[index])
+        except RefConflictError:
+            return None
+        return HASHES[index]
+
+    with ThreadPoolExecutor(len(HASHES)) as threads:
+        won = [name for name in threads.map(swap, range(len(HASHES))) if name]
+    assert won == [writable().head()]
+
+
+def test_a_source_that_is_not_what_it_is_called_is_not_stored(
+    writable: Callable[[], WritablePeer], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"other")
+    peer = writable()
+    with pytest.raises(ObjectCorruptedError, match="source"):
+        peer.put(ObjectKey(Part.DATA, NAME), source, SILENT)
+    assert not peer.contains(ObjectKey(Part.DATA, NAME))
+
+
+# --- only in folders ---------------------------------------------------------------------------------
+
+
+def folder_peer(dataset: Published) -> FolderPeer:
+    return FolderPeer(PeerUrl.parse(dataset.folder.as_uri()))
+
+
+def test_links_are_not_followed(dataset: Published, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(str(NAME).encode())
+    key = ObjectKey(Part.BLOCK, hash_bytes(outside.read_bytes()))
+    for part in ("refs", "blocks"):
+        (dataset.folder / part).mkdir()
+    (dataset.folder / "refs/head").symlink_to(outside)
+    (dataset.folder / str(key)).symlink_to(outside)
+    peer = folder_peer(dataset)
+    for ask in (
+        peer.head,
+        lambda: peer.block(key.name),
+        lambda: peer.contains(key),
+        lambda: peer.put(key, outside, SILENT),
+        lambda: peer.swap_head(None, NAME),
+        lambda: peer.fetch(key, 69, tmp_path / "target", SILENT),
+    ):
+        with pytest.raises(CorruptedPeerError, match="symbolic link"):
+            ask()
+    assert (dataset.folder / "refs/head").is_symlink()
+    assert not (tmp_path / "target").exists()
+
+
+def test_nothing_is_written_through_a_linked_folder(dataset: Published, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "source").write_bytes(b"x")
+    for part in ("data", "refs", "hints"):
+        (dataset.folder / part).symlink_to(tmp_path / "outside")
+    peer = folder_peer(dataset)
+    key = ObjectKey(Part.DATA, hash_bytes(b"x"))
+    for write in (
+        lambda: peer.put(key, tmp_path / "source", SILENT),
+        lambda: peer.swap_head(None, NAME),
+        lambda: peer.put_hint(HASHES),
+    ):
+        with pytest.raises(CorruptedPeerError, match="symbolic link"):
+            write()
+    peer.close()
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_pipe_does_not_keep_the_reader_waiting(dataset: Published) -> None:
+    (dataset.folder / "refs").mkdir()
+    os.mkfifo(dataset.folder / "refs/head")
+    with pytest.raises(CorruptedPeerError, match="not a regular file"):
+        folder_peer(dataset).head()
+
+
+def test_a_damaged_copy_is_repaired_and_nothing_else_stays(dataset: Published, tmp_path: Path) -> None:
+    key = dataset.put(Part.DATA, b"damaged", named=hash_bytes(b"right"))
+    (tmp_path / "source").write_bytes(b"right")
+    peer = folder_peer(dataset)
+    peer.put(key, tmp_path / "source", SILENT)
+    peer.close()
+    assert (dataset.folder / str(key)).read_bytes() == b"right"
+    left = {p.relative_to(dataset.folder).as_posix() for p in dataset.folder.rglob("*") if p.is_file()}
+    assert left == {str(key), ".staging/.lock"}
+
+
+def test_a_dataset_of_a_workspace_is_not_written_to(dataset: Published) -> None:
+    (dataset.folder / "staging").mkdir()
+    with pytest.raises(AccessError, match="dataset of a workspace"):
+        folder_peer(dataset).swap_head(None, NAME)
+    assert folder_peer(dataset).head() is None
+
+
+def test_a_place_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    peer = FolderPeer(PeerUrl.parse(file.as_uri()))
+    with pytest.raises(TransferError, match="Not a directory"):
+        peer.put_hint(HASHES)
+    with pytest.raises(TransferError, match="Not a directory"):
+        peer.head()
+    assert file.read_bytes() == b""
+
+
+@pytest.mark.parametrize("text", ["file:///a%00b", "file:a"])
+def test_a_url_that_names_no_folder(text: str) -> None:
+    with pytest.raises(UnsupportedPeerError, match="not the URL of a folder"):
+        FolderPeer(PeerUrl.parse(text))
+
+
+# --- the factory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["http://h/x", "https://h/x", "ipfs://cid/x", "ipns://key"])
+def test_the_web_can_only_be_read_from(text: str) -> None:
+    with pytest.raises(AccessError, match="can only be read"):
+        open_writable(PeerUrl.parse(text))
+
+
+def test_ipfs_goes_through_the_gateway() -> None:
+    for text, expected in (
+        ("ipfs://bafyCID/a/b", "http://127.0.0.1:8080/ipfs/bafyCID/a/b/"),
+        ("ipns://Key.example", "http://127.0.0.1:8080/ipns/Key.example/"),
+    ):
+        peer = open_peer(PeerUrl.parse(text), PeerOptions(token="not for the gateway"))  # noqa: S106
+        assert peer.where == expected
+        peer.close()
+    assert gateway_url(PeerUrl.parse("ipfs://c"), "https://gw/x").text == "https://gw/x/ipfs/c/"
+    with pytest.raises(UnsupportedPeerError, match="not the URL of an IPFS gateway"):
+        gateway_url(PeerUrl.parse("ipfs://c"), "file:///gw")
+
+
+def test_object_stores_are_opened_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    from odfchain.share.object_peer import ObjectPeer
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    url = PeerUrl.parse("s3+http://127.0.0.1:1/bucket/x")
+    for peer in (open_peer(url), open_writable(url)):
+        assert isinstance(peer, ObjectPeer)
+        peer.close()

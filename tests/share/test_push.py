@@ -1,0 +1,324 @@
+"""Pushing a dataset to folders and object stores: what is sent, in which order, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local import LocalDataset
+from servers import Meter
+from small_s3 import SmallS3
+from support import conformance, tree_of
+
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    DatasetsDivergedError,
+    DestinationAheadError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OdfchainError,
+    RefConflictError,
+    UnsupportedPeerError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.open import open_writable
+from odfchain.share.peer import WritablePeer
+from odfchain.share.push import PushOptions, open_destination, plan_push, push_dataset
+
+CHAIN = ("seed", "schema", "d1", "d2")
+FORCE = PushOptions(force=True)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+
+
+@pytest.fixture
+def store() -> Iterator[SmallS3]:
+    with SmallS3() as store:
+        yield store
+
+
+@pytest.fixture(params=["folder", "store"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PeerUrl]:
+    """Where there is nothing yet."""
+    if request.param == "folder":
+        yield PeerUrl.parse((tmp_path / "there").as_uri())
+    else:
+        with SmallS3() as store:
+            yield PeerUrl.parse(store.url("bucket/there"))
+
+
+@pytest.fixture
+def peer(url: PeerUrl) -> Iterator[WritablePeer]:
+    peer = open_writable(url)
+    yield peer
+    peer.close()
+
+
+def local(tmp_path: Path, labels: Sequence[str], **changes: Any) -> LocalDataset:
+    return LocalDataset(
+        tmp_path / f"local-{'-'.join(labels)}-{len(list(tmp_path.iterdir()))}", labels, **changes
+    )
+
+
+def blocks_of(peer: WritablePeer, labels: Sequence[str], tmp_path: Path) -> bool:
+    """Whether the destination's chain is exactly this one, with all of its objects."""
+    made = local(tmp_path, labels)
+    assert peer.head() == made.head
+    keys = [ObjectKey(Part.BLOCK, name) for name in made.hashes]
+    keys += [ObjectKey(Part.DATA, name) for name in made.files.data.names()]
+    keys += [ObjectKey(Part.CHECKPOINT, name) for name in made.files.checkpoints.names()]
+    assert all(peer.contains(key) for key in keys)
+    assert peer.hint(100) == made.hashes
+    return True
+
+
+# --- the shared cases ------------------------------------------------------------------------------------
+
+STEPS = [step for step in conformance("protocol_cases")["sync_simple"]["steps"] if step["op"] == "push"]
+FAULTS: dict[str, type[OdfchainError]] = {
+    "DatasetNotFound": DatasetNotFoundError,
+    "DestinationAhead": DestinationAheadError,
+    "DatasetsDiverged": DatasetsDivergedError,
+    "Corrupted": ObjectNotFoundError,
+}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=[f"sync-simple-{step['n']}" for step in STEPS])
+def test_the_push_steps_of_the_shared_scenario(
+    step: dict[str, Any], peer: WritablePeer, tmp_path: Path
+) -> None:
+    if step["dst"]:
+        push_dataset(local(tmp_path, step["dst"]).files, peer)
+    before = peer.head()
+    source = local(tmp_path, step["src"])
+    if "checkpoint-file-deleted" in step.get("from", ""):
+        next(iter((source.files.folder / "checkpoints").iterdir())).unlink()
+    options = PushOptions(create=step.get("create_dst", True), force=step.get("force", False))
+    expect = step["expect"]
+    if expect == "UpToDate":
+        outcome = push_dataset(source.files, peer, options)
+        assert (outcome.up_to_date, outcome.num_blocks) == (True, 0)
+    elif "error" in expect:
+        with pytest.raises(FAULTS[expect["error"]]) as caught:
+            push_dataset(source.files, peer, options)
+        error = caught.value
+        if isinstance(error, DestinationAheadError):
+            assert error.destination_blocks == expect["dst_ahead_size"]
+            assert (error.source_head, error.destination_head) == (str(source.head), str(before))
+        if isinstance(error, DatasetsDivergedError):
+            assert error.source_blocks == expect["uncommon_blocks_in_src"]
+            assert error.destination_blocks == expect["uncommon_blocks_in_dst"]
+        assert peer.head() == before
+    else:
+        updated = expect["updated"]
+        outcome = push_dataset(source.files, peer, options)
+        assert outcome.num_blocks == updated["num_blocks"]
+        assert (outcome.plan.old_head, outcome.plan.new_head) == (before, source.head)
+        assert (before is None) == (updated["old"] is None)
+        assert blocks_of(peer, updated["new"], tmp_path)
+
+
+def test_ipfs_destination() -> None:
+    (case,) = [c for c in conformance("protocol_cases")["sync_more"] if c["id"] == "ipfs_destination"]
+    assert case["expect"]["error"] == "UnsupportedProtocol"
+    for scheme in ("ipfs", "ipns"):
+        with pytest.raises(UnsupportedPeerError, match="cannot be written"):
+            open_destination(PeerUrl.parse(f"{scheme}://bafybeigexample/"))
+    with pytest.raises(AccessError, match="not written"):
+        open_destination(PeerUrl.parse("https://example.com/x"))
+
+
+def test_interrupted_before_head_the_next_push_sends_only_what_is_missing(
+    store: SmallS3, tmp_path: Path
+) -> None:
+    peer = open_writable(PeerUrl.parse(store.url("bucket/x")))
+    push_dataset(local(tmp_path, CHAIN[:2]).files, peer)
+    source = local(tmp_path, CHAIN[:3])
+    store.before = lambda method, path: 403 if method == "PUT" and path.endswith("refs/head") else None
+    with pytest.raises(AccessError):
+        push_dataset(source.files, peer)
+    assert peer.head() == source.hashes[1]
+    store.before = lambda method, path: None
+    store.requests.clear()
+    outcome = push_dataset(source.files, peer)
+    assert (outcome.num_blocks, outcome.plan.objects, outcome.plan.present) == (1, (), 2)
+    assert not [path for path in store.sent("PUT") if "/data/" in path or "/checkpoints/" in path]
+
+
+def test_concurrent_head_move(store: SmallS3, tmp_path: Path) -> None:
+    """Another writer is faster after the plan was made: its head stays."""
+    peer = open_writable(PeerUrl.parse(store.url("bucket/x")))
+    first = local(tmp_path, CHAIN[:2])
+    push_dataset(first.files, peer)
+    other = str(local(tmp_path, (*CHAIN[:2], "other")).head).encode()
+
+    def interfere(method: str, path: str) -> None:
+        if method == "PUT" and "/data/" in path:
+            store.objects["bucket/x/refs/head"] = other
+
+    store.before = interfere
+    with pytest.raises(RefConflictError) as caught:
+        push_dataset(local(tmp_path, CHAIN[:3]).files, peer)
+    assert (caught.value.expected, caught.value.actual) == (str(first.head), other.decode())
+    assert store.objects["bucket/x/refs/head"] == other
+
+
+# --- order and amount ------------------------------------------------------------------------------------
+
+
+def test_objects_come_first_then_blocks_then_the_hint_and_the_head_last(
+    store: SmallS3, tmp_path: Path
+) -> None:
+    source = local(tmp_path, CHAIN)
+    meter = Meter()
+    push_dataset(
+        source.files, open_writable(PeerUrl.parse(store.url("bucket/x"))), PushOptions(parallel=1), meter
+    )
+    sent = [path.removeprefix("bucket/x/") for path in store.sent("PUT")]
+    assert {path.split("/")[0] for path in sent[:4]} == {"data", "checkpoints"}
+    assert sent[4:8] == [f"blocks/{name}" for name in source.hashes]
+    assert sent[8] == "hints/chain"
+    assert sent[-1] == "refs/head"
+    assert sent.count("refs/head") == 1
+    assert meter.phases == [
+        ("Sending foo", 2 * len("slice d1") + 2 * len("checkpoint d1")),
+        ("Sending blocks of foo", 4),
+    ]
+    assert meter.steps == 4
+
+
+def test_a_fast_forward_reads_one_block_of_the_destination_at_most(store: SmallS3, tmp_path: Path) -> None:
+    peer = open_writable(PeerUrl.parse(store.url("bucket/x")))
+    push_dataset(local(tmp_path, CHAIN[:3]).files, peer)
+    source = local(tmp_path, CHAIN)
+    store.requests.clear()
+    plan = plan_push(source.files, peer)
+    assert store.sent("GET") == ["bucket/x/refs/head"], "what is here is not asked for"
+    assert store.sent("PUT") == []
+    assert (plan.blocks[0], len(plan.blocks), plan.overwrites) == (source.head, 1, False)
+    assert [item.key.part for item in plan.objects] == [Part.DATA, Part.CHECKPOINT]
+    assert plan.bytes == len("slice d2") + len("checkpoint d2")
+    assert (plan.old_head, plan.new_head) == (source.hashes[2], source.head)
+
+
+def test_a_plan_writes_nothing(peer: WritablePeer, tmp_path: Path) -> None:
+    plan = plan_push(local(tmp_path, CHAIN).files, peer)
+    assert (len(plan.blocks), len(plan.objects), plan.present) == (4, 4, 0)
+    assert peer.head() is None
+    assert not any(peer.contains(item.key) for item in plan.objects)
+
+
+# --- refusals ----------------------------------------------------------------------------------------------
+
+
+def nothing_at(peer: WritablePeer, names: Sequence[Multihash]) -> bool:
+    return peer.head() is None and not any(peer.contains(ObjectKey(Part.BLOCK, name)) for name in names)
+
+
+def test_a_missing_slice_is_named_before_anything_is_sent(peer: WritablePeer, tmp_path: Path) -> None:
+    source = local(tmp_path, CHAIN)
+    path = next(iter((source.files.folder / "data").iterdir()))
+    path.unlink()
+    with pytest.raises(ObjectNotFoundError, match="nothing was sent") as caught:
+        push_dataset(source.files, peer)
+    assert str(path) in str(caught.value)
+    assert nothing_at(peer, source.hashes)
+    assert not any(peer.contains(ObjectKey(Part.DATA, name)) for name in source.files.data.names())
+
+
+def test_a_partial_copy_is_pushed_where_the_rest_is_already(peer: WritablePeer, tmp_path: Path) -> None:
+    push_dataset(local(tmp_path, (*CHAIN, "d3")).files, peer)
+    source = local(tmp_path, CHAIN)
+    for path in (source.files.folder / "data").iterdir():
+        path.unlink()
+    assert push_dataset(source.files, peer, FORCE).num_blocks == 4
+    assert peer.head() == source.head
+
+
+@pytest.mark.parametrize("part", ["data", "checkpoints", "blocks"])
+def test_a_damaged_local_file_is_named_and_the_head_stays(
+    part: str, peer: WritablePeer, tmp_path: Path
+) -> None:
+    push_dataset(local(tmp_path, CHAIN[:2]).files, peer)
+    before = peer.head()
+    source = local(tmp_path, CHAIN)
+    damaged = (
+        source.files.folder
+        / part
+        / str(source.head if part == "blocks" else next(iter(getattr(source.files, part).names())))
+    )
+    damaged.write_bytes(b"damaged")
+    with pytest.raises(ObjectCorruptedError) as caught:
+        push_dataset(source.files, peer)
+    assert str(damaged) in str(caught.value)
+    assert peer.head() == before
+
+
+def test_the_message_of_a_divergence_names_heads_ancestor_counts_and_ways_out(
+    peer: WritablePeer, tmp_path: Path
+) -> None:
+    theirs = local(tmp_path, (*CHAIN, "d3", "d4"))
+    push_dataset(theirs.files, peer)
+    ours = local(tmp_path, (*CHAIN, "other"))
+    with pytest.raises(DatasetsDivergedError) as caught:
+        push_dataset(ours.files, peer)
+    error = caught.value
+    said = str(error)
+    for name in (ours.head, theirs.head, ours.hashes[3]):
+        assert str(name)[:17] in said
+    assert error.common == str(ours.hashes[3])
+    assert "1 block only here, 2 blocks only there" in said
+    assert "--force" in str(error.hint)
+
+
+def test_another_dataset_is_never_overwritten(peer: WritablePeer, tmp_path: Path) -> None:
+    """`dst_exists_with_other_seed`: diverged, with full lengths; and force does not help."""
+    theirs = local(tmp_path, ("seedB", "schema"))
+    push_dataset(theirs.files, peer)
+    for options in (PushOptions(), FORCE):
+        with pytest.raises(DatasetsDivergedError) as caught:
+            push_dataset(local(tmp_path, ("seedA", "schema")).files, peer, options)
+        assert (caught.value.source_blocks, caught.value.destination_blocks) == (2, 2)
+        assert caught.value.common is None
+        assert peer.head() == theirs.head
+    assert "nothing was overwritten" in str(caught.value)
+
+
+def test_a_destination_with_a_broken_chain_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    peer = open_writable(PeerUrl.parse(folder.as_uri()))
+    theirs = local(tmp_path, (*CHAIN, "d3"))
+    push_dataset(theirs.files, peer)
+    (folder / "blocks" / str(theirs.head)).write_bytes(b"something else")
+    with pytest.raises(CorruptedPeerError) as caught:
+        push_dataset(local(tmp_path, CHAIN).files, peer)
+    assert f"{peer.where}blocks/{theirs.head}" in str(caught.value)
+    peer.close()
+
+
+def test_the_source_is_not_changed(peer: WritablePeer, tmp_path: Path) -> None:
+    source = local(tmp_path, CHAIN)
+    before = tree_of(source.files.folder)
+    push_dataset(source.files, peer)
+    assert tree_of(source.files.folder) == before
+
+
+def test_a_hint_that_cannot_be_written_is_a_note(store: SmallS3, tmp_path: Path) -> None:
+    store.before = lambda method, path: 403 if "hints/" in path else None
+    source, meter = local(tmp_path, CHAIN), Meter()
+    outcome = push_dataset(source.files, open_writable(PeerUrl.parse(store.url("bucket/x"))), progress=meter)
+    assert (outcome.num_blocks, outcome.caveat) == (4, None)
+    assert store.objects["bucket/x/refs/head"] == str(source.head).encode()
+    assert ["hint" in note for note in meter.notes] == [True]

@@ -1,0 +1,494 @@
+"""The commands of sharing: what they print, and what they say when they are given what they cannot take."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from served import add_slice, make_dataset
+from support import Result, derivative, manifest, unchanged
+
+from odfchain.api import Workspace
+from odfchain.cli.main import main
+from odfchain.dataset.files import DatasetFiles
+from odfchain.share.aliases import AliasKind
+from odfchain.share.server import RepositoryServer
+from odfchain.workspace.workspace import WorkspaceFiles
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command line in the workspace of somebody else, without Spark."""
+    home = tmp_path / "mine"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    for name in ("ODFCHAIN_WORKSPACE", "ODFCHAIN_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*args: object) -> Result:
+        capsys.readouterr()
+        code = main([str(a) for a in args])
+        return Result(code, *capsys.readouterr())
+
+    assert run("-q", "init").code == 0
+    return run
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> WorkspaceFiles:
+    return WorkspaceFiles.init(tmp_path / "theirs")
+
+
+@pytest.fixture
+def cities(theirs: WorkspaceFiles) -> DatasetFiles:
+    return make_dataset(theirs, "cities", 1_000, 2_000, 3_000)
+
+
+@pytest.fixture
+def requests() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def url(theirs: WorkspaceFiles, cities: DatasetFiles, requests: list[str]) -> Iterator[str]:
+    """The repository of a server."""
+    with RepositoryServer(theirs, on_request=requests.append) as server:
+        yield server.url
+
+
+def records(result: Result) -> list[dict[str, object]]:
+    assert (result.code, result.err) == (0, ""), result.err
+    found: list[dict[str, object]] = json.loads(result.out)
+    return found
+
+
+def the_dataset() -> Path:
+    """The folder of the only dataset that is here."""
+    (folder,) = Path(".odfchain/datasets").iterdir()
+    return folder
+
+
+def refused(result: Result, code: int, *said: str) -> None:
+    """One line of error, perhaps one of hint, and nothing on standard output."""
+    assert (result.code, result.out) == (code, "")
+    lines = result.err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert len(lines) <= 2
+    for text in said:
+        assert text in result.err
+
+
+# --- pull ----------------------------------------------------------------------------------------------
+
+
+def test_a_url_becomes_a_dataset_and_its_name_asks_the_same_place_again(
+    run: Run, url: str, cities: DatasetFiles
+) -> None:
+    (row,) = records(run("pull", f"{url}cities", "--as", "towns", "-o", "json"))
+    size = sum(path.stat().st_size for path in (cities.folder / "blocks").iterdir() if path.is_file())
+    expected = {"dataset": "towns", "status": "created", "blocks": 5, "objects": 6, "oldHead": None}
+    assert row.items() >= expected.items()
+    assert row["bytes"] == size + 6_000 + 3 * len(b"checkpoint 2")
+    assert row["source"] == f"{url}cities/"
+    assert row["head"] == str(cities.chain.head())
+    add_slice(cities, 500)
+    (row,) = records(run("pull", "towns", "-o", "json"))
+    assert row.items() >= {"dataset": "towns", "status": "updated", "blocks": 1, "objects": 2}.items()
+    assert row["head"] == str(cities.chain.head())
+    (row,) = records(run("pull", "--all", "-o", "json"))
+    assert row.items() >= {"status": "up to date", "blocks": 0, "objects": 0}.items()
+    (row,) = records(run("pull", f"{url}cities", "-o", "json"))
+    assert row["dataset"] == "towns", "the URL is known under this name"
+
+
+def test_the_table_says_what_was_done(run: Run, url: str) -> None:
+    result = run("pull", f"{url}cities")
+    assert result.code == 0
+    titles, row = result.out.splitlines()
+    assert titles.split() == ["dataset", "status", "blocks", "objects", "bytes"]
+    assert re.fullmatch(r"cities +created +5 +6 +\d\.\d KiB", row)
+
+
+def test_several_at_once_and_one_that_fails(run: Run, url: str, theirs: WorkspaceFiles) -> None:
+    make_dataset(theirs, "org/lakes", 10)
+    result = run("pull", f"{url}cities", f"{url}nothing", f"{url}org/lakes", "-o", "json")
+    assert result.code == 4
+    assert [row["dataset"] for row in json.loads(result.out)] == ["cities", "lakes"]
+    assert f"error: {url}nothing/: {url}nothing/: there is no dataset (no refs/head)" in result.err
+
+
+def test_a_registered_repository(run: Run, url: str, theirs: WorkspaceFiles) -> None:
+    make_dataset(theirs, "org/lakes", 10)
+    assert run("repo", "add", "friends", url).err == f"friends is {url}\n"
+    assert records(run("repo", "list", "-o", "json")) == [{"name": "friends", "url": url}]
+    found = records(run("search", "--repo", "friends", "-o", "json"))
+    assert [row["dataset"] for row in found] == ["friends/cities", "friends/org/lakes"]
+    assert found[0].items() >= {"kind": "Root", "records": 30, "size": 6_000, "blocks": 5}.items()
+    (row,) = records(run("search", "LAK", "-o", "json"))
+    (row,) = records(run("pull", str(row["dataset"]), "-o", "json"))
+    assert row["dataset"] == "lakes"
+    (row,) = records(run("repo", "alias", "list", "-o", "json"))
+    assert row == {"dataset": "lakes", "kind": "pull", "alias": "friends/org/lakes"}
+    assert run("repo", "delete", "friends").err == "forgot friends\n"
+    refused(run("pull", "lakes"), 4, "no repository is called 'friends'")
+    assert run("search", "--repo", url, "cit").out.splitlines()[1].startswith(f"{url}cities ")
+
+
+def test_a_copy_that_went_another_way_is_replaced_by_force_only(
+    run: Run, url: str, theirs: WorkspaceFiles
+) -> None:
+    assert run("pull", f"{url}cities").code == 0
+    assert run("pull", "cities", "--set-watermark", "2024-01-01").code == 0
+    with unchanged(the_dataset()):
+        refused(run("pull", "cities"), 5, "has all blocks of", "and 1 more", "--force")
+    (row,) = records(run("pull", "cities", "--force", "-o", "json"))
+    assert row["status"] == "overwritten"
+    add_slice(theirs.dataset("cities"), 10)
+    assert run("pull", "cities", "--set-watermark", "2024-01-01").code == 0
+    refused(run("pull", "cities"), 5, "have diverged", "the peer has 1 blocks and 'cities' 1")
+
+
+def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    Path("derived.yaml").write_text(manifest() + "---\n" + derivative("SELECT * FROM cities"))
+    at = ("-w", str(other))
+    assert run(*at, "init").code == 0
+    assert run(*at, "add", "--no-check", "derived.yaml").code == 0, "both are made"
+    (name,) = (d.alias for d in Workspace.find(other).datasets() if str(d.alias) != "cities")
+    with RepositoryServer(WorkspaceFiles.find(other)) as server:
+        assert run("pull", f"{server.url}{name}").code == 0
+        for args in (["--all"], [str(name), "--recursive"]):
+            (row,) = records(run("pull", *args, "-o", "json"))
+            assert row.items() >= {"dataset": str(name), "status": "up to date"}.items()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["ftp://example.com/cities"], 2, "datasets cannot be carried over 'ftp'"),
+        (["odf+https://example.com/cities"], 2, "without 'odf+'"),
+        (["https://example.com/cities?token=1"], 2, "has no query and no fragment"),
+        (["https://example.com/%20"], 2, "say what to call it: --as NAME"),
+        (["nobody/cities"], 4, "no dataset is called 'nobody/cities', and no repository 'nobody'"),
+        (["nobody/org/cities"], 4, "no repository is called 'nobody'"),
+        (["file:///a/x", "file:///a/y", "--as", "z"], 2, "--as names one dataset"),
+        (["own", "--as", "z"], 2, "--as is for copies of datasets elsewhere"),
+        (["own", "--metadata-only"], 2, "--metadata-only is for copies"),
+        (["--all", "--force"], 2, "--force is for copies"),
+        (["file:///a/x", "--allow-empty"], 2, "--allow-empty is for sources and queries"),
+        (["file:///a/x", "-e", "A=1"], 2, "-e is for sources and queries"),
+        (
+            ["file:///a/x", "--set-watermark", "now"],
+            2,
+            "--set-watermark is for one dataset of this workspace",
+        ),
+        (["own", "--set-watermark", "now", "--last", "3"], 2, "--last is for copies"),
+        (["file:///a/x", "--metadata-only", "--last", "3"], 2, "has no slices to choose from"),
+        (["file:///a/x", "--as", "a b"], 2, "'a b'"),
+        (["file:///a/x"], 4, "there is no dataset (no refs/head)"),
+    ],
+)
+def test_pulls_that_cannot_be_meant(run: Run, args: list[str], code: int, said: str) -> None:
+    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
+    assert run("add", "own.yaml").code == 0
+    with unchanged(the_dataset()):
+        refused(run("pull", *args), code, said)
+
+
+def test_options_that_click_refuses(run: Run) -> None:
+    for args in (["--last", "0"], ["--parallel", "0"], ["--parallel", "1000"], ["--since", "yesterday"]):
+        result = run("pull", "file:///a/x", *args)
+        assert (result.code, result.out) == (2, "")
+        assert args[0] in result.err
+
+
+def test_a_name_that_is_taken(run: Run, url: str) -> None:
+    Path("own.yaml").write_text(manifest())
+    assert run("add", "own.yaml").code == 0
+    with unchanged(the_dataset()):
+        refused(run("pull", f"{url}cities"), 5, "is another dataset than 'cities' here", "--as")
+    assert run("pull", f"{url}cities", "--as", "towns").code == 0
+    refused(run("pull", f"{url}cities", "--as", "villages"), 5, "is here already, as 'towns'")
+
+
+def test_the_token_goes_to_the_server_that_is_named(
+    run: Run, url: str, cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODFCHAIN_TOKEN", "not a token")
+    refused(run("pull", f"{url}cities"), 8, "the token has characters that cannot be sent")
+    refused(run("fetch", "cities"), 4, "no dataset is called 'cities'")
+    refused(run("search", "--repo", url), 8, "the token has characters that cannot be sent")
+    monkeypatch.delenv("ODFCHAIN_TOKEN")
+    assert run("pull", f"{url}cities").code == 0
+    monkeypatch.setenv("ODFCHAIN_TOKEN", "not a token")
+    assert run("pull", "cities").code == 0, "a place that is only remembered gets none"
+    two = [f"{url}cities", "http://127.0.0.2:9/cities"]
+    refused(run("pull", *two), 2, "ODFCHAIN_TOKEN is a token for one server", "http://127.0.0.2:9")
+
+
+def test_no_message_shows_a_password(run: Run, url: str) -> None:
+    secret = url.replace("://", "://me:hunter2@")
+    for args in (
+        ["pull", f"{secret}nothing"],
+        ["pull", f"{secret}nothing", f"{secret}cities"],
+        ["repo", "add", "friends", secret],
+        ["repo", "list"],
+        ["repo", "alias", "list"],
+        ["search", "--repo", "friends", "-o", "json"],
+        ["search", "--repo", secret],
+        ["pull", "cities", "-o", "json"],
+    ):
+        result = run(*args)
+        assert "hunter2" not in result.out + result.err, args
+    assert "cities" in result.out
+
+
+# --- partial copies ------------------------------------------------------------------------------------
+
+
+def test_a_partial_copy_says_so_and_is_completed_from_any_mirror(
+    run: Run, url: str, cities: DatasetFiles, requests: list[str], tmp_path: Path
+) -> None:
+    (row,) = records(run("pull", f"{url}cities", "--metadata-only", "-o", "json"))
+    assert row.items() >= {"objects": 0, "missing": 3}.items()
+    (row,) = records(run("list", "-o", "json"))
+    assert row.items() >= {"slicesLocal": 0, "slices": 3, "records": 30}.items()
+    titles, line = run("list").out.splitlines()
+    assert titles.split()[4] == "Slices"
+    assert "0 of 3" in line
+    result = run("verify", "cities")
+    assert result.code == 7
+    assert result.out.splitlines() == [
+        "PART  cities: 5 blocks, 0 slices, 0 records, 0 B",
+        *(
+            f"  not checked, blocks 2, 3, 4: the {what} is not in this partial copy; "
+            "`odfchain fetch cities` brings it"
+            for what in ("slice", "checkpoint")
+        ),
+    ]
+    mirror = tmp_path / "mirror"
+    assert run("-w", tmp_path / "theirs", "push", "cities", "--to", mirror.as_uri()).code == 0
+    requests.clear()
+    (row,) = records(run("fetch", "cities", "--from", mirror.as_uri(), "--last", "1", "-o", "json"))
+    assert row == {"dataset": "cities", "objects": 2, "bytes": 3_000 + 12, "missing": 2}
+    assert "1 of 3" in run("list").out
+    assert run("verify", "cities").code == 6, "the slice of this dataset is noise"
+    (row,) = records(run("fetch", "cities", "--from", mirror.as_uri(), "-o", "json"))
+    assert row["missing"] == 0
+    assert requests == [], "where the copy came from was not asked"
+    assert "slices" not in records(run("list", "-o", "json"))[0]
+    (row,) = records(run("fetch", "cities", "-o", "json"))
+    assert row["objects"] == 0
+
+
+def test_a_partial_copy_keeps_its_choice(run: Run, url: str, cities: DatasetFiles) -> None:
+    assert run("pull", f"{url}cities", "--last", "2").code == 0
+    add_slice(cities, 10)
+    (row,) = records(run("pull", "cities", "-o", "json"))
+    assert row.items() >= {"objects": 2, "missing": 1}.items()
+
+
+def test_what_is_missing_from_a_whole_copy_is_a_fault(run: Run, url: str) -> None:
+    assert run("pull", f"{url}cities").code == 0
+    (folder,) = Path(".odfchain/datasets").iterdir()
+    for path in [*(folder / "data").glob("f*"), *(folder / "checkpoints").glob("f*")]:
+        path.unlink()
+    result = run("verify", "cities", "-o", "json")
+    (report,) = json.loads(result.out)
+    assert (result.code, len(report["faults"]), report["unchecked"]) == (6, 6, [])
+    assert "is missing" in report["faults"][0]["message"]
+
+
+def test_a_damaged_slice_of_a_partial_copy_is_a_fault(run: Run, url: str) -> None:
+    assert run("pull", f"{url}cities", "--last", "1").code == 0
+    (slice_,) = next(Path(".odfchain/datasets").iterdir()).glob("data/f*")
+    slice_.write_bytes(b"short")
+    result = run("verify", "cities", "-o", "json")
+    (report,) = json.loads(result.out)
+    assert result.code == 6
+    assert "SizeMismatch" in report["faults"][0]["message"]
+    assert [item["sequenceNumbers"] for item in report["unchecked"]] == [[2, 3], [2, 3]]
+
+
+def test_fetches_that_cannot_be_meant(run: Run, url: str) -> None:
+    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
+    assert run("add", "own.yaml").code == 0
+    refused(run("fetch", "own"), 2, "it is not known where own comes from", "--from URL")
+    refused(run("fetch", "own", "--from", "elsewhere"), 2, "names no repository")
+    refused(run("fetch", "nothing", "--from", url), 4, "no dataset is called 'nothing'")
+
+
+# --- push ----------------------------------------------------------------------------------------------
+
+
+def test_push_prints_the_plan_and_then_does_it(
+    run: Run, url: str, tmp_path: Path, cities: DatasetFiles
+) -> None:
+    assert run("pull", f"{url}cities").code == 0
+    target = tmp_path / "public" / "cities"
+    (plan,) = records(run("push", "cities", "--to", target.as_uri(), "--dry-run", "-o", "json"))
+    expected = {"dataset": "cities", "blocks": 5, "objects": 6, "bytes": 6_036, "oldHead": None, "present": 0}
+    assert plan.items() >= {**expected, "status": "would be pushed"}.items()
+    assert not target.exists()
+    refused(run("push", "cities"), 2, "it is not known where cities is to be pushed to")
+    refused(run("push", "cities", "--to", target.as_uri(), "--no-create"), 4, "there is no such dataset")
+    (row,) = records(run("push", "cities", "--to", target.as_uri(), "-o", "json"))
+    assert row.items() >= {**expected, "status": "created", "head": str(cities.chain.head())}.items()
+    (row,) = records(run("push", "cities", "-o", "json"))
+    assert row["status"] == "up to date", "where it went is remembered"
+    assert run("pull", "cities", "--set-watermark", "2024-01-01").code == 0
+    assert re.search(r"cities +updated +1 +0 +0 B +file://", run("push", "cities").out)
+    assert run("pull", "cities", "--force").code == 0
+    refused(run("push", "cities"), 5, "has 1 block that cities has not")
+    (row,) = records(run("push", "cities", "--force", "-o", "json"))
+    assert row.items() >= {"status": "overwritten", "overwrites": True}.items()
+
+
+def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path) -> None:
+    assert run("pull", f"{url}cities", "--as", "org/towns").code == 0
+    assert run("repo", "add", "shelf", (tmp_path / "shelf").as_uri()).code == 0
+    assert run("push", "org/towns", "shelf").code == 0
+    assert (tmp_path / "shelf" / "towns" / "refs" / "head").is_file()
+    found = Workspace.find().sharing
+    assert found.aliases("org/towns", AliasKind.PUSH) == ("shelf/towns",)
+    assert run("push", "org/towns", "shelf/other/name").code == 0
+    (row,) = records(run("search", "oth", "--repo", "shelf", "-o", "json"))
+    assert row["dataset"] == "shelf/other/name"
+    assert row["records"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["own", "shelf", "--to", "file:///x"], 2, "the destination is given twice"),
+        (["own", "shelf"], 4, "no repository is called 'shelf'"),
+        (["own", "--to", "https://example.com/own"], 8, "can only be read over https"),
+        (["own", "--to", "ipfs://bafy/own"], 2, "cannot be written through a gateway"),
+        (["own", "--to", "gopher://x/own"], 2, "cannot be carried over 'gopher'"),
+        (["other", "--to", "file:///x"], 4, "no dataset is called 'other'"),
+    ],
+)
+def test_pushes_that_cannot_be_meant(run: Run, args: list[str], code: int, said: str) -> None:
+    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
+    assert run("add", "own.yaml").code == 0
+    refused(run("push", *args), code, said)
+
+
+# --- repositories and their aliases --------------------------------------------------------------------
+
+
+def test_aliases_are_set_and_forgotten(run: Run) -> None:
+    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
+    assert run("add", "own.yaml").code == 0
+    assert run("repo", "alias", "add", "own", "file:///a/own", "--push").err == "own: push file:///a/own/\n"
+    assert run("repo", "alias", "add", "own", "file:///b/own", "--push").code == 0
+    assert run("repo", "alias", "list", "own").out.split()[3:] == [
+        *("own", "push", "file:///b/own/"),
+        *("own", "push", "file:///a/own/"),
+    ]
+    assert (
+        "own: forgot push file:///a/own/"
+        in run("repo", "alias", "delete", "own", "file:///a/own", "--push").err
+    )
+    assert run("repo", "alias", "delete", "own", "--all", "--push").code == 0
+    refused(run("repo", "alias", "delete", "own", "file:///a/own", "--push"), 4, "is not pushed to")
+    refused(run("repo", "alias", "delete", "own", "--push"), 2, "name the place to forget, or use --all")
+    refused(run("repo", "alias", "add", "own", "file:///a/own"), 2, "--pull or --push")
+    refused(run("repo", "alias", "add", "own", "nobody/own", "--pull"), 4, "no repository is called 'nobody'")
+
+
+def test_repositories_that_cannot_be_meant(run: Run, url: str) -> None:
+    refused(run("repo", "add", "a b", url), 2, "'a b'")
+    refused(run("repo", "add", "friends", "/srv/datasets"), 2, "is not a URL", "file:///")
+    assert run("repo", "add", "friends", url).code == 0
+    refused(run("repo", "add", "Friends", url), 5, "a repository called 'friends' exists already")
+    refused(run("repo", "delete", "others"), 4, "no repository is called 'others'", "known are: friends")
+    refused(run("search", "--repo", "others"), 4, "no repository is called 'others'")
+    refused(run("search", "--repo", f"{url}cities/"), 2, "the server has no index of its datasets")
+
+
+def test_a_search_needs_a_repository(run: Run) -> None:
+    refused(run("search", "x"), 2, "no repository is known")
+    assert "no repositories yet" in run("repo", "list").err
+
+
+def test_names_of_repositories_are_completed(run: Run, url: str) -> None:
+    from click.shell_completion import BashComplete
+
+    from odfchain.cli.main import cli
+
+    assert run("repo", "add", "friends", url).code == 0
+    complete = BashComplete(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE").get_completions
+    assert [item.value for item in complete(["search", "--repo"], "FR")] == ["friends"]
+    assert [item.value for item in complete(["repo", "delete"], "")] == ["friends"]
+
+
+# --- serve, and the settings ---------------------------------------------------------------------------
+
+
+def test_a_port_that_is_in_use(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused(
+            run("serve", "--port", port), 8, f"cannot listen on '127.0.0.1', port {port}", "port 0 is any"
+        )
+
+
+def test_settings_that_cannot_be_meant(run: Run, url: str) -> None:
+    config = Path(".odfchain/config.yaml")
+    text = config.read_text()
+    for line, said in (
+        ("parallel: 0", "share.parallel: must be between 1 and 100"),
+        ("retries: -1", "share.retries: -1 is outside 0"),
+        ("token: secret", "share"),
+    ):
+        config.write_text(f"kind: WorkspaceConfig\nversion: 1\ncontent:\n  share:\n    {line}\n")
+        refused(run("pull", f"{url}cities"), 3, str(config), said)
+    config.write_text(text)
+    assert run("pull", f"{url}cities").code == 0
+
+
+def test_the_gateway_of_the_settings_is_asked_for_ipfs(run: Run, theirs: WorkspaceFiles) -> None:
+    requests: list[str] = []
+    with RepositoryServer(theirs, on_request=requests.append) as server:
+        share = f"{{ipfsGateway: '{server.url}', retries: 0}}"
+        text = f"kind: WorkspaceConfig\nversion: 1\ncontent:\n  share: {share}\n"
+        Path(".odfchain/config.yaml").write_text(text)
+        refused(run("pull", "ipfs://bafyx/cities"), 4, "there is no dataset")
+    assert requests == ["127.0.0.1 GET /ipfs/bafyx/cities/refs/head 404"]
+
+
+def test_progress_counts_blocks_and_bytes() -> None:
+    from rich.console import Console
+
+    from odfchain.cli.progress import TerminalProgress, TransferProgress
+
+    shown = TerminalProgress()
+    shown._shown = True
+    with shown:
+        progress = TransferProgress(shown)
+        seen = []
+        for name, total in (
+            ("Receiving blocks", 12_000),
+            ("Receiving 3 objects", 1 << 20),
+            ("Looking", None),
+        ):
+            progress.phase(name, total)
+            progress.advance(1_000)
+            bar = shown._bar
+            assert bar is not None
+            console = Console(width=120)
+            with console.capture() as captured:
+                console.print(bar.get_renderable())
+            seen.append(captured.get())
+    assert "1,000 blocks of 12,000 blocks" in seen[0]
+    assert "1000 B of 1.0 MiB" in seen[1]
+    assert "1000 B" in seen[2]
+    assert " of " not in seen[2]

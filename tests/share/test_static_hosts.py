@@ -1,0 +1,121 @@
+"""The exported layout is readable behind any web server: here Python's own and nginx."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from served import export, make_dataset, read_all
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.digest.physical import hash_bytes
+from odfchain.progress import SILENT
+from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.open import open_peer
+from odfchain.share.server import RepositoryServer
+from odfchain.workspace.workspace import WorkspaceFiles
+
+SLICES = (700, 1 << 20, 0, 3_000_000)
+
+
+@contextlib.contextmanager
+def python_server(folder: Path) -> Iterator[str]:
+    """`python -m http.server` for a folder; says itself which port it got."""
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout
+            line = process.stdout.readline()
+            yield f"http://127.0.0.1:{line.split(' port ')[1].split()[0]}/"
+        finally:
+            process.terminate()
+
+
+NGINX = """\
+daemon on; master_process off; pid {run}/pid; error_log {run}/error.log;
+events {{ worker_connections 256; }}
+http {{
+  access_log off; client_body_temp_path {run}/body; proxy_temp_path {run}/proxy;
+  fastcgi_temp_path {run}/fastcgi; uwsgi_temp_path {run}/uwsgi; scgi_temp_path {run}/scgi;
+  server {{ listen 127.0.0.1:{port}; root {folder}; }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def nginx(folder: Path) -> Iterator[str]:
+    """nginx for a folder; it listens before it goes to the background, so there is nothing to wait for."""
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.fail("nginx is not installed, and this test is about it: apt-get install nginx-light")
+    run = folder.parent / "nginx"
+    run.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (run / "nginx.conf").write_text(NGINX.format(run=run, port=port, folder=folder))
+    command = [program, "-c", run / "nginx.conf", "-p", run, "-e", run / "error.log"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=20)
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        os.kill(int((run / "pid").read_text()), signal.SIGTERM)
+
+
+HOSTS = [pytest.param(python_server, id="python"), pytest.param(nginx, id="nginx")]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetFiles:
+    return make_dataset(WorkspaceFiles.init(tmp_path), "cities", *SLICES)
+
+
+@pytest.fixture
+def folder(dataset: DatasetFiles, tmp_path: Path) -> Path:
+    export(dataset, tmp_path / "exported" / "cities")
+    return tmp_path / "exported"
+
+
+def everything(dataset: DatasetFiles) -> set[ObjectKey]:
+    blocks = {ObjectKey(Part.BLOCK, found.hash) for found in dataset.chain.walk()}
+    data = {ObjectKey(Part.DATA, name) for name in dataset.data.names()}
+    return blocks | data | {ObjectKey(Part.CHECKPOINT, name) for name in dataset.checkpoints.names()}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_folder_behind_a_plain_web_server_is_a_dataset(
+    host: Callable[[Path], AbstractContextManager[str]], folder: Path, dataset: DatasetFiles
+) -> None:
+    with host(folder) as url:
+        read = list(read_all(f"{url}cities/"))
+    assert set(read) == everything(dataset)
+    assert [key.part for key in read[: dataset.chain.get(read[0].name).sequence_number + 1]] == [
+        Part.BLOCK for found in dataset.chain.walk()
+    ]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_our_client_reads_from_a_plain_web_server(
+    host: Callable[[Path], AbstractContextManager[str]], folder: Path, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    with host(folder) as url, contextlib.closing(open_peer(PeerUrl.parse(f"{url}cities/"))) as peer:
+        assert peer.head() == dataset.chain.head()
+        for found in dataset.chain.walk():
+            assert peer.block(found.hash) == dataset.chain.get_bytes(found.hash)
+        for name in dataset.data.names():
+            peer.fetch(ObjectKey(Part.DATA, name), dataset.data.size(name), tmp_path / str(name), SILENT)
+            assert hash_bytes((tmp_path / str(name)).read_bytes()) == name
+        assert peer.hint(100) is None
+
+
+def test_our_own_server_gives_the_same_for_the_same_requests(dataset: DatasetFiles) -> None:
+    with RepositoryServer(WorkspaceFiles.find(dataset.folder)) as server:
+        assert set(read_all(f"{server.url}cities/")) == everything(dataset)
