@@ -1,9 +1,10 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [flights] [merges] [snapshots] [memory] [transform]
+    [share]
 
-Without arguments all of them run; the last five take minutes each and up to 10 GB where temporary files go
-(`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
+Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
+files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bench_flights import bench_flights
 from bench_ingest import bench_ingest
 from bench_memory import bench_memory
 from bench_merges import bench_merges
+from bench_share import bench_share
 from bench_snapshots import bench_snapshots
 from bench_transform import bench_transform
 from figures import Figure, show
@@ -36,6 +38,7 @@ PARTS = {
     "snapshots": bench_snapshots,
     "memory": bench_memory,
     "transform": bench_transform,
+    "share": bench_share,
 }
 
 
