@@ -1,8 +1,7 @@
-"""Executes step K of every shared case in a process of its own, or all steps one after the other.
+"""Executes step K of the shared cases that have several in a process of its own, or all steps of all cases.
 
-`python tests/engine/case_process.py FOLDER --master local[1] --layout signed [--step K]`: the folder holds
-what earlier steps left, one folder for each case; a file `answers-K.json` with the hashes is left for each
-step.
+`python tests/engine/case_process.py FOLDER --master local[1] [--step K]`: the folder holds what earlier steps
+left, one folder for each case; a file `answers-K.json` with the hashes is left for each step.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
-from cases import SIGNED, UNSIGNED, Case, all_cases
+import pyarrow as pa
+from cases import SIGNED, Case, all_cases
 
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
@@ -21,7 +21,6 @@ from odfchain.metadata.engine import TransformRequest
 from odfchain.progress import SILENT
 from odfchain.spark.session import SparkEngine
 
-LAYOUTS = {"signed": SIGNED, "unsigned": UNSIGNED}
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 
@@ -30,14 +29,16 @@ def runnable() -> list[Case]:
     return [case for case in all_cases() if not any(case.fails(n) for n in range(case.steps))]
 
 
-def hashes_of_step(engine: TransformEngine, step: int, folder: Path, layout: str) -> dict[str, list[str]]:
-    """Execute a step of every case; logical hash and checkpoint's hash by case."""
+def hashes_of_step(
+    engine: TransformEngine, step: int, folder: Path, layout: tuple[pa.DataType, ...], *, least: int = 1
+) -> dict[str, list[str]]:
+    """Execute a step of every case with at least so many; logical hash and checkpoint's hash by case."""
     found = {}
     for case in runnable():
-        if step < case.steps:
+        if step < case.steps >= least:
             own = folder / case.id
             own.mkdir(exist_ok=True)
-            request = case.request(step, own, LAYOUTS[layout])
+            request = case.request(step, own, layout)
             engine.execute(request, schema=None, progress=SILENT)
             found[case.id] = hashes_of(request)
     return found
@@ -57,15 +58,17 @@ def last_step() -> int:
     return max(case.steps for case in runnable()) - 1
 
 
-def main(folder: Path, master: str, layout: str, steps: range) -> None:
-    """Leave the answers of these steps in `folder`."""
+def main(folder: Path, master: str, step: int | None) -> None:
+    """Leave the answers of the steps in `folder`."""
+    # a process for each step is one process where there is only one
+    steps, least = (range(last_step() + 1), 1) if step is None else (range(step, step + 1), 2)
     conf = {"spark.driver.extraJavaOptions": JAVA}
     spark = SparkEngine(folder / "spark", master=master, driver_memory="512m", conf=conf)
     try:
         engine = SparkTransformEngine(lambda: spark.session)
-        for step in steps:
-            answers = hashes_of_step(engine, step, folder, layout)
-            (folder / f"answers-{step}.json").write_text(json.dumps(answers))
+        for number in steps:
+            answers = hashes_of_step(engine, number, folder, SIGNED, least=least)
+            (folder / f"answers-{number}.json").write_text(json.dumps(answers))
     finally:
         spark.close()
 
@@ -74,8 +77,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--master", required=True)
-    parser.add_argument("--layout", choices=sorted(LAYOUTS), required=True)
     parser.add_argument("--step", type=int)
     given = parser.parse_args()
-    wanted = range(last_step() + 1) if given.step is None else range(given.step, given.step + 1)
-    main(given.folder, given.master, given.layout, wanted)
+    main(given.folder, given.master, given.step)
