@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import RemoteDatasetId
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata import events as ev
 from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.sources import (
+    FetchStepUrl,
+    MergeStrategyAppend,
+    ReadStepNdJson,
+    SqlQueryStep,
+    TransformSql,
+)
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 
@@ -144,6 +153,63 @@ def data_slice(start: int, end: int, size: int = 10) -> ev.DataSlice:
         offset_interval=ev.OffsetInterval(start=start, end=end),
         size=size,
     )
+
+
+def checkpoint(label: str) -> ev.Checkpoint:
+    """A checkpoint that exists on paper only."""
+    return ev.Checkpoint(physical_hash=hash_of(label), size=1)
+
+
+def push(name: str = "default", **read: Any) -> ev.AddPushSource:
+    """A push source of NDJSON."""
+    return ev.AddPushSource(source_name=name, read=ReadStepNdJson(**read), merge=MergeStrategyAppend())
+
+
+def polling(**read: Any) -> ev.SetPollingSource:
+    """A polling source of NDJSON."""
+    return ev.SetPollingSource(
+        fetch=FetchStepUrl(url="https://example.com"),
+        read=ReadStepNdJson(**read),
+        merge=MergeStrategyAppend(),
+    )
+
+
+TWO_SCHEMAS = {
+    "ddl_schema": ("foo STRING",),
+    "schema": ds.DataSchema(fields=(ds.DataField(name="foo", type=ds.DataTypeString()),)),
+}
+"""What a read step may not have at the same time."""
+
+
+def set_transform(*inputs: str) -> ev.SetTransform:
+    """A transform of datasets that are named by their seeds; `foo` and `bar` when none is."""
+    return ev.SetTransform(
+        inputs=tuple(
+            ev.TransformInput(dataset_ref=RemoteDatasetId(None, seeded_id(name)), alias=name)
+            for name in inputs or ("foo", "bar")
+        ),
+        transform=TransformSql(engine="spark", queries=(SqlQueryStep(query="x"),)),
+    )
+
+
+def execute(*inputs: str, **kwargs: Any) -> ev.ExecuteTransform:
+    """An execution of `set_transform` with the same inputs, that takes in nothing from them."""
+    found = tuple(ev.ExecuteTransformInput(dataset_id=seeded_id(name)) for name in inputs or ("foo", "bar"))
+    return ev.ExecuteTransform(query_inputs=found, **kwargs)
+
+
+def kind_of(error: OdfchainError) -> str:
+    """What conformance files call an error."""
+    match error:
+        case AppendError():
+            return error.kind
+        case RefConflictError():
+            return "RefCASFailed"
+        case ObjectNotFoundError():
+            return "BlockNotFound"
+        case ChainError() if type(error) is ChainError:
+            return error.message.partition(":")[0]
+    return type(error).__name__
 
 
 class Result(NamedTuple):

@@ -7,28 +7,35 @@ import re
 from typing import Any
 
 import pytest
-from support import RAW_SCHEMA, ChainBuilder, cases, conformance, data_slice, hash_of, memory_chain, seeded_id
+from support import (
+    RAW_SCHEMA,
+    TWO_SCHEMAS,
+    ChainBuilder,
+    cases,
+    checkpoint,
+    conformance,
+    data_slice,
+    execute,
+    hash_of,
+    kind_of,
+    memory_chain,
+    polling,
+    push,
+    seeded_id,
+    set_transform,
+)
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
 from odfchain.ids.multihash import Multihash
-from odfchain.ids.refs import RemoteDatasetId
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata import events as ev
 from odfchain.metadata.enums import DatasetKind, TimeUnit
 from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import (
-    FetchStepUrl,
-    MergeStrategyAppend,
-    ReadStepNdJson,
-    SqlQueryStep,
-    TransformSql,
-)
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.scratch import MemoryScratch
 
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
-FOO, BAR = seeded_id("foo"), seeded_id("bar")
 T = Timestamp.parse("2020-01-01T12:00:00Z")
 TYPES: dict[str, ds.DataType] = {
     "Int64": ds.DataTypeInt64(), "Int32": ds.DataTypeInt32(), "String": ds.DataTypeString(), "Timestamp": MS,
@@ -44,43 +51,6 @@ def chain(request: pytest.FixtureRequest) -> MetadataChain:
 def add_data(builder: ChainBuilder, start: int, end: int, **kwargs: Any) -> ev.AddData:
     prev = start - 1 if start else None
     return ev.AddData(prev_offset=prev, new_data=data_slice(start, end), **kwargs)
-
-
-def push(name: str = "default", **read: Any) -> ev.AddPushSource:
-    return ev.AddPushSource(source_name=name, read=ReadStepNdJson(**read), merge=MergeStrategyAppend())
-
-
-def polling(**read: Any) -> ev.SetPollingSource:
-    return ev.SetPollingSource(
-        fetch=FetchStepUrl(url="https://example.com"),
-        read=ReadStepNdJson(**read),
-        merge=MergeStrategyAppend(),
-    )
-
-
-def set_transform() -> ev.SetTransform:
-    inputs = tuple(
-        ev.TransformInput(dataset_ref=RemoteDatasetId(None, i), alias=a)
-        for i, a in ((FOO, "foo"), (BAR, "bar"))
-    )
-    return ev.SetTransform(
-        inputs=inputs, transform=TransformSql(engine="spark", queries=(SqlQueryStep(query="x"),))
-    )
-
-
-def execute(**kwargs: Any) -> ev.ExecuteTransform:
-    inputs = tuple(ev.ExecuteTransformInput(dataset_id=i) for i in (FOO, BAR))
-    return ev.ExecuteTransform(query_inputs=inputs, **kwargs)
-
-
-def checkpoint(label: str) -> ev.Checkpoint:
-    return ev.Checkpoint(physical_hash=hash_of(label), size=1)
-
-
-BOTH = {
-    "ddl_schema": ("foo STRING",),
-    "schema": ds.DataSchema(fields=(ds.DataField(name="foo", type=ds.DataTypeString()),)),
-}
 
 
 def base_schema(**changes: Any) -> ds.DataSchema:
@@ -174,8 +144,8 @@ EVENTS: dict[str, Any] = {
     "AddPushSource another, otherwise the same": lambda b: push("another"),
     "AddPushSource default with schema [foo String]": lambda b: push(ddl_schema=("foo STRING",)),
     "SetPollingSource": lambda b: polling(),
-    "AddPushSource NdJson with schema and ddlSchema": lambda b: push(**BOTH),
-    "SetPollingSource NdJson with schema and ddlSchema": lambda b: polling(**BOTH),
+    "AddPushSource NdJson with schema and ddlSchema": lambda b: push(**TWO_SCHEMAS),
+    "SetPollingSource NdJson with schema and ddlSchema": lambda b: polling(**TWO_SCHEMAS),
     "base": lambda b: odf(base_schema()),
     "base again": lambda b: odf(base_schema()),
     "city gets attribute kamu.dev/test": lambda b: odf(
@@ -191,17 +161,6 @@ EVENTS: dict[str, Any] = {
     "ODF, same names and types, all required": lambda b: odf(required()),
     "ODF, city optional": lambda b: odf(optional_city()),
 }
-
-
-def kind_of(error: OdfchainError) -> str:
-    match error:
-        case AppendError():
-            return error.kind
-        case RefConflictError():
-            return "RefCASFailed"
-        case ObjectNotFoundError():
-            return "BlockNotFound"
-    return type(error).__name__
 
 
 def changes_of(step: dict[str, Any]) -> dict[str, Any]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import http.client
 import random
-import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from support import RAW_SCHEMA
 
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import PUBLIC_FOLDERS, DatasetFiles
+from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
@@ -62,12 +60,6 @@ def add_slice(dataset: DatasetFiles, size: int) -> Multihash:
     (block,) = link_blocks([event], prev=head, next_sequence_number=number, system_time=newest.system_time)
     dataset.chain.append(block.block)
     return name
-
-
-def export(dataset: DatasetFiles, target: Path) -> None:
-    """Copy what a peer may read, and nothing else."""
-    for part in PUBLIC_FOLDERS:
-        shutil.copytree(dataset.folder / part, target / part, ignore=shutil.ignore_patterns(".*"))
 
 
 @dataclass(frozen=True)

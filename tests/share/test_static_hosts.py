@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from served import export, make_dataset, read_all
+from served import make_dataset, read_all
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.share.layout import ObjectKey, Part, PeerUrl
 from odfchain.share.open import open_peer
+from odfchain.share.push import open_destination, push_dataset
 from odfchain.share.server import RepositoryServer
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -80,7 +81,10 @@ def dataset(tmp_path: Path) -> DatasetFiles:
 
 @pytest.fixture
 def folder(dataset: DatasetFiles, tmp_path: Path) -> Path:
-    export(dataset, tmp_path / "exported" / "cities")
+    """What `push --to file:///…` makes."""
+    url = PeerUrl.parse((tmp_path / "exported" / "cities").as_uri())
+    with contextlib.closing(open_destination(url)) as destination:
+        push_dataset(dataset, destination)
     return tmp_path / "exported"
 
 
@@ -107,13 +111,15 @@ def test_our_client_reads_from_a_plain_web_server(
     host: Callable[[Path], AbstractContextManager[str]], folder: Path, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     with host(folder) as url, contextlib.closing(open_peer(PeerUrl.parse(f"{url}cities/"))) as peer:
-        assert peer.head() == dataset.chain.head()
+        head = peer.head()
+        assert head is not None
+        assert head == dataset.chain.head()
         for found in dataset.chain.walk():
             assert peer.block(found.hash) == dataset.chain.get_bytes(found.hash)
         for name in dataset.data.names():
             peer.fetch(ObjectKey(Part.DATA, name), dataset.data.size(name), tmp_path / str(name), SILENT)
             assert hash_bytes((tmp_path / str(name)).read_bytes()) == name
-        assert peer.hint(100) is None
+        assert peer.hint(100) == dataset.chain.hashes(head)
 
 
 def test_our_own_server_gives_the_same_for_the_same_requests(dataset: DatasetFiles) -> None:
