@@ -12,7 +12,7 @@ a wrong hint wastes no more than that (RFC-021).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,9 +36,12 @@ from odfchain.share.peer import Peer
 from odfchain.store import fsio
 from odfchain.store.base import ObjectStore, check_object_name
 
-_PREFETCH_THREADS = 12
+_PREFETCH_THREADS = 4
+"""More of them only wait for each other in one process."""
 _AHEAD = 64
 """How many blocks are asked for before the walk needs them."""
+_AT_ONCE = 8
+"""How many of them one thread asks for in one go."""
 _LOOKED_AT = 4 * _AHEAD
 """How many lines of a hint one step may pass over: the same one may be there a million times."""
 _HINT_FROM = 16
@@ -58,6 +61,17 @@ class Spool:
     def contains(self, name: Multihash) -> bool:
         """Whether there is a file of this name; it may be torn."""
         return self.path(name).is_file()
+
+    def names(self) -> frozenset[str]:
+        """The names of all files.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        try:
+            return frozenset(path.name for path in self.folder.iterdir())
+        except OSError as error:
+            raise fsio.storage_error(error, self.folder) from error
 
     def get(self, name: Multihash) -> bytes | None:
         """The bytes of a block; None when it is not here, or what is here does not hash to its name.
@@ -144,9 +158,13 @@ class PeerLinks:
                     self._prefetch = _Prefetch(hint, number + 1, head, self)
         return number
 
-    def spooled(self, name: Multihash) -> bool:
-        """Whether a block was received before."""
-        return self._spool.contains(name)
+    def spooled(self) -> frozenset[str]:
+        """The names of the blocks that were received before.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        return self._spool.names()
 
     def local(self, name: Multihash) -> bool:
         """Whether a block is one of the local dataset."""
@@ -180,18 +198,24 @@ class PeerLinks:
             CorruptedPeerError, AccessError, TransferError: from the peer.
             StorageFullError, StoreError: what came cannot be kept.
         """
+        # asked first, though the block may be spooled by now: taking one lets another be asked for
+        data = self._prefetch.take(name) if self._prefetch is not None else None
+        if data is None:
+            if (known := self._known(name)) is not None:
+                return known
+            data = self.fetch(name)
+        self.received += len(data)
+        if self.received > SHARING.chain_bytes:
+            raise self.broken(f"more than {SHARING.chain_bytes:,} bytes of blocks")
+        self._progress.advance()
+        return data
+
+    def _known(self, name: Multihash) -> bytes | None:
+        """A block that was received before, or is one of the local dataset."""
         data = self._spool.get(name)
         if data is None and self._local is not None:
             with contextlib.suppress(ObjectNotFoundError, ObjectCorruptedError):
                 data = self._local.get(name)
-        if data is None:
-            data = self._prefetch.take(name) if self._prefetch is not None else None
-            if data is None:
-                data = self.fetch(name)
-            self.received += len(data)
-            if self.received > SHARING.chain_bytes:
-                raise self.broken(f"more than {SHARING.chain_bytes:,} bytes of blocks")
-            self._progress.advance()
         return data
 
     def fetch(self, name: Multihash) -> bytes:
@@ -221,7 +245,8 @@ class _Prefetch:
     def __init__(self, hint: Sequence[Multihash], limit: int, head: Multihash, links: PeerLinks) -> None:
         self._hinted = self._below(hint, min(limit, len(hint)), head)
         self._links = links
-        self._asked: dict[Multihash, Future[bytes]] = {}
+        self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
+        self._spooled = links.spooled()
         self._pool = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="prefetch")
 
     @staticmethod
@@ -233,21 +258,34 @@ class _Prefetch:
     def take(self, name: Multihash) -> bytes | None:
         """The block if it was asked for and came; asks for more."""
         asked = self._asked.pop(name, None)
+        if len(self._asked) <= _AHEAD - _AT_ONCE:
+            self._ask(name)
+        return None if asked is None else asked.result().get(name)
+
+    def _ask(self, name: Multihash) -> None:
+        """Ask for what comes after a block, several by each thread: handing over each one costs too much."""
+        wanted: list[Multihash] = []
         for _ in range(_LOOKED_AT):
-            if len(self._asked) >= _AHEAD:
+            if len(self._asked) + len(wanted) >= _AHEAD:
                 break
             following = next(self._hinted, None)
             if following is None or self._links.local(following):
                 self._hinted = iter(())  # below a local block all others are local, too
                 break
-            if following != name and following not in self._asked and not self._links.spooled(following):
-                self._asked[following] = self._pool.submit(self._links.fetch, following)
-        if asked is None:
-            return None
-        try:
-            return asked.result()
-        except OdfchainError:
-            return None  # asked for once more, where it counts
+            known = following in self._asked or following in wanted or str(following) in self._spooled
+            if following != name and not known:
+                wanted.append(following)
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch, part))
+
+    def _fetch(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
+        """The blocks that came; the others are asked for once more, where it counts."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(OdfchainError):
+                found[name] = self._links.fetch(name)
+        return found
 
     def close(self) -> None:
         """Drop what was not needed."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,8 +58,6 @@ from odfchain.store import fsio
 from odfchain.store.base import HEAD, ObjectStore
 from odfchain.store.local import LocalObjectStore
 from odfchain.workspace.workspace import WorkspaceFiles
-
-_SYNC_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +226,8 @@ class _Pull:
             f"*/{fsio.TEMP_PREFIX}*"
         ):  # of a pull that died; nobody else writes here
             fsio.remove_quietly(path)
-        with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
-            for _ in pool.map(lambda name: fsio.sync_file(spool.path(name)), reversed(blocks)):
-                self.progress.advance()
+        for _ in fsio.sync_files([spool.path(name) for name in reversed(blocks)]):
+            self.progress.advance()
         fsio.sync_folder(spool.folder)
         dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
 

@@ -13,13 +13,16 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from odfchain.errors import StorageFullError, StoreError
 
 TEMP_PREFIX = ".pending-"
 """Name prefix of files that are not published yet."""
+
+_SYNC_THREADS = 16
 
 _FULL = {
     errno.ENOSPC: "no space left on the device",
@@ -72,6 +75,19 @@ def sync_file(path: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Make the content of many files durable; yields each when it is.
+
+    Raises:
+        StoreError: the operating system reports a failure.
+    """
+    # one write of the journal does for all; each is synced by itself after that, for only that reports errors
+    os.sync()
+    with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
+        for path, _ in zip(paths, pool.map(sync_file, paths), strict=True):
+            yield path
 
 
 def temp_path(folder: Path) -> Path:

@@ -49,7 +49,7 @@ from odfchain.metadata.enums import DatasetKind
 from odfchain.share import compare, http_dial, peer_links
 from odfchain.share.http_peer import PEER_LIMITS, HttpPeer
 from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
-from odfchain.share.pull import pull_dataset
+from odfchain.share.pull import SyncOptions, pull_dataset
 from odfchain.workspace.workspace import WorkspaceFiles
 
 RSS = 300 << 20
@@ -529,7 +529,8 @@ def library_refuses(workspace: Path, peer: HostilePeer, key: str, says: str, **l
     """Pulling raises one clear error and changes nothing."""
     before = state(workspace)
     with by_library(peer.url, **limits) as link, pytest.raises(TransferError, match=says) as caught:
-        pull_dataset(WorkspaceFiles.find(workspace), link, ALIAS)
+        # one at a time: the clock that one request turns is that of all
+        pull_dataset(WorkspaceFiles.find(workspace), link, ALIAS, SyncOptions(parallel=1))
     assert str(caught.value).startswith(f"{peer.url}{key}")
     assert str(caught.value).isprintable()
     assert state(workspace) == before
