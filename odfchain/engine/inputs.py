@@ -112,8 +112,8 @@ class StepInput:
         given = [w.event_time.epoch_ms for w in self.given.explicit_watermarks]
         return max([*given, *([] if known is None else [known])], default=None)
 
-    def rows(self, session: SparkSession, folder: Path, wanted: Collection[int]) -> InputRows:
-        """The new rows, with the system columns and those at the places `wanted`.
+    def rows(self, session: SparkSession, folder: Path, wanted: Collection[int] | None) -> InputRows:
+        """The new rows, with the system columns and those at the places `wanted` (None: all).
 
         Raises:
             BadInputError: the files are not what the interval says.
@@ -132,7 +132,8 @@ class StepInput:
         stored = carrier_struct(self.schema.fields)
         frame = session.read.schema(stored).parquet(_literally(path))
         system = self.columns
-        kept = {system.offset, system.operation, system.event_time, *wanted}
+        kept = {system.offset, system.operation, system.event_time}
+        kept.update(range(len(names)) if wanted is None else wanted)
         columns = [
             (col(f.name) if f.dataType == s.dataType else col(f.name).cast(f.dataType)).alias(n)
             for i, (f, s, n) in enumerate(zip(struct.fields, stored.fields, names, strict=True))

@@ -52,10 +52,10 @@ class Query:
         """The number of the result's event time."""
         return next(a.id for a in self.root.node.output if a.name == vocabulary.event_time_column)
 
-    def columns_of(self, table: str) -> frozenset[int]:
-        """The places of the columns of an input that a step reads."""
-        if self.has_subqueries:  # the plan does not show them all
-            return frozenset(range(1 << 16))
+    def columns_of(self, table: str) -> frozenset[int] | None:
+        """The places of the columns of an input that a step reads; None for all of them."""
+        if self.has_subqueries:  # the plan does not show them
+            return None
         sources = [op for op in self.root.walk() if isinstance(op, Source) and op.node.table == table]
         found = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
         return frozenset(found)
