@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, context, unused_port
+from stand_ins import BUCKET, simulated_s3
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
 from odfchain.fetch.base import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
@@ -20,18 +19,12 @@ from odfchain.metadata.events import SourceState
 from odfchain.metadata.sources import FetchStepUrl
 from odfchain.metadata.timestamp import Timestamp
 
-BUCKET = "bucket1"
-
 
 class Bucket:
     """A bucket of the simulated store."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.endpoint = f"http://{host}:{port}"
-        connection = http.client.HTTPConnection(host, port)
-        connection.request("PUT", f"/{BUCKET}")
-        assert connection.getresponse().status == 200
-        connection.close()
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
 
     def put(self, key: str, body: bytes) -> None:
         """Store an object."""
@@ -43,15 +36,8 @@ class Bucket:
 
 @pytest.fixture(scope="module")
 def _store() -> Iterator[Bucket]:
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    yield Bucket(*server.get_host_and_port())
-    server.stop()
-    assert server._server is not None
-    server._server.server_close()
+    with simulated_s3() as address:
+        yield Bucket(address)
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 from servers import Meter, Reply, Request, Server, unused_port
 from small_s3 import SmallS3, tag_of
+from stand_ins import simulated_s3
 from support import hash_of
 
 from odfchain.digest.physical import hash_bytes
@@ -51,20 +50,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     """Address of a simulated S3 with an empty bucket."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    connection = http.client.HTTPConnection(host, port)
-    connection.request("PUT", "/bucket1")
-    assert connection.getresponse().status == 200
-    connection.close()
-    yield f"http://{host}:{port}"
-    server.stop()
-    assert server._server is not None
-    server._server.server_close()
+    with simulated_s3() as address:
+        yield address
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from local import LocalDataset
 from servers import Reply, Server
+from stand_ins import simulated_s3
 from support import ROOT, conformance
 
 from odfchain.errors import (
@@ -382,20 +381,8 @@ def test_an_index_is_bounded_and_checked(
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     """Address of a simulated S3 with an empty bucket."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    connection = http.client.HTTPConnection(host, port)
-    connection.request("PUT", "/bucket1")
-    assert connection.getresponse().status == 200
-    connection.close()
-    yield f"http://{host}:{port}"
-    server.stop()
-    assert server._server is not None
-    server._server.server_close()
+    with simulated_s3() as address:
+        yield address
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
