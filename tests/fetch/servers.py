@@ -7,7 +7,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -164,11 +165,13 @@ def _read(connection: socket.socket) -> Request | None:
     return Request(method, target, {key.lower(): value for key, value in headers.items()})
 
 
-def unused_port() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+@contextmanager
+def closed_port(port: int = 0) -> Iterator[int]:
+    """A port that refuses connections, and that no other server gets as long as this lasts."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before may linger
+        held.bind(("127.0.0.1", port))
+        yield held.getsockname()[1]
 
 
 class Clock:

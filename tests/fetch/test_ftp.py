@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ftp_server import MDTM, Ftp, Sending
-from servers import CSV37, MODIFIED_TIME, Clock, Meter, context, unused_port
+from servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
 from odfchain.fetch.base import UP_TO_DATE, Fetched, etag_state, last_modified_state
@@ -252,7 +252,8 @@ def test_failures_that_do_not_pass(tmp_path: Path) -> None:
     with served(replies={"HELLO": ["421 Too many users"] * 3}) as server:
         said = refused(tmp_path, server.url(), retries=2)
     assert said == "the source: FTP reply 421 Too many users (3 attempts)"
-    said = refused(tmp_path, f"ftp://127.0.0.1:{unused_port()}/x", retries=1)
+    with closed_port() as port:
+        said = refused(tmp_path, f"ftp://127.0.0.1:{port}/x", retries=1)
     assert said == "the source: cannot connect: connection refused (2 attempts)"
 
 

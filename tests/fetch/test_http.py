@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, context, unused_port
+from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, closed_port, context
 from stand_ins import write_certificate
 
 import odfchain
@@ -123,7 +123,8 @@ def test_http_404_and_removed(tmp_path: Path) -> None:
 
 def test_http_unreachable(tmp_path: Path) -> None:
     clock = Clock()
-    said = refused(tmp_path, f"http://127.0.0.1:{unused_port()}/x", retries=3, first_wait=0.5, clock=clock)
+    with closed_port() as port:
+        said = refused(tmp_path, f"http://127.0.0.1:{port}/x", retries=3, first_wait=0.5, clock=clock)
     assert said == "the source: cannot connect: connection refused (4 attempts)"
     assert clock.waits == [0.5, 1.0, 2.0]
 
@@ -747,8 +748,8 @@ def test_a_proxy_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
-    with Server(Reply(body=CSV37)) as server:
+    with closed_port() as port, Server(Reply(body=CSV37)) as server:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
         assert new(tmp_path, server.url()).path.read_bytes() == CSV37
 
 

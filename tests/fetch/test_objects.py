@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, context, unused_port
+from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, closed_port, context
 from stand_ins import BUCKET, simulated_s3
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
@@ -160,11 +160,12 @@ def test_no_room(tmp_path: Path, bucket: Bucket) -> None:
 
 
 def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port()}")
-    said = refused(tmp_path, f"s3://{BUCKET}/x", retries=1)
-    assert said == "the object: HTTP error: error sending request"
-    monkeypatch.delenv("AWS_ALLOW_HTTP")
-    assert "HTTP error" in refused(tmp_path, f"s3://{BUCKET}/x"), "http only if the environment says so"
+    with closed_port() as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        said = refused(tmp_path, f"s3://{BUCKET}/x", retries=1)
+        assert said == "the object: HTTP error: error sending request"
+        monkeypatch.delenv("AWS_ALLOW_HTTP")
+        assert "HTTP error" in refused(tmp_path, f"s3://{BUCKET}/x"), "http only if the environment says so"
 
 
 def test_a_refusal_is_told_in_one_line_without_values(

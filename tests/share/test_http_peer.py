@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from peers import Published, by_threads
-from servers import Clock, Meter, Reply, Request, Server, unused_port
+from servers import Clock, Meter, Reply, Request, Server, closed_port
 from stand_ins import write_certificate
 from support import cases, hash_of
 
@@ -170,7 +170,8 @@ def test_a_server_may_ask_for_a_pause() -> None:
 
 def test_nobody_is_there() -> None:
     with (
-        opened(f"http://127.0.0.1:{unused_port()}/x", retries=1) as peer,
+        closed_port() as port,
+        opened(f"http://127.0.0.1:{port}/x", retries=1) as peer,
         pytest.raises(TransferError) as caught,
     ):
         peer.head()

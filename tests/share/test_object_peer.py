@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import Meter, Reply, Request, Server, unused_port
+from servers import Meter, Reply, Request, Server, closed_port
 from small_s3 import SmallS3, tag_of
 from stand_ins import simulated_s3
 from support import hash_of
@@ -379,8 +379,8 @@ def test_a_refusal_is_an_access_error(store: SmallS3, tmp_path: Path) -> None:
 
 
 def test_nobody_there_and_somebody_silent() -> None:
-    with pytest.raises(TransferError, match="HTTP error"):
-        peer_at(f"s3+http://127.0.0.1:{unused_port()}/bucket/x").head()
+    with closed_port() as port, pytest.raises(TransferError, match="HTTP error"):
+        peer_at(f"s3+http://127.0.0.1:{port}/bucket/x").head()
     with Server(Reply(raw=[b"HTTP/1.1 "], stall=True)) as server, pytest.raises(TransferError):
         peer_at(f"s3+http://127.0.0.1:{server.port}/bucket/x", replace(QUICK, idle_timeout=0.05)).head()
 
