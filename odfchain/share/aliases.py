@@ -24,7 +24,7 @@ from odfchain.metadata.tree import to_tree
 from odfchain.metadata.yaml_reader import read_document
 from odfchain.metadata.yaml_writer import dump_yaml
 from odfchain.share.layout import PeerUrl
-from odfchain.share.repositories import Repositories, parse_peer_url
+from odfchain.share.repositories import Repositories, intended_url, parse_peer_url
 from odfchain.store import fsio
 
 _READ_BYTES = 1 << 20
@@ -83,7 +83,10 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
     """
     if local is not None and "/" not in text and not text.startswith("did:"):
         return repositories.get(RepoName(text)).dataset(str(local.name))
-    found = parse_ref_remote(text)
+    try:
+        found = parse_ref_remote(text)
+    except InvalidIdError as error:
+        raise InvalidIdError(str(error), hint=intended_url(text) or error.hint) from None
     if isinstance(found, DatasetUrl):
         return parse_peer_url(found.url)
     if isinstance(found, RemoteDatasetId):

@@ -7,6 +7,7 @@ Names are compared without regard to case, as all names are. Source: specificati
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from odfchain.share.layout import PeerUrl
 from odfchain.store import fsio
 
 _READ_BYTES = 1 << 16
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,16 @@ def parse_peer_url(text: str) -> PeerUrl:
             hint="write a folder like file:///srv/datasets/, a server like https://host/",
         )
     return PeerUrl.parse(text)
+
+
+def intended_url(text: str) -> str | None:
+    """A hint for a text that lacks only the beginning of a URL: a path, or a host with a port or a domain."""
+    if text.startswith(("/", "./", "../", "~")):
+        return f"a folder is written as a URL: {Path(text).expanduser().absolute().as_uri()}"
+    host, slash, _ = text.partition("/")
+    if slash and _HOST.fullmatch(host) and (":" in host or "." in host):
+        return f"if a server is meant, write the URL: http://{text}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from odfchain.share.partial import FetchOutcome, LocalSlices, fetch_missing, loc
 from odfchain.share.peer import Peer
 from odfchain.share.pull import SyncOptions, SyncOutcome, pull_dataset
 from odfchain.share.push import PushOptions, PushOutcome, PushPlan, open_destination, plan_push, push_dataset
-from odfchain.share.repositories import Repositories, parse_peer_url
+from odfchain.share.repositories import Repositories, intended_url, parse_peer_url
 from odfchain.workspace.workspace import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -75,13 +75,16 @@ class Sharing:
         """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
 
         Raises:
+            InvalidIdError: a URL without its beginning; the hint says how to write it.
             ManifestError, UnsupportedPeerError: the registry is damaged.
         """
         if "://" in text or text.lower().startswith("file:"):
             return True
         try:
             found = read_reference(text, self.repositories)
-        except InvalidIdError:
+        except InvalidIdError as error:
+            if (hint := intended_url(text)) is not None:
+                raise InvalidIdError(str(error), hint=hint) from None
             return False
         return not (
             isinstance(found, DatasetAlias) or (isinstance(found, RemoteDatasetId) and not found.repo)

@@ -193,6 +193,8 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
         (["file:///a/x", "--metadata-only", "--last", "3"], 2, "has no slices to choose from"),
         (["file:///a/x", "--as", "a b"], 2, "'a b'"),
         (["file:///a/x"], 4, "there is no dataset (no refs/head)"),
+        (["127.0.0.1:8090/cities"], 2, "write the URL: http://127.0.0.1:8090/cities"),
+        (["/srv/public/cities"], 2, "written as a URL: file:///srv/public/cities"),
     ],
 )
 def test_pulls_that_cannot_be_meant(run: Run, args: list[str], code: int, said: str) -> None:
@@ -373,6 +375,8 @@ def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path)
         (["own", "--to", "ipfs://bafy/own"], 2, "cannot be written through a gateway"),
         (["own", "--to", "gopher://x/own"], 2, "cannot be carried over 'gopher'"),
         (["other", "--to", "file:///x"], 4, "no dataset is called 'other'"),
+        (["own", "--to", "/srv/my data/own"], 2, "written as a URL: file:///srv/my%20data/own"),
+        (["own", "--to", "example.com:80/own"], 2, "write the URL: http://example.com:80/own"),
     ],
 )
 def test_pushes_that_cannot_be_meant(run: Run, args: list[str], code: int, said: str) -> None:
