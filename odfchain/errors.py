@@ -15,11 +15,13 @@
      │   ├─ ObjectNotFoundError
      │   ├─ ObjectCorruptedError    bytes do not hash to their name
      │   ├─ RefConflictError        compare-and-swap lost against another writer
+     │   ├─ BusyError               another process is at work on the same dataset
      │   └─ StorageFullError        no space, quota or file handles left
      ├─ WorkspaceError              the workspace itself
      │   ├─ NotAWorkspaceError
      │   ├─ DatasetNotFoundError
-     │   └─ NameCollisionError
+     │   ├─ NameCollisionError
+     │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
      ├─ IngestError                 a run that cannot be committed
      │   ├─ BadInputError           the file breaks the declared form (carries file and row)
      │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
@@ -39,6 +41,7 @@
      │       ├─ DestinationAheadError
      │       ├─ DatasetsDivergedError
      │       └─ RollbackError       the peer's head is older than one seen before, or beside it
+     ├─ SignatureError              a signed statement is not what it claims to be (carries what is wrong)
      └─ EngineError                 Java or Spark
          └─ JavaNotFoundError
 
@@ -183,6 +186,12 @@ class RefConflictError(StoreError):
         self.actual = actual
 
 
+class BusyError(StoreError):
+    """Another process is at work on the same dataset."""
+
+    exit_code = 5
+
+
 class StorageFullError(StoreError):
     """No space, quota or file handles left."""
 
@@ -203,6 +212,12 @@ class DatasetNotFoundError(WorkspaceError):
 
 class NameCollisionError(WorkspaceError):
     """The name is taken."""
+
+    exit_code = 5
+
+
+class UnsavedBlocksError(WorkspaceError):
+    """Blocks that would be dropped are, as far as can be found out, nowhere else."""
 
     exit_code = 5
 
@@ -351,6 +366,16 @@ class DatasetsDivergedError(ChainsDifferError):
 
 class RollbackError(ChainsDifferError):
     """The peer's head is older than one that was seen before, or another one in its place."""
+
+
+class SignatureError(OdfchainError):
+    """A signed statement is not what it claims to be; `problem` says in a word what is wrong with it."""
+
+    exit_code = 6
+
+    def __init__(self, problem: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.problem = problem
 
 
 class EngineError(OdfchainError):

@@ -6,7 +6,7 @@ error that names the limit, never a silent cut. Sources: RFC-003.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +112,136 @@ class SharingLimits:
 
 SHARING = SharingLimits()
 """The limits in force between peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineageLimits:
+    """Bounds on questions about where records come from. What is left out is named, not dropped silently."""
+
+    depth: int = 100
+    """Derivations that nested answers follow one below the other [levels]; lists have no such bound."""
+
+    rows: int = 1_000
+    """Records that are asked about at a time [count]."""
+
+    transactions: int = 100
+    """Transactions that are listed for one interval of records [count]; the newest ones."""
+
+    spans: int = 1_000
+    """Intervals of records that one answer follows [count]."""
+
+    searched_slices: int = 200
+    """Slices that are searched for the record that another one corrects [count], newest first."""
+
+    searched_bytes: int = 1 << 30
+    """These slices [bytes]: about ten seconds of hashing."""
+
+
+LINEAGE = LineageLimits()
+"""The limits in force for lineage."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttestLimits:
+    """Bounds on signed statements and on the keys that sign them."""
+
+    statement_bytes: int = 16 << 10
+    """One signed statement [bytes]; a signed head has about 550, an attestation 1,100."""
+
+    statement_items: int = 64
+    """Items of a list in a statement [count]: checks, engines."""
+
+    statement_text: int = 100
+    """A text in a statement [characters]: the name and version of a tool or an engine."""
+
+    attestations_per_head: int = 16
+    """Attestations of one head that are kept [count], one for each auditor."""
+
+    attestations_bytes: int = 1 << 20
+    """All attestations of a dataset [bytes]: about a thousand."""
+
+    key_file_bytes: int = 16 << 10
+    """A file with a private key [bytes]; an ed25519 key has 119."""
+
+    clock_seconds: float = 300.0
+    """How far clocks may be apart: a signature whose time is later than that is of the future [s]."""
+
+    evidence_blocks: int = 10_000
+    """Blocks of each of the two histories in a proof of equivocation [count]; common ones have under ten."""
+
+    evidence_context: int = 1_000
+    """Blocks of both that are added down to where they part, though the proof does not need them [count]."""
+
+    evidence_bytes: int = 64 << 20
+    """A proof of equivocation [bytes]."""
+
+    evidence_sightings: int = 100
+    """Places and times that are remembered of one proof [count]."""
+
+
+ATTEST = AttestLimits()
+"""The limits in force on signed statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """Bounds on the HTML page of a verification, which stays small enough to be sent by mail."""
+
+    page_bytes: int = 2_000_000
+    """The page [bytes]; where it would be larger, all the others are halved until it is not."""
+
+    text: int = 200
+    """A name or an id [characters]."""
+
+    message: int = 400
+    """A message or the path of a file [characters]."""
+
+    faults: int = 400
+    """Faults in full [count], of all datasets together; the JSON report has all."""
+
+    rows: int = 1_000
+    """Rows of the tables of blocks [count], of all datasets together."""
+
+    marks: int = 1_600
+    """Marks of the time lines [count], of all datasets together."""
+
+    line_marks: int = 160
+    """Marks of one time line [count]: more are not told apart on a screen."""
+
+    lines: int = 60
+    """Lines of every other list of a dataset [count]."""
+
+    sections: int = 100
+    """Datasets that are shown one by one [count]."""
+
+    datasets: int = 1_000
+    """Datasets that are listed [count]."""
+
+    def for_each(self, datasets: int) -> PageLimits:
+        """The limits for each of so many datasets that share a page."""
+        share = max(1, min(datasets, self.sections))
+        return replace(
+            self,
+            faults=max(1, self.faults // share),
+            rows=max(4, self.rows // share),
+            marks=max(1, min(self.line_marks, self.marks // share)),
+        )
+
+
+PAGE = PageLimits()
+"""The limits in force for pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLimits:
+    """Bounds on what a verification keeps in memory for one dataset."""
+
+    retractions: int = 4_000_000
+    """Rows that take others back and are compared with those [count]; about 100 bytes each at the peak."""
+
+    state_rows: int = 8_000_000
+    """Records up to a state checkpoint that is computed anew [count]; about 100 bytes each at the peak."""
+
+
+AUDIT = AuditLimits()
+"""The limits in force for verifications."""

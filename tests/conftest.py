@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # "ci" is what `make test` runs: reproducible. "local" explores; "deep" is for a long look before a release.
 settings.register_profile(
-    "ci", derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci", derandomize=True, max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("local", max_examples=300, deadline=None)
 settings.register_profile("deep", max_examples=20_000, deadline=None)

@@ -22,12 +22,15 @@ LAYERS = (
     ("metadata",),
     ("store",),
     ("chain",),
+    ("attest",),
     ("dataset",),
     ("workspace",),
     ("fetch", "prepare", "spark"),
     ("engine",),
     ("ingest", "share", "transform"),
+    ("lineage",),
     ("audit",),
+    ("upkeep",),
     ("api",),
     ("cli", "conformance"),
 )
@@ -175,7 +178,7 @@ def test_commands_without_data_load_neither_spark_nor_arrow(command: list[str], 
     Workspace.init(tmp_path).add(manifest())
     program = (
         "import sys; from odfchain.cli.main import main; main(sys.argv[1:]);"
-        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'py4j', 'httpx', 'httpcore', 'obstore', 'sqlglot', 'ijson', 'uvicorn', 'httptools'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'py4j', 'httpx', 'httpcore', 'obstore', 'sqlglot', 'ijson', 'uvicorn', 'httptools', 'jinja2', 'jwt', 'cryptography'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program, *command], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -183,7 +186,7 @@ def test_commands_without_data_load_neither_spark_nor_arrow(command: list[str], 
     assert result.returncode == 0, result.stderr
 
 
-def test_the_wheel_carries_the_schemas(tmp_path: Path) -> None:
+def test_the_wheel_carries_what_the_package_reads(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
         cwd=ROOT, check=True, capture_output=True,
@@ -193,6 +196,7 @@ def test_the_wheel_carries_the_schemas(tmp_path: Path) -> None:
         names = set(archive.namelist())
     for schema in (ROOT / "schemas").glob("*.[jf][sb]*"):
         assert f"odfchain/schemas/{schema.name}" in names
+    assert {name_of(path) for path in PACKAGE.rglob("*.*") if "__pycache__" not in path.parts} <= names
     assert not [n for n in names if n.split("/")[0] in ("tests", "fixtures", "demo", "bench")]
 
 

@@ -8,7 +8,7 @@ Source: specification "Metadata Chain"; RFC-004, RFC-007.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +31,10 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.base import HEAD, ObjectStore, RefStore
 
 _CACHE_BLOCKS = 256
+
+
+Published = Callable[[Multihash, int], None]
+"""Told of a block (its hash and sequence number) that was made here and that the head points at now."""
 
 
 class HashedBlock(NamedTuple):
@@ -82,11 +86,18 @@ class MetadataChain:
     kind independent of the chain's length.
     """
 
-    def __init__(self, blocks: ObjectStore, refs: RefStore, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self,
+        blocks: ObjectStore,
+        refs: RefStore,
+        scratch: Scratch | None = None,
+        published: Published | None = None,
+    ) -> None:
         self._blocks = blocks
         self._refs = refs
         self._index = ChainIndex(scratch, self._walk_links) if scratch is not None else None
         self._cache: OrderedDict[Multihash, MetadataBlock] = OrderedDict()
+        self._published = published
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -281,6 +292,8 @@ class MetadataChain:
         if ref is not None:
             expected = prev if isinstance(expected_ref, _Unset) else expected_ref
             self._refs.compare_and_swap(ref, expected, name)
+            if ref == HEAD and self._published is not None:
+                self._published(name, block.sequence_number)
         return name
 
     def check_all(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
@@ -309,9 +322,11 @@ class MetadataChain:
         for encoded in blocks:
             self._blocks.put(encoded.data)
         self._refs.compare_and_swap(HEAD, expected_head, blocks[-1].hash)
+        if self._published is not None:
+            self._published(blocks[-1].hash, blocks[-1].block.sequence_number)
 
     def set_ref(self, ref: str, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point a reference at a stored block.
+        """Point a reference at a stored block, which may be another's: nobody is told that it was published.
 
         Raises:
             ObjectNotFoundError: the block is not in the store.

@@ -4,9 +4,11 @@
        and so is every checkpoint                                        checkpoints/f1620…
     2. the blocks are checked against all append rules, stored, synced   blocks/f1620…
     3. one compare-and-swap moves the head                                refs/head
+    4. the head is signed, where its owner's key is                       refs/head.jws
 
 A crash before 3 leaves the old head and some unreferenced files; nothing half-done is ever visible. A block
-that breaks a rule is refused before anything gets a final name.
+that breaks a rule is refused before anything gets a final name. The commit is done with 3: what goes wrong in
+4 is said, and made good by the next commit or by `odfchain sign`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The folder of one dataset (specification "Dataset Layout").
 
-blocks/  data/  checkpoints/  refs/     what a peer may read
+blocks/  data/  checkpoints/  refs/     what a peer may read; refs/head.jws is the owner's signature
+attestations/                           the same: what auditors say; made with the first of them
 info/                                   private: alias, lock, chain index
 staging/                                files of transactions that are not committed
 """
@@ -8,12 +9,14 @@ staging/                                files of transactions that are not commi
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from odfchain.attest.signer import HeadSigner
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import BrokenChainError, StoreError
 from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import Seed
@@ -27,13 +30,17 @@ PUBLIC_FOLDERS = ("blocks", "data", "checkpoints", "refs")
 
 @dataclass(frozen=True, slots=True)
 class DatasetFiles:
-    """An opened dataset: identity, chain and object stores. Opening reads one reference and no data."""
+    """An opened dataset: identity, chain and object stores. Opening reads one reference and no data.
+
+    With a `signer` every head that blocks made here become is signed, right after it has moved.
+    """
 
     folder: Path
     alias: DatasetAlias
     chain: MetadataChain
     data: LocalObjectStore
     checkpoints: LocalObjectStore
+    signer: HeadSigner | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def create_folders(cls, folder: Path, alias: DatasetAlias) -> None:
@@ -47,8 +54,8 @@ class DatasetFiles:
         fsio.replace_file(folder / "info" / "alias", str(alias).encode())
 
     @classmethod
-    def open(cls, folder: Path) -> DatasetFiles:
-        """Open the dataset in a folder.
+    def open(cls, folder: Path, signer: HeadSigner | None = None) -> DatasetFiles:
+        """Open the dataset in a folder; `signer` has its owner's key, if that is here.
 
         Raises:
             StoreError: the folder is not a dataset.
@@ -61,6 +68,7 @@ class DatasetFiles:
             LocalObjectStore(folder / "blocks"),
             LocalRefStore(folder / "refs", folder / "info" / "lock"),
             LocalScratch(folder / "info" / "chain-index"),
+            published=signer.head_moved if signer is not None else None,
         )
         return cls(
             folder,
@@ -68,6 +76,7 @@ class DatasetFiles:
             chain,
             LocalObjectStore(folder / "data"),
             LocalObjectStore(folder / "checkpoints"),
+            signer,
         )
 
     @property
@@ -93,6 +102,20 @@ class DatasetFiles:
     def kind(self) -> DatasetKind:
         """Root or derivative."""
         return self.seed.dataset_kind
+
+    def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
+        """Point the head at a stored block of this dataset's owner, and sign it if the owner's key is here.
+
+        Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError, DecodeError: the block is not in the store, or damaged.
+            RefConflictError: the head is not `expected` any more; it stays where it is.
+        """
+        number = self.chain.get(target).sequence_number
+        self.chain.set_ref(HEAD, target, expected=expected)
+        if self.signer is not None:
+            self.signer.head_moved(target, number)
 
     def staging(self) -> AbstractContextManager[Path]:
         """A private folder on the dataset's file system that is gone afterwards, whatever happens.

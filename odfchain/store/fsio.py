@@ -154,7 +154,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 def adopt_file(source: Path, path: Path) -> bool:
     """Durably publish a finished file on the same file system under its final name, by moving it.
 
-    Returns whether it was published; when the name is taken the source is removed.
+    Returns whether it was published; when the name is taken the source stays.
 
     Raises:
         StoreError: the file cannot be synced or moved; the source stays.
@@ -165,12 +165,10 @@ def adopt_file(source: Path, path: Path) -> bool:
         try:
             os.link(source, path)
         except FileExistsError:
-            created = False
-        else:
-            created = True
+            return False
         source.unlink()
     sync_folder(path.parent)
-    return created
+    return True
 
 
 def make_folder(path: Path, *, mode: int = 0o755) -> None:
@@ -222,6 +220,127 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def try_locked(path: Path) -> Iterator[bool]:
+    """Hold the lock named by `path` if nobody else does; says whether it is held.
+
+    Raises:
+        StoreError: the lock file cannot be opened.
+    """
+    with _mapped(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        yield _lock_at_once(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock_at_once(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a folder itself; it needs no file in it.
+
+    Raises:
+        StoreError: the folder cannot be opened or locked.
+    """
+    with _mapped(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _mapped(folder):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_unused_since(path: Path, since_ns: int) -> bool:
+    """Whether a file, or all of a folder, was last written, named or used before a time [ns since the epoch].
+
+    Moving a file changes its status only, so both of its times count. False for what is not there.
+
+    Raises:
+        StoreError: it cannot be looked at.
+    """
+    with _mapped(path):
+        try:
+            times = [_last_use_ns(path)]
+        except FileNotFoundError:
+            return False
+        if path.is_dir() and not path.is_symlink():
+            for found in path.rglob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    times.append(_last_use_ns(found))
+    return max(times) < since_ns
+
+
+def _last_use_ns(path: Path) -> int:
+    found = path.lstat()
+    return max(found.st_mtime_ns, found.st_ctime_ns)
+
+
+def mark_used(path: Path) -> bool:
+    """Make the last use of a file the present; content and modification time stay.
+
+    Returns False where that is not allowed, because the file belongs to somebody else.
+
+    Raises:
+        StoreError: there is no such file.
+    """
+    with _mapped(path):
+        found = path.stat()
+        try:
+            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        except PermissionError:
+            return False
+    return True
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a folder and what is in it; what is gone already is no error.
+
+    Raises:
+        StoreError: something cannot be removed.
+    """
+    with _mapped(path), contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def remove_file(path: Path) -> None:
+    """Durably remove a file; one that is not there is removed already.
+
+    Raises:
+        StoreError: it cannot be removed.
+    """
+    with _mapped(path):
+        path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def link_file(source: Path, path: Path) -> bool:
+    """Durably give a file a second name; returns False when that name is taken.
+
+    Raises:
+        StoreError: it cannot be linked.
+    """
+    with _mapped(path):
+        try:
+            os.link(source, path)
+        except FileExistsError:
+            return False
+    sync_folder(path.parent)
+    return True
+
+
+@contextlib.contextmanager
 def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     """A folder in `base` that is gone afterwards, whatever happens, and is not handed out twice.
 
@@ -247,7 +366,13 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
 
 
 def _remove_abandoned(base: Path) -> None:
-    for folder in base.iterdir():
+    for folder in _abandoned(base):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _abandoned(base: Path) -> Iterator[Path]:
+    """Private folders whose owners died; each is locked while it is looked at."""
+    for folder in sorted(base.iterdir()):
         if not folder.is_dir() or folder.is_symlink():
             continue
         try:
@@ -255,10 +380,41 @@ def _remove_abandoned(base: Path) -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue  # its owner lives
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+            if _lock_at_once(fd):  # otherwise its owner lives
+                yield folder
         finally:
             os.close(fd)
+
+
+def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
+    """Remove the private folders in `base` whose owners died; returns their files and bytes.
+
+    With `keep` they are only counted.
+
+    Raises:
+        StoreError: `base` cannot be read.
+    """
+    files = size = 0
+    if not base.is_dir():
+        return 0, 0
+    with locked(base / ".lock"), _mapped(base):
+        for folder in _abandoned(base):
+            here = weigh(folder)
+            files, size = files + here[0], size + here[1]
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)
+    return files, size
+
+
+def weigh(path: Path) -> tuple[int, int]:
+    """Files and bytes of a file or of everything in a folder; what vanishes meanwhile does not count.
+
+    A folder counts as a file, so that an empty one is something too.
+    """
+    files, size = 0, 0
+    for found in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
+        with contextlib.suppress(OSError):
+            stat = found.lstat()
+            files += 1
+            size += stat.st_size if not found.is_dir() else 0
+    return files, size

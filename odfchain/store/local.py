@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from odfchain.digest.physical import hash_bytes, hash_file
@@ -20,9 +20,13 @@ from odfchain.store import fsio
 from odfchain.store.base import check_object_name, parse_ref
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
-_REF_NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
+"""Signatures of references are beside them, and are none."""
 
 _Stamp = tuple[int, int, int]
+
+_DISCARDED_AT_ONCE = 256
+"""Objects removed under one hold of the lock: writers that need one of them wait no longer than that."""
 
 
 class LocalObjectStore:
@@ -89,25 +93,71 @@ class LocalObjectStore:
         return path
 
     def put(self, data: bytes) -> Multihash:
-        """Store bytes; a damaged file under their name is repaired."""
+        """Store bytes; a damaged file under their name is repaired, a good one is used from now on."""
         name = hash_bytes(data)
         path = self._path(name)
-        if not fsio.create_file(path, data) and not self._is_intact(name):
-            fsio.replace_file(path, data)
+        while not (fsio.create_file(path, data) or self._reuse(name, lambda: fsio.replace_file(path, data))):
+            pass  # it was discarded between the two
         return name
 
     def put_file(self, source: Path, name: Multihash) -> None:
         """Move a finished file into the store; a damaged file under its name is repaired."""
         path = self._path(name)
-        if path.exists() and not self._is_intact(name):
-            fsio.sync_file(source)
+        while not fsio.adopt_file(source, path):
+            if self._reuse(name, lambda: self._replace(source, path)):
+                fsio.remove_quietly(source)
+                return
+
+    def _replace(self, source: Path, path: Path) -> None:
+        fsio.sync_file(source)
+        try:
+            source.replace(path)
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        fsio.sync_folder(self._folder)
+
+    def _reuse(self, name: Multihash, repair: Callable[[], None]) -> bool:
+        """Whether a file of this name is there, good, and marked as used, so that it is not discarded.
+
+        Under the lock of `discard`: what is found here is not removed a moment later.
+        """
+        path = self._path(name)
+        with fsio.locked_folder(self._folder):
+            if not path.exists() and not path.is_symlink():
+                return False
+            if not self._is_intact(name) or not fsio.mark_used(path):
+                repair()
+        return True
+
+    def discard(self, names: Iterable[Multihash], *, unused_since_ns: int) -> list[tuple[Multihash, int]]:
+        """Remove objects that nobody stored, or stored again, since a time [ns since the epoch].
+
+        Returns the names and sizes [bytes] of those removed. Whoever stores one of them meanwhile either
+        keeps it from being removed or writes it anew.
+
+        Raises:
+            StoreError: one cannot be removed; those before it are gone.
+        """
+        gone: list[tuple[Multihash, int]] = []
+        waiting = list(names)
+        for start in range(0, len(waiting), _DISCARDED_AT_ONCE):
+            with fsio.locked_folder(self._folder):
+                gone += self._discard(waiting[start : start + _DISCARDED_AT_ONCE], unused_since_ns)
+        return gone
+
+    def _discard(self, names: list[Multihash], unused_since_ns: int) -> Iterator[tuple[Multihash, int]]:
+        for name in names:
+            path = self._path(name)
             try:
-                source.replace(path)
+                if not fsio.is_unused_since(path, unused_since_ns):
+                    continue
+                size = path.stat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                continue
             except OSError as error:
                 raise fsio.storage_error(error, path) from error
-            fsio.sync_folder(self._folder)
-            return
-        fsio.adopt_file(source, path)
+            yield name, size
 
     def _is_intact(self, name: Multihash) -> bool:
         try:
@@ -160,6 +210,20 @@ class LocalRefStore:
             if actual != expected:
                 raise conflict(name, expected, actual)
             fsio.replace_file(path, str(new).encode())
+
+    def remove(self, name: str, expected: Multihash) -> None:
+        """Durably remove a reference that points at `expected` now.
+
+        Raises:
+            RefConflictError: it points elsewhere; it stays.
+            StoreError: it cannot be removed.
+        """
+        path = self._path(name)
+        with fsio.locked(self._lock):
+            actual = self.get(name)
+            if actual != expected:
+                raise conflict(name, expected, actual)
+            fsio.remove_file(path)
 
     def names(self) -> Iterator[str]:
         """Every well-named file in the folder."""

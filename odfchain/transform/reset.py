@@ -20,7 +20,6 @@ from odfchain.ids.multihash import Multihash
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import MetadataEvent, Seed
 from odfchain.metadata.timestamp import Timestamp
-from odfchain.store.base import HEAD
 
 _COMPUTED = (*DATA_EVENTS, "SetDataSchema")
 
@@ -54,7 +53,7 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     if not computed:
         return state.head
     if not kept:
-        dataset.chain.set_ref(HEAD, seed, expected=state.head)
+        dataset.set_head(seed, expected=state.head)
         return seed
     rebuilt = link_blocks(
         kept[::-1], prev=seed, next_sequence_number=1, system_time=state.next_system_time(system_time)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from odfchain.errors import ManifestError
+from odfchain.attest.keys import parse_did
+from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.metadata.manifest import ManifestKind, read_manifest
 from odfchain.metadata.yaml_reader import read_document
 
@@ -123,6 +124,14 @@ class ShareConfig:
     """Follow redirects from public to private addresses."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """Whose verdicts count."""
+
+    trusted_auditors: tuple[str, ...] = ()
+    """DIDs (`did:key:…`, `did:odf:…`) of auditors whose attestations `verify --trusted-by` accepts."""
+
+
 MAX_PARALLEL = 100
 """Most objects that are transferred at the same time [count]."""
 
@@ -136,6 +145,7 @@ class WorkspaceConfig:
     fetch: FetchConfig = FetchConfig()
     transform: TransformConfig = field(default_factory=TransformConfig)
     share: ShareConfig = ShareConfig()
+    audit: AuditConfig = AuditConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -170,6 +180,8 @@ content:
     parallel: 10            # objects transferred at the same time
     retries: 3
     allowPrivateRedirects: false
+  audit:
+    trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
 """
 
 
@@ -185,6 +197,12 @@ def load_config(path: Path) -> WorkspaceConfig:
     config: WorkspaceConfig = read_manifest(document, WORKSPACE_CONFIG, str(path))
     if not 0 <= config.ingest.max_retract_ratio <= 1:
         raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=str(path))
+    for index, did in enumerate(config.audit.trusted_auditors):
+        try:
+            parse_did(did)
+        except InvalidIdError as error:
+            where = f"audit.trustedAuditors[{index}]"
+            raise ManifestError(str(error), path=where, source=str(path)) from None
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=str(path))
     return config

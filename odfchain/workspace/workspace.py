@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.attest.signer import HeadSigner
 from odfchain.chain.chain import link_blocks
 from odfchain.dataset.creation import events_of, local_alias
 from odfchain.dataset.files import DatasetFiles
@@ -113,13 +114,16 @@ class WorkspaceFiles:
         found = []
         for folder in (self.root / "datasets").iterdir():
             try:
-                found.append(DatasetFiles.open(folder))
+                found.append(self._open(folder))
             except OdfchainError:
                 continue
         yield from sorted(found, key=lambda d: d.alias)
 
     def _folder(self, dataset_id: DatasetId) -> Path:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
+
+    def _open(self, folder: Path) -> DatasetFiles:
+        return DatasetFiles.open(folder, HeadSigner(folder, lambda: self._key_beside(folder)))
 
     def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
         """The dataset that a reference names.
@@ -132,7 +136,7 @@ class WorkspaceFiles:
         if isinstance(parsed, DatasetId):
             folder = self._folder(parsed)
             if folder.is_dir():
-                return DatasetFiles.open(folder)
+                return self._open(folder)
             raise DatasetNotFoundError(f"no dataset has the id {parsed}")
         aliases = []
         for dataset in self.datasets():
@@ -190,14 +194,14 @@ class WorkspaceFiles:
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
             staged = self.root / "trash" / uuid.uuid4().hex
             try:
-                self._build(staged, alias, [seed, *events], system_time or Timestamp.now())
-                self._store_key(key)
+                self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
+                self.store_key(key)
                 folder = self._folder(key.dataset_id)
                 fsio.move_folder(staged, folder)
             except BaseException:
                 shutil.rmtree(staged, ignore_errors=True)
                 raise
-        return DatasetFiles.open(folder)
+        return self._open(folder)
 
     def _empty_trash(self) -> None:
         # Only what was interrupted is left here, because datasets are built under the lock.
@@ -205,10 +209,15 @@ class WorkspaceFiles:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _build(
-        self, folder: Path, alias: DatasetAlias, events: list[MetadataEvent], system_time: Timestamp
+        self,
+        folder: Path,
+        alias: DatasetAlias,
+        key: DatasetKey,
+        events: list[MetadataEvent],
+        system_time: Timestamp,
     ) -> None:
         DatasetFiles.create_folders(folder, alias)
-        dataset = DatasetFiles.open(folder)
+        dataset = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
         blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=system_time)
         dataset.chain.check_all(blocks, expected_head=None)
         dataset.chain.publish(blocks, expected_head=None)
@@ -248,7 +257,7 @@ class WorkspaceFiles:
             self.check_new(dataset_id, built.alias)
             folder = self._folder(dataset_id)
             fsio.move_folder(built.folder, folder)
-        return DatasetFiles.open(folder)
+        return self._open(folder)
 
     def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:
         """Give a dataset another local alias; its id stays.
@@ -279,11 +288,22 @@ class WorkspaceFiles:
     def _key_path(self, dataset_id: DatasetId) -> Path:
         return self.root / "keys" / f"{encode_base16(dataset_id.to_bytes())}.pem"
 
-    def _store_key(self, key: DatasetKey) -> None:
+    def store_key(self, key: DatasetKey) -> None:
+        """Durably keep the private key of a dataset that is made here.
+
+        Raises:
+            StoreError: there is a key of this dataset already, or it cannot be written.
+        """
         path = self._key_path(key.dataset_id)
         fsio.make_folder(path.parent, mode=0o700)
         if not fsio.create_file(path, key.to_pem(), mode=0o600):
             raise StoreError(f"{path}: a key of this name exists already")
+
+    def _key_beside(self, folder: Path) -> DatasetKey | None:
+        """The key of the dataset in a folder of its id's name, None when it is not here."""
+        if not (self.root / "keys" / f"{folder.name}.pem").is_file():
+            return None
+        return self.key(DatasetId.from_multibase(folder.name))
 
     def has_key(self, dataset_id: DatasetId) -> bool:
         """Whether a dataset was created here: its private key is in this workspace."""

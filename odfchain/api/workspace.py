@@ -1,4 +1,4 @@
-"""The public Python API: workspaces and datasets. The command line is built on nothing else.
+"""A folder of datasets, and the one Spark session that works on them.
 
 Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 """
@@ -11,38 +11,33 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Self
 
-from odfchain.chain.chain import HashedBlock
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.api.dataset import Dataset
 from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.workspace.workspace import WorkspaceFiles
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from odfchain.audit.auditing import Auditing
     from odfchain.audit.report import Report
     from odfchain.audit.run import VerifyOptions
     from odfchain.engine.base import TransformEngine
     from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.ingest.ingest import IngestOptions, IngestOutcome
-    from odfchain.ingest.pull import PullOptions, PullOutcome
+    from odfchain.lineage.lineage import Lineage
     from odfchain.metadata.events import MetadataEvent
     from odfchain.metadata.sources import Transform
     from odfchain.share.sharing import Sharing
     from odfchain.spark.session import SparkEngine
-    from odfchain.transform.execute import TransformOptions, TransformOutcome
     from odfchain.transform.validate import Checker
+    from odfchain.upkeep.upkeep import Upkeep
     from odfchain.workspace.config import TransformConfig
+    from odfchain.workspace.signing import Signing
 
 
 class Workspace:
@@ -87,6 +82,34 @@ class Workspace:
 
         return Sharing(self._files)
 
+    @property
+    def lineage(self) -> Lineage:
+        """What datasets and single records come from."""
+        from odfchain.lineage.lineage import Lineage
+
+        return Lineage(self._files)
+
+    @property
+    def signing(self) -> Signing:
+        """Signing heads, and what their signatures are worth."""
+        from odfchain.workspace.signing import Signing
+
+        return Signing(self._files)
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Going back, clearing away, repairing, merging small slices."""
+        from odfchain.upkeep.upkeep import Upkeep
+
+        return Upkeep(self._files)
+
+    @property
+    def auditing(self) -> Auditing:
+        """What an auditor does: verifying, also elsewhere, and attesting."""
+        from odfchain.audit.auditing import Auditing
+
+        return Auditing(self._files, lambda files, told: self.engines_for(Dataset(self, files), told))
+
     # --- datasets ----------------------------------------------------------------------------------
 
     def datasets(self) -> list[Dataset]:
@@ -119,7 +142,7 @@ class Workspace:
         """
         from odfchain.workspace.lineage import with_upstream
 
-        files = [d._files for d in datasets]  # noqa: SLF001 - same module
+        files = [d._files for d in datasets]  # noqa: SLF001 - same package
         return [Dataset(self, found) for found in with_upstream(self._files, files, self.sharing.is_copy)]
 
     def verify(
@@ -132,12 +155,12 @@ class Workspace:
         """Check chains, rules, sizes and hashes, and what is computed from what; faults are in the reports.
 
         Raises:
-            UsageError: a range is given for several datasets or without a replay, or is not one of the chain.
+            UsageError: a range is given for several datasets, or is not one of the chain.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
         from odfchain.audit.run import verify_datasets
 
-        files = [d._files for d in datasets]  # noqa: SLF001 - same module
+        files = [d._files for d in datasets]  # noqa: SLF001 - same package
         return verify_datasets(
             self._files, files, lambda f, p: self.engines_for(Dataset(self, f), p), options, progress
         )
@@ -335,7 +358,7 @@ class Workspace:
         if not is_isolated(config, own=self._files.has_key(dataset.id)):
             yield functools.partial(self.transform_engine, timeout=timeout)
             return
-        files = dataset._files  # noqa: SLF001 - same module
+        files = dataset._files  # noqa: SLF001 - same package
         remote = functools.partial(self._remote_engine, timeout=timeout)
         with engines_behind_walls(files, inputs_of(self._files, files), remote, config, progress) as engines:
             yield engines
@@ -352,241 +375,6 @@ class Workspace:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Dataset:
-    """One dataset of a workspace. Reading its log never starts Spark."""
-
-    def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
-        self._workspace = workspace
-        self._files = files
-
-    @property
-    def id(self) -> DatasetId:
-        """The unique identity, `did:odf:…` (specification "Unique Identifiers")."""
-        return self._files.id
-
-    @property
-    def alias(self) -> DatasetAlias:
-        """The local name."""
-        return self._files.alias
-
-    @property
-    def kind(self) -> DatasetKind:
-        """Root or derivative."""
-        return self._files.kind
-
-    @property
-    def path(self) -> Path:
-        """The dataset's folder (specification "Dataset Layout")."""
-        return self._files.folder
-
-    @property
-    def head(self) -> Multihash | None:
-        """Hash of the newest block."""
-        return self._files.chain.head()
-
-    @property
-    def state(self) -> DatasetState:
-        """What the chain says about the present: schema, sources, offsets, watermark."""
-        return DatasetState.read(self._files.chain)
-
-    @property
-    def schema(self) -> DataSchema | None:
-        """The declared schema, system columns included; None before the first data."""
-        return self.state.schema
-
-    @property
-    def data_size(self) -> int:
-        """Size of all slice files [bytes]."""
-        return sum(self._files.data.size(name) for name in self._files.data.names())
-
-    def log(self, limit: int | None = None) -> Iterator[HashedBlock]:
-        """Blocks from newest to oldest, at most `limit`, each with its hash.
-
-        Raises:
-            ObjectCorruptedError, ObjectNotFoundError, DecodeError, BrokenChainError: naming the file.
-        """
-        for count, found in enumerate(self._files.chain.walk()):
-            if limit is not None and count >= limit:
-                return
-            yield found
-
-    def block_bytes(self, name: Multihash) -> bytes | None:
-        """The file of a block, exactly as it is hashed; None when the dataset does not have it.
-
-        Raises:
-            ObjectCorruptedError: the file does not hash to its name.
-        """
-        return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
-
-    def ingest(
-        self,
-        files: Sequence[str | Path],
-        options: IngestOptions | None = None,
-        *,
-        progress: Progress = SILENT,
-    ) -> IngestOutcome:
-        """Ingest files in the order given: each is one transaction, all are published together or none.
-
-        Raises:
-            UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
-            StorageFullError, EngineError: the dataset is as it was.
-        """
-        from odfchain.ingest.ingest import IngestOptions, ingest_files, with_defaults
-
-        options = with_defaults(options or IngestOptions(), self._workspace._files.config.ingest)  # noqa: SLF001
-        paths = [Path(file).resolve() for file in files]
-        return ingest_files(self._files, self._session(progress), paths, options, progress)
-
-    def ingest_stream(
-        self, stream: BinaryIO, options: IngestOptions | None = None, *, progress: Progress = SILENT
-    ) -> IngestOutcome:
-        """Ingest what a stream yields as one file; it is written to disk first, to be read more than once.
-
-        Raises:
-            As `ingest`.
-        """
-        from odfchain.ingest.preflight import spool
-
-        with self._files.staging() as folder:
-            path = folder / "stdin"
-            progress.phase("Reading standard input")
-            spool(stream, path)
-            return self.ingest([path], options, progress=progress)
-
-    def pull(self, options: PullOptions | None = None, *, progress: Progress = SILENT) -> PullOutcome:
-        """Bring the dataset up to date with its polling source; every byte of it is ingested once.
-
-        Raises:
-            UsageError, IngestError: there is no source to pull from.
-            FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError, GuardError,
-            RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as the last
-            transaction of this pull left it.
-        """
-        from odfchain.fetch.base import FetchLimits
-        from odfchain.ingest.ingest import with_defaults
-        from odfchain.ingest.pull import PullOptions, pull_source
-
-        config = self._workspace._files.config  # noqa: SLF001 - same module
-        options = options or PullOptions()
-        limits = FetchLimits(
-            deadline=config.fetch.deadline_seconds,
-            retries=config.fetch.retries,
-            max_bytes=config.fetch.max_bytes,
-            allow_private=config.fetch.allow_private_redirects,
-        )
-        trusted = config.ingest.allow_commands or self._workspace._files.has_key(self.id)  # noqa: SLF001
-        options = PullOptions(
-            ingest=with_defaults(options.ingest, config.ingest),
-            fetch_uncacheable=options.fetch_uncacheable,
-            allow_commands=options.allow_commands or trusted,
-            variables=config.ingest.variables | dict(options.variables),
-            limits=limits,
-        )
-        return pull_source(self._files, self._session(progress), options, progress)
-
-    def transform(
-        self, options: TransformOptions | None = None, *, progress: Progress = SILENT
-    ) -> TransformOutcome:
-        """Bring a derivative dataset up to date with its inputs, step by step.
-
-        Raises:
-            DatasetNotFoundError: an input is not in the workspace.
-            QueryError, TransformError, DivergedInputError, BadInputError, RefConflictError, StorageFullError,
-            EngineError: the dataset is as it was, or as the last step that was committed left it.
-        """
-        from odfchain.transform.execute import TransformOptions, run_transform
-        from odfchain.workspace.lineage import inputs_of
-
-        workspace = self._workspace
-        inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001
-        options = options or TransformOptions(retries=workspace._files.config.ingest.retries)  # noqa: SLF001
-        with workspace.engines_for(self, progress, timeout=options.timeout) as engines:
-            return run_transform(self._files, inputs, engines, options, progress)
-
-    def set_watermark(self, watermark: Timestamp) -> Multihash:
-        """Record a watermark without data; returns the hash of the block.
-
-        Raises:
-            UsageError: the dataset is derivative.
-            AppendError: the watermark would go back.
-            RefConflictError: another writer was faster.
-        """
-        from odfchain.ingest.pull import set_watermark
-
-        return set_watermark(self._files, watermark)
-
-    def _session(self, progress: Progress) -> Callable[[], SparkSession]:
-        def start() -> SparkSession:
-            engine = self._workspace._engine  # noqa: SLF001 - same module
-            if engine is None or not engine.started:
-                progress.phase("Starting Spark")
-            return self._workspace.session()
-
-        return start
-
-    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All records in order of offset, with the declared schema; held in memory.
-
-        Raises:
-            SchemaError: a column is not in the schema.
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
-        from odfchain.dataset.records import read_all
-
-        return read_all(self._files, self.state, columns)
-
-    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
-        """The newest records, in order of offset; reads only the slices that hold them.
-
-        Raises:
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
-        from odfchain.dataset.records import read_tail
-
-        return read_tail(self._files, self.state, count, skip=skip)
-
-    def to_spark(self) -> DataFrame:
-        """All records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
-
-        Raises:
-            JavaNotFoundError, EngineError: Spark does not start.
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
-        from odfchain.spark.read import spark_path
-        from odfchain.spark.types import carrier_struct
-
-        state = self.state
-        struct = carrier_struct(state.schema.fields if state.schema else ())
-        session = self._workspace.session()
-        data = self._files.data
-        paths = [spark_path(data.verified_path(ref.slice.physical_hash)) for ref in state.slices()]
-        if not paths:
-            return session.createDataFrame([], struct)
-        return session.read.schema(struct).parquet(*paths)
-
-    def verify(
-        self,
-        *,
-        progress: Progress = SILENT,
-        jobs: int = 2,
-        replay: bool = False,
-        after: Multihash | None = None,
-        upto: Multihash | None = None,
-    ) -> Report:
-        """Check chain, rules, sizes and hashes; faults are in the report, not raised.
-
-        With `replay`, the transactions of a derivative dataset in the blocks `(after, upto]` are computed
-        again; without it no engine is started.
-
-        Raises:
-            As `Workspace.verify`.
-        """
-        from odfchain.audit.run import VerifyOptions
-
-        options = VerifyOptions(jobs=jobs, replay=replay, after=after, upto=upto)
-        return self._workspace.verify([self], options, progress=progress)[0]
 
 
 def _read_file(path: Path) -> bytes:

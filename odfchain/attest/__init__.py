@@ -1,0 +1,1 @@
+"""Signed statements about datasets: heads by their owners, verdicts by auditors."""
