@@ -1,0 +1,1 @@
+"""Keeping datasets in order: going back, clearing away, repairing, merging small slices."""

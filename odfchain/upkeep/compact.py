@@ -1,0 +1,285 @@
+"""Hard compaction: the history of a dataset is written anew with fewer, larger slices.
+
+    1. neighbouring transactions become one (`batches`); merged slices are written in staging
+    2. slices, then blocks get their names; nothing refers to them yet
+    3. the old head is kept by `refs/overwritten-…`
+    4. one compare-and-swap moves the head
+
+Killed before 4 the dataset is as it was, and has some files that nothing refers to. Blocks before the first
+merged one stay as they are; the blocks after it get new hashes, and keep the system times of the blocks they
+stand for: when something was recorded does not change because it is stored in another way. The hashes do, so
+whoever read the old blocks has to start over: `CompactPlan` says who that is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
+from odfchain.chain.history import DATA_EVENTS, ReplayHistory
+from odfchain.chain.rules import check_append
+from odfchain.dataset.commit import StagedFile
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import UnsavedBlocksError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.share.seen import Seen
+from odfchain.upkeep.batches import Batch, BatchLimits, batches
+from odfchain.upkeep.downstream import Dependent, Place, dependents, places_with
+from odfchain.upkeep.merge_slices import merge_slices, same_columns
+from odfchain.upkeep.reachable import keep_reachable
+from odfchain.upkeep.reset import rewrite_memory
+from odfchain.workspace.workspace import WorkspaceFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactOptions:
+    """How to compact."""
+
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    metadata_only: bool = False
+    """Give up all data and keep the other events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactPlan:
+    """What a hard compaction would do; nothing is changed yet."""
+
+    dataset: str
+    old_head: Multihash
+    blocks_before: int
+    blocks_after: int
+    slices_before: int
+    slices_after: int
+    records: int
+    """Records before; they are the same after, or none without data."""
+    kept: tuple[HashedBlock, ...]
+    """Blocks that stay, oldest first."""
+    batches: tuple[Batch, ...]
+    """What comes after them."""
+    replaced: tuple[Multihash, ...]
+    """Blocks that are not part of the new history, newest first."""
+    metadata_only: bool
+    dependents: tuple[Dependent, ...] = ()
+    """Derivatives here that have read replaced blocks."""
+    places: tuple[Place, ...] = ()
+    """Where the dataset was pulled from or pushed to; all of them have the old history or nothing."""
+    refs: tuple[str, ...] = ()
+    """References to other heads, which keep their objects."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to merge."""
+        return not self.replaced
+
+
+def plan_compact(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, options: CompactOptions | None = None
+) -> CompactPlan:
+    """What would be merged, and who breaks by it.
+
+    Raises:
+        UsageError: the dataset is derivative: its transactions are what its query gave, step by step.
+        ObjectNotFoundError, ObjectCorruptedError: a slice that would be merged is missing or damaged.
+        BrokenChainError, StoreError, CodecError, ManifestError: something cannot be read.
+    """
+    options = options or CompactOptions()
+    state = DatasetState.read(dataset.chain)
+    if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not options.metadata_only:
+        raise UsageError(
+            f"{dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
+            "the result of one execution and is verified as such",
+            hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
+        )
+    chain = list(dataset.chain.walk(state.head))[::-1]
+    if options.metadata_only:
+        kept, after = _without_data(chain, state.seed.dataset_kind)
+    else:
+        kept, after = _merged(dataset, chain, options.limits)
+    replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
+    before = _slices(chain)
+    merged_away = sum(max(0, len(batch.slices) - 1) for batch in after)
+    plan = CompactPlan(
+        dataset=str(dataset.alias),
+        old_head=state.head,
+        blocks_before=len(chain),
+        blocks_after=len(kept) + len(after),
+        slices_before=before,
+        slices_after=0 if options.metadata_only else before - merged_away,
+        records=state.record_count,
+        kept=tuple(kept),
+        batches=tuple(after),
+        replaced=replaced,
+        metadata_only=options.metadata_only,
+    )
+    if plan.nothing:
+        return plan
+    return dataclasses.replace(
+        plan,
+        dependents=tuple(dependents(workspace, dataset, replaced)),
+        places=tuple(places_with(workspace, dataset, state.head, replaced)),
+    )
+
+
+def _slices(chain: Sequence[HashedBlock]) -> int:
+    events = [found.block.event for found in chain]
+    return sum(e.KIND in DATA_EVENTS and getattr(e, "new_data", None) is not None for e in events)
+
+
+def _merged(
+    dataset: DatasetFiles, chain: Sequence[HashedBlock], limits: BatchLimits
+) -> tuple[list[HashedBlock], list[Batch]]:
+    found = [
+        part for batch in batches((b.block for b in chain), limits) for part in _by_columns(dataset, batch)
+    ]
+    first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
+    return list(chain[:first]), found[first:]
+
+
+def _by_columns(dataset: DatasetFiles, batch: Batch) -> list[Batch]:
+    """The batch, or its blocks one by one when their files do not have the same columns."""
+    if len(batch.slices) < 2 or same_columns(dataset, batch.slices):
+        return [batch]
+    return [Batch((block,)) for block in batch.blocks]
+
+
+def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list[HashedBlock], list[Batch]]:
+    """The seed, and the events that people wrote; the schema of a derivative is a result of its query."""
+    computed = (*DATA_EVENTS, "SetDataSchema") if kind is DatasetKind.DERIVATIVE else DATA_EVENTS
+    rest = [Batch((b.block,)) for b in chain[1:] if b.block.event.KIND not in computed]
+    if len(rest) == len(chain) - 1:
+        return list(chain), []
+    return list(chain[:1]), rest
+
+
+def compact(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    plan: CompactPlan,
+    *,
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> Multihash:
+    """The dataset has the planned history with the same records; or it is as it was. Returns its head.
+
+    Raises:
+        UnsavedBlocksError: the data of a root that would be given up is nowhere else (unless `force`).
+        AppendError: an event breaks an append rule of today.
+        RefConflictError: the head moved since the plan was made.
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        StorageFullError, StoreError: it cannot be stored.
+    """
+    if plan.nothing:
+        return plan.old_head
+    if plan.metadata_only and not force:
+        _check_saved(dataset, plan)
+    with dataset.staging() as staging:
+        progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
+        made: list[EncodedBlock] = []
+        files: list[StagedFile] = []
+        history = ReplayHistory()
+        for _, block in plan.kept:
+            history.add(block)
+        now = _now(dataset, plan) if plan.metadata_only else None
+        for event, file, time in rewritten(dataset, plan.batches, staging, plan.kept, progress):
+            newest = history.previous()
+            (encoded,) = link_blocks(
+                [event],
+                prev=made[-1].hash if made else plan.kept[-1].hash,
+                next_sequence_number=newest.sequence_number + 1,
+                system_time=now or time,
+            )
+            check_append(encoded.block, history)
+            history.add(encoded.block)
+            made.append(encoded)
+            files += [file] if file is not None else []
+        return _publish(workspace, dataset, plan, made, files)
+
+
+def rewritten(
+    dataset: DatasetFiles,
+    found: Iterable[Batch],
+    staging: Path,
+    before: Sequence[HashedBlock] = (),
+    progress: Progress = SILENT,
+) -> Iterator[tuple[MetadataEvent, StagedFile | None, Timestamp]]:
+    """The events that batches become after the blocks `before`, their new files, and when they were recorded.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        StorageFullError, StoreError: a slice cannot be written.
+    """
+    events = [block.event for _, block in before]
+    vocabulary = next((e for e in reversed(events) if isinstance(e, SetVocab)), None)
+    previous = next((e for e in reversed(events) if isinstance(e, AddData)), None)
+    for batch in found:
+        last = batch.blocks[-1]
+        event: MetadataEvent = last.event
+        file = None
+        if isinstance(event, SetVocab):
+            vocabulary = event
+        if isinstance(event, AddData):
+            data = batch.slices[0] if batch.slices else None
+            if len(batch.slices) > 1:
+                names = DatasetVocabulary.from_event(vocabulary)
+                merged = merge_slices(dataset, batch.slices, names, staging)
+                data, file = merged.slice, merged.staged
+            progress.advance(len(batch.slices))
+            event = batch.event(data, previous)
+            if _says_nothing(event, previous):
+                continue
+            previous = event
+        yield event, file, last.system_time
+
+
+def _now(dataset: DatasetFiles, plan: CompactPlan) -> Timestamp:
+    """Of a history without data all blocks are new, so that a copy is not taken for one that lags behind."""
+    return DatasetState.read(dataset.chain, plan.old_head).next_system_time()
+
+
+def _publish(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    plan: CompactPlan,
+    made: list[EncodedBlock],
+    staged: list[StagedFile],
+) -> Multihash:
+    for found in staged:
+        dataset.data.put_file(found.path, found.physical_hash)
+    keep_reachable(dataset, plan.old_head)
+    if made:
+        dataset.chain.publish(made, expected_head=plan.old_head)
+        now = Seen(made[-1].block.sequence_number, made[-1].hash)
+    else:
+        dataset.set_head(plan.kept[-1].hash, expected=plan.old_head)
+        now = Seen(plan.kept[-1].block.sequence_number, plan.kept[-1].hash)
+    rewrite_memory(workspace, dataset, plan.replaced, now)
+    return now.head
+
+
+def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
+    if dataset.kind is DatasetKind.DERIVATIVE:
+        return  # its data can be computed again
+    saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
+    lacking = [name for name in plan.replaced if name not in saved]
+    if lacking:
+        raise UnsavedBlocksError(
+            f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere else",
+            hint="push the dataset first (`odfchain push`), or give them up with --force",
+        )
+
+
+def _says_nothing(event: AddData, previous: AddData | None) -> bool:
+    """Whether an event without data repeats what the one before it says, now that that one says more."""
+    if event.new_data is not None:
+        return False
+    before = previous or AddData()
+    said = (before.new_checkpoint, before.new_watermark, before.new_source_state)
+    return said == (event.new_checkpoint, event.new_watermark, event.new_source_state)

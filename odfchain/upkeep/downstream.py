@@ -1,0 +1,184 @@
+"""Who else has blocks of a dataset, and who breaks when they are given up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import CodecError, CorruptedPeerError, OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.blocks import decode_header
+from odfchain.metadata.events import ExecuteTransform
+from odfchain.share.aliases import AliasKind, aliases, resolve_remote
+from odfchain.share.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
+from odfchain.share.open import PeerOptions, open_peer
+from odfchain.share.peer import Peer
+from odfchain.share.repositories import Repositories
+from odfchain.workspace.workspace import WorkspaceFiles
+
+
+class Answer(Enum):
+    """What is known of a place."""
+
+    REACHED = "reached"
+    """It was asked, and its blocks were read."""
+    NOTHING = "no dataset"
+    """There is no such dataset."""
+    UNKNOWN = "unknown"
+    """It could not be asked, or not be believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Somewhere a dataset was pulled from or pushed to, and which of some blocks it has."""
+
+    alias: str
+    """As the user wrote it; a URL without its password."""
+    kinds: tuple[str, ...]
+    """`pull`, `push`."""
+    answer: Answer
+    has: frozenset[Multihash] = frozenset()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A derivative dataset of this workspace that has read blocks which are given up."""
+
+    alias: str
+    transactions: int
+    """Its transactions that did."""
+
+
+# --- places --------------------------------------------------------------------------------------------
+
+
+def places_with(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, head: Multihash, blocks: Sequence[Multihash]
+) -> list[Place]:
+    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has.
+
+    The blocks are of the chain of `head`. A place has a block when its chain contains it and it hands it out.
+
+    Raises:
+        ManifestError, StoreError: what is remembered of the dataset, or the settings, cannot be read.
+        BrokenChainError, CodecError: the local chain cannot be read.
+    """
+    known: dict[str, list[str]] = {}
+    for kind in AliasKind:
+        for alias in aliases(dataset, kind):
+            known.setdefault(alias, []).append(kind.value)
+    config = workspace.config.share
+    options = PeerOptions(
+        allow_private_redirects=config.allow_private_redirects,
+        ipfs_gateway=config.ipfs_gateway,
+        parallel=config.parallel,
+        retries=config.retries,
+    )
+    return [
+        _ask(workspace, dataset, alias, tuple(kinds), options, head, blocks) for alias, kinds in known.items()
+    ]
+
+
+def _ask(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    alias: str,
+    kinds: tuple[str, ...],
+    options: PeerOptions,
+    head: Multihash,
+    blocks: Sequence[Multihash],
+) -> Place:
+    shown = "a place that is not understood" if "://" in alias else alias
+    try:
+        url = resolve_remote(alias, Repositories(workspace.root))
+        shown = str(url) if "://" in alias else alias
+        with closing(open_peer(url, options)) as peer:
+            theirs = peer.head()
+            if theirs is None:
+                return Place(shown, kinds, Answer.NOTHING)
+            return Place(shown, kinds, Answer.REACHED, _held(dataset, peer, theirs, head, blocks))
+    except OdfchainError as error:
+        return Place(shown, kinds, Answer.UNKNOWN, problem=str(error))
+
+
+def _held(
+    dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
+) -> frozenset[Multihash]:
+    """Those of the blocks that the peer's chain contains and the peer hands out."""
+    ours = ChainLinks(dataset.chain)
+    found = compare(head, ours, theirs, _PeerChain(dataset, peer))
+    lacking: set[Multihash] = set()
+    if isinstance(found, Ahead):
+        lacking.update(found.blocks)
+    elif isinstance(found, Diverged):
+        for name, _ in dataset.chain.walk(head):
+            if name == found.common:
+                break
+            lacking.add(name)
+    named = [name for name in blocks if name not in lacking]
+    with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
+        held = pool.map(lambda name: _hands_out(peer, name), named)
+        return frozenset(name for name, there in zip(named, held, strict=True) if there)
+
+
+def _hands_out(peer: Peer, name: Multihash) -> bool:
+    try:
+        peer.block(name)
+    except CorruptedPeerError:
+        return False
+    return True
+
+
+class _PeerChain:
+    """The links of a peer's chain; a block that is here too is not asked for."""
+
+    def __init__(self, dataset: DatasetFiles, peer: Peer) -> None:
+        self._chain = dataset.chain
+        self._peer = peer
+
+    def link(self, name: Multihash) -> BlockLink:
+        here = self._chain.contains(name)
+        try:
+            header = decode_header(self._chain.get_bytes(name) if here else self._peer.block(name))
+        except CodecError as error:
+            raise CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
+        return BlockLink(header.sequence_number, header.prev_block_hash)
+
+    def broken(self, problem: str) -> OdfchainError:
+        return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
+
+
+# --- derivatives ---------------------------------------------------------------------------------------
+
+
+def dependents(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
+) -> list[Dependent]:
+    """The derivatives in the workspace that have read up to one of these blocks of the dataset.
+
+    A derivative whose chain cannot be read is not among them.
+    """
+    wanted, dataset_id = frozenset(blocks), dataset.id
+    found = []
+    for other in workspace.datasets():
+        try:
+            count = 0
+            for hashed in DatasetState.read(other.chain).data_blocks():
+                event = hashed.block.event
+                if not isinstance(event, ExecuteTransform):
+                    break
+                read = [i.last_block_hash for i in event.query_inputs if i.dataset_id == dataset_id]
+                if not wanted.intersection(name for name in read if name is not None):
+                    break  # what it read before is older
+                count += 1
+        except OdfchainError:
+            continue
+        if count:
+            found.append(Dependent(str(other.alias), count))
+    return found

@@ -1,0 +1,243 @@
+"""Garbage collection: what no reference needs any more is removed, once it has not been used for a while.
+
+Nothing that a reference needs is ever removed, whoever writes at the same time:
+
+- what is needed is found out completely or nothing is removed;
+- a transaction's objects are unreachable until the head moves. They are young then, because storing an object
+  marks it as used also when it was there before, under the lock that removing takes
+  (`LocalObjectStore.discard`); so the grace period covers them, and may not be shorter than `SHORTEST_GRACE`;
+- a pull, which may use objects without storing them again, holds a lock that is held here as well.
+
+Killed at any moment it has removed some of what it may remove, and the next run removes the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.chain.index import ROW_BYTES
+from odfchain.dataset.files import DatasetFiles
+from odfchain.errors import BusyError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.share.layout import Part
+from odfchain.share.partial import incoming_folder, lock_path
+from odfchain.store import fsio
+from odfchain.upkeep.reachable import OVERWRITTEN, reachable, ref_names, refs_of, store_of
+from odfchain.workspace.workspace import WorkspaceFiles
+
+GRACE = 24 * 3600.0
+"""How long what is not needed stays [s] when nothing else is said."""
+
+SHORTEST_GRACE = 600.0
+"""The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
+head, which is what it has to cover."""
+
+_PARTS = {Part.BLOCK: "blocks", Part.DATA: "slices", Part.CHECKPOINT: "checkpoints"}
+_TEMP_FOLDERS = ("blocks", "data", "checkpoints", "refs", "info", "attestations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcOptions:
+    """How to collect garbage."""
+
+    grace: float = GRACE
+    """What was used in this time stays [s]."""
+    drop_refs: bool = False
+    """Give up heads that were overwritten or reset before the grace period."""
+    dry_run: bool = False
+    """Remove nothing, count what would be removed."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would endanger running transactions.
+
+        Raises:
+            UsageError: the grace period is too short.
+        """
+        if not self.grace >= SHORTEST_GRACE:
+            raise UsageError(
+                f"a grace period of {self.grace:g} seconds is too short for what other processes are writing",
+                hint=f"the shortest one is {SHORTEST_GRACE:g} seconds",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Files of one kind: how many, and their size [bytes]."""
+
+    kind: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was removed (with `dry_run`: would be) of a dataset, or of the workspace beside the datasets."""
+
+    dataset: str | None
+    """None for the workspace itself."""
+    removed: tuple[Garbage, ...]
+    young: Garbage = Garbage("young", 0, 0)
+    """Objects that no reference needs, and that the grace period protects."""
+    refs: tuple[str, ...] = ()
+    """References that were given up."""
+    kept_refs: tuple[str, ...] = ()
+    """References to overwritten heads that stay."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of everything that was removed [bytes]."""
+        return sum(item.bytes for item in self.removed)
+
+
+def collect(
+    dataset: DatasetFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time
+) -> Collected:
+    """The dataset has all that its references need, and nothing else that is older than the grace period.
+
+    Raises:
+        BusyError: something is being pulled into it.
+        BrokenChainError: it cannot be said what is needed; nothing was removed.
+        StoreError: something cannot be removed.
+    """
+    options = options or GcOptions()
+    with fsio.try_locked(lock_path(dataset)) as free:
+        if not free:
+            raise BusyError(
+                f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
+            )
+        return _Collection(dataset, options, int((now() - options.grace) * 1e9)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """One run over a dataset; what was last used before `before_ns` is old."""
+
+    dataset: DatasetFiles
+    options: GcOptions
+    before_ns: int
+
+    def run(self) -> Collected:
+        overwritten = [name for name in ref_names(self.dataset) if name.startswith(OVERWRITTEN)]
+        dropped = [n for n in overwritten if self.options.drop_refs and self._is_old("refs", n)]
+        needed = reachable(self.dataset, frozenset(dropped))
+        if not self.options.dry_run:
+            refs = refs_of(self.dataset)
+            for name in dropped:
+                head = refs.get(name)
+                if head is not None:
+                    refs.remove(name, head)
+        removed, young_files, young_bytes = [], 0, 0
+        for part, kind in _PARTS.items():
+            gone, young = self._part(part, needed.of(part))
+            removed.append(Garbage(kind, len(gone), sum(gone)))
+            young_files, young_bytes = young_files + len(young), young_bytes + sum(young)
+        removed += [self._temporary(), self._staging(), self._incoming(), self._index()]
+        return Collected(
+            str(self.dataset.alias),
+            tuple(item for item in removed if item.files),
+            Garbage("young", young_files, young_bytes),
+            tuple(dropped),
+            tuple(name for name in overwritten if name not in dropped),
+        )
+
+    def _is_old(self, *parts: str) -> bool:
+        return fsio.is_unused_since(self.dataset.folder.joinpath(*parts), self.before_ns)
+
+    def _part(self, part: Part, needed: set[Multihash]) -> tuple[list[int], list[int]]:
+        """Sizes of what is not needed of a kind: what was removed, and what is too young."""
+        store = store_of(self.dataset, part)
+        old: list[Multihash] = []
+        young: list[Multihash] = []
+        for name in store.names():
+            if name not in needed:
+                (old if self._is_old(part.value, str(name)) else young).append(name)
+        if self.options.dry_run:
+            gone = {name: store.size(name) for name in old}
+        else:
+            gone = dict(store.discard(old, unused_since_ns=self.before_ns))
+        # what was stored again meanwhile is young now
+        kept = [store.size(name) for name in [*young, *(n for n in old if n not in gone)]]
+        return list(gone.values()), kept
+
+    def _temporary(self) -> Garbage:
+        """Files that were never given their name."""
+        found = [
+            path
+            for folder in _TEMP_FOLDERS
+            for path in (self.dataset.folder / folder).glob(f"{fsio.TEMP_PREFIX}*")
+            if self._is_old(folder, path.name)
+        ]
+        return _remove("unfinished files", found, dry_run=self.options.dry_run)
+
+    def _staging(self) -> Garbage:
+        """Folders of transactions that died."""
+        found = fsio.clear_abandoned(self.dataset.folder / "staging", keep=self.options.dry_run)
+        return Garbage("staging", *found)
+
+    def _incoming(self) -> Garbage:
+        """What an interrupted pull has received, once nobody has continued it for long."""
+        folder = incoming_folder(self.dataset)
+        found = [folder] if fsio.is_unused_since(folder, self.before_ns) else []
+        return _remove("incoming", found, dry_run=self.options.dry_run)
+
+    def _index(self) -> Garbage:
+        """The chain's index, when it has rows of blocks that the chain has not."""
+        path = self.dataset.folder / "info" / "chain-index"
+        head = self.dataset.chain.head()
+        assert head is not None  # noqa: S101 - its chain was read
+        rows = self.dataset.chain.get(head).sequence_number + 1
+        found = [path] if path.is_file() and path.stat().st_size > rows * ROW_BYTES else []
+        return _remove("chain index", found, dry_run=self.options.dry_run)
+
+
+def collect_workspace(
+    workspace: WorkspaceFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time
+) -> Collected:
+    """What interrupted commands left beside the datasets is gone once it is older than the grace period.
+
+    Looked at are `incoming`, `trash`, `run` and temporary files; nothing of a command that runs is touched.
+
+    Raises:
+        StoreError: something cannot be looked at.
+    """
+    options = options or GcOptions()
+    before_ns = int((now() - options.grace) * 1e9)
+    root, dry_run = workspace.root, options.dry_run
+    found = [_incoming_of(root / "incoming", before_ns, dry_run=dry_run)]
+    with fsio.locked(root / "lock"):  # under it datasets are built in the trash
+        found.append(_remove("trash", list((root / "trash").glob("*")), dry_run=dry_run))
+    found.append(Garbage("run", *fsio.clear_abandoned(root / "run", keep=dry_run)))
+    temporary = [
+        path
+        for folder in (root, root / "seen", root / "keys")
+        for path in folder.glob(f"{fsio.TEMP_PREFIX}*")
+        if fsio.is_unused_since(path, before_ns)
+    ]
+    found.append(_remove("unfinished files", temporary, dry_run=dry_run))
+    return Collected(None, tuple(item for item in found if item.files))
+
+
+def _incoming_of(folder: Path, before_ns: int, *, dry_run: bool) -> Garbage:
+    """Datasets that did not arrive."""
+    files = size = 0
+    for path in folder.glob("*") if folder.is_dir() else ():
+        if not path.is_dir():
+            continue
+        with fsio.try_locked(folder / f".lock-{path.name}") as free:
+            if free and fsio.is_unused_since(path, before_ns):
+                gone = _remove("incoming", [path], dry_run=dry_run)
+                files, size = files + gone.files, size + gone.bytes
+    return Garbage("incoming", files, size)
+
+
+def _remove(kind: str, paths: list[Path], *, dry_run: bool) -> Garbage:
+    files = size = 0
+    for path in paths:
+        here = fsio.weigh(path)
+        files, size = files + here[0], size + here[1]
+        if not dry_run:
+            fsio.remove_tree(path)
+    return Garbage(kind, files, size)

@@ -1,0 +1,154 @@
+"""A head reference that is lost: which block it was, as far as that can be proven.
+
+A candidate is a stored block that no other block and no other reference names, whose chain is complete down
+to the Seed of this dataset. That alone proves nothing: a transaction that was interrupted leaves such a block
+too. So it is taken only if it is the only one and somebody else speaks for it: the owner's signature of the
+head, the memory of what was last pulled, or a peer whose chain contains it. Everything else is for the user
+to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odfchain.attest.signed_head import SignatureStatus, check_head, read_head_signature
+from odfchain.dataset.files import DatasetFiles
+from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.block import MetadataBlock
+from odfchain.metadata.blocks import decode_block
+from odfchain.metadata.events import Seed
+from odfchain.share.layout import Part
+from odfchain.share.peer import Peer
+from odfchain.share.seen import SeenHeads
+from odfchain.store.base import HEAD
+from odfchain.upkeep.reachable import ref_names, refs_of, store_of
+from odfchain.workspace.workspace import WorkspaceFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A block that the head may have been, and who speaks for it; None: nobody."""
+
+    head: Multihash
+    sequence_number: int
+    proof: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredBlocks:
+    """Every block of a dataset that is good, by hash."""
+
+    blocks: dict[Multihash, MetadataBlock]
+    dataset_id: DatasetId
+
+    def is_complete(self, head: Multihash) -> bool:
+        """Whether the chain of a block leads to the Seed of this dataset."""
+        current: Multihash | None = head
+        expected = self.blocks[head].sequence_number if head in self.blocks else -1
+        while current is not None:
+            block = self.blocks.get(current)
+            if block is None or block.sequence_number != expected:
+                return False
+            expected, current = expected - 1, block.prev_block_hash
+            if current is None:
+                event = block.event
+                return expected == -1 and isinstance(event, Seed) and event.dataset_id == self.dataset_id
+        return False
+
+
+def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
+    """The good blocks of a dataset; None when its folder is not named by an id."""
+    try:
+        dataset_id = DatasetId.from_multibase(dataset.folder.name)
+    except InvalidIdError:
+        return None
+    store, found = store_of(dataset, Part.BLOCK), {}
+    for name in store.names():
+        try:
+            found[name] = decode_block(store.get(name))
+        except (StoreError, CodecError):
+            continue
+    return _StoredBlocks(found, dataset_id)
+
+
+def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[Candidate]:
+    """What the lost head may have been, the newest block first; with their proofs."""
+    stored = stored_blocks(dataset)
+    if stored is None:
+        return []
+    named = {block.prev_block_hash for block in stored.blocks.values()} | _other_refs(dataset)
+    tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
+    found = [_with_proof(workspace, dataset, stored, name, peer) for name in tips]
+    return sorted(found, key=lambda c: (-c.sequence_number, str(c.head)))
+
+
+def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
+    """Whether a block has a complete chain of this dataset, so that the head may be set to it."""
+    stored = stored_blocks(dataset)
+    return stored is not None and stored.is_complete(head)
+
+
+def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
+    """The only stored block whose hash begins as the name of its reference says."""
+    digits = ref.removeprefix(prefix)
+    found = [n for n in store_of(dataset, Part.BLOCK).names() if n.digest.hex().startswith(digits)]
+    return found[0] if len(found) == 1 and digits else None
+
+
+def _other_refs(dataset: DatasetFiles) -> set[Multihash | None]:
+    found: set[Multihash | None] = set()
+    refs = refs_of(dataset)
+    for name in ref_names(dataset):
+        if name != HEAD:
+            try:
+                found.add(refs.get(name))
+            except StoreError:
+                continue
+    return found
+
+
+def _with_proof(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    stored: _StoredBlocks,
+    name: Multihash,
+    peer: Peer | None,
+) -> Candidate:
+    number = stored.blocks[name].sequence_number
+    if _is_signed(dataset, stored.dataset_id, name, number):
+        return Candidate(name, number, "the owner has signed it as the head")
+    try:
+        seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
+    except StoreError:
+        seen = None
+    if seen is not None and seen.head == name:
+        return Candidate(name, number, "it is the block that was last pulled")
+    if peer is not None and _contains(peer, stored, name, number):
+        return Candidate(name, number, f"the chain of {peer.where} contains it")
+    return Candidate(name, number)
+
+
+def _is_signed(dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, number: int) -> bool:
+    try:
+        content = read_head_signature(dataset.folder)
+    except OdfchainError:
+        return False
+    return check_head(content, dataset_id, head, number).status is SignatureStatus.SIGNED
+
+
+def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
+    """Whether the peer's chain leads to a block; blocks that are here are not asked for."""
+    try:
+        current, at = peer.head(), None
+        while current is not None and current != name:
+            block = stored.blocks.get(current)
+            if block is None:
+                block = decode_block(peer.block(current))
+            if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
+                return False
+            at, current = block.sequence_number, block.prev_block_hash
+    except OdfchainError:
+        return False
+    return current == name

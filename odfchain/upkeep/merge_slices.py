@@ -1,0 +1,140 @@
+"""Several slices into one, without Spark: the same records in the same order, under one logical hash.
+
+The settings of the Parquet file are those of every other slice ("Common Data Schema"). What was written is
+read again and hashed before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.dataset.commit import StagedFile
+from odfchain.dataset.files import DatasetFiles
+from odfchain.errors import ObjectCorruptedError, OdfchainError, StoreError
+from odfchain.fetch.template import shown
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.events import DatasetVocabulary, DataSlice, OffsetInterval
+from odfchain.store import fsio
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSlice:
+    """A slice that is not committed yet, and its file."""
+
+    slice: DataSlice
+    staged: StagedFile
+
+
+def same_columns(dataset: DatasetFiles, slices: Sequence[DataSlice]) -> bool:
+    """Whether the files of all slices have the same columns, of the same types and in the same order.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    first, *others = (_schema(dataset, found) for found in slices)
+    return all(first.equals(other) for other in others)
+
+
+def merge_slices(
+    dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, folder: Path
+) -> MergedSlice:
+    """One file in `folder` with the records of neighbouring slices that have the same columns.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing, or is not what its block says.
+        StorageFullError, StoreError: the file cannot be written; it is gone.
+    """
+    path = folder / f"merged-{uuid.uuid4().hex}.parquet"
+    try:
+        return _merge(dataset, slices, vocabulary, path)
+    except OSError as error:
+        fsio.remove_quietly(path)
+        raise fsio.storage_error(error, path) from error
+    except BaseException:
+        fsio.remove_quietly(path)
+        raise
+
+
+def _merge(
+    dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, path: Path
+) -> MergedSlice:
+    import pyarrow as pa  # noqa: PLC0415
+
+    from odfchain.digest.logical import LogicalDigest  # noqa: PLC0415
+    from odfchain.digest.parquet import hash_parquet  # noqa: PLC0415
+    from odfchain.spark.slice_writer import ROW_GROUP_ROWS, HashingFile, parquet_writer  # noqa: PLC0415
+
+    schema = _schema(dataset, slices[0])
+    digest, rows = LogicalDigest(schema), 0
+    with HashingFile(path) as sink:
+        writer = parquet_writer(pa.PythonFile(sink, mode="w"), schema, vocabulary)
+        for found in slices:
+            for batch in _rows(dataset, found, vocabulary):
+                digest.update(batch)
+                writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+                rows += batch.num_rows
+        writer.close()
+    logical = digest.finish()
+    if hash_parquet(path) != (logical, rows):
+        raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
+    physical = Multihash.sha3_256(sink.hasher.digest())
+    interval = OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
+    merged = DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=sink.size)
+    return MergedSlice(merged, StagedFile(path, physical))
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        yield
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise ObjectCorruptedError(
+            f"{path}: not a slice that can be read: {shown(str(error))}", hint="`odfchain verify` says more"
+        ) from None
+
+
+def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    path = dataset.data.verified_path(found.physical_hash)
+    with _readable(path), pq.ParquetFile(path) as file:
+        return file.schema_arrow.remove_metadata()
+
+
+def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
+    """The records of a slice; their offsets are those that its block says, without gaps."""
+    import numpy as np  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    path = dataset.data.verified_path(found.physical_hash)
+    at, end = found.offset_interval.start, found.offset_interval.end
+    with _readable(path), pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            offsets = batch.column(vocabulary.offset_column).cast(pa.uint64()).to_numpy()
+            if not np.array_equal(offsets, np.arange(at, at + batch.num_rows, dtype=np.uint64)):
+                raise _other_offsets(path, found)
+            at += batch.num_rows
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=batch.schema.remove_metadata())
+    if at != end + 1:
+        raise _other_offsets(path, found)
+
+
+def _other_offsets(path: Path, found: DataSlice) -> OdfchainError:
+    interval = found.offset_interval
+    return ObjectCorruptedError(
+        f"{path}: the records do not have the offsets {interval.start} to {interval.end} that its block says",
+        hint="`odfchain verify` says more",
+    )

@@ -1,0 +1,128 @@
+"""What a dataset needs: every object that can be reached from its references.
+
+    refs/head                   the dataset as it is
+    refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+
+The answer is complete or there is none: who removes what is not in it must not act on half of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
+from odfchain.fetch.template import shown
+from odfchain.ids.multihash import Multihash
+from odfchain.share.layout import Part
+from odfchain.share.slices import objects_of
+from odfchain.store.base import HEAD
+from odfchain.store.local import LocalObjectStore, LocalRefStore
+
+OVERWRITTEN = "overwritten-"
+"""Prefix of references to heads that were given up."""
+
+_NOT_REFS = ".jws"
+"""Suffix of signatures, which stand beside the references they are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """Names of the objects that a dataset needs, for each kind."""
+
+    blocks: set[Multihash] = field(default_factory=set)
+    data: set[Multihash] = field(default_factory=set)
+    checkpoints: set[Multihash] = field(default_factory=set)
+
+    def of(self, part: Part) -> set[Multihash]:
+        """Those of one kind."""
+        match part:
+            case Part.BLOCK:
+                return self.blocks
+            case Part.DATA:
+                return self.data
+            case Part.CHECKPOINT:
+                return self.checkpoints
+
+
+def store_of(dataset: DatasetFiles, part: Part) -> LocalObjectStore:
+    """Where a dataset keeps objects of a kind."""
+    match part:
+        case Part.BLOCK:
+            return LocalObjectStore(dataset.folder / "blocks")
+        case Part.DATA:
+            return dataset.data
+        case Part.CHECKPOINT:
+            return dataset.checkpoints
+
+
+def refs_of(dataset: DatasetFiles) -> LocalRefStore:
+    """The references of a dataset."""
+    return LocalRefStore(dataset.folder / "refs", dataset.folder / "info" / "lock")
+
+
+def ref_names(dataset: DatasetFiles) -> list[str]:
+    """The names of a dataset's references, the head first."""
+    found = [n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(_NOT_REFS)]
+    return [HEAD, *found]
+
+
+def overwritten_name(head: Multihash) -> str:
+    """The reference that keeps a head that is given up."""
+    return f"{OVERWRITTEN}{head.digest.hex()[:16]}"
+
+
+def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
+    """Durably name a head that is about to be given up; returns the name.
+
+    Raises:
+        RefConflictError, StoreError: it cannot be named.
+    """
+    name = overwritten_name(head)
+    dataset.chain.set_ref(name, head, expected=dataset.chain.head(name))
+    return name
+
+
+def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> Reachable:
+    """Every object that the references need, those in `without` left aside.
+
+    The head is read before the other references are listed: whoever gives it up names it there first, so one
+    of the two is seen.
+
+    Raises:
+        BrokenChainError: a reference or a block is missing or damaged; the message names the file.
+    """
+    try:
+        heads = {HEAD: dataset.chain.head()}
+        heads |= {name: dataset.chain.head(name) for name in ref_names(dataset)[1:] if name not in without}
+    except StoreError as error:
+        raise _incomplete(dataset, str(error)) from error
+    if heads[HEAD] is None:
+        raise _incomplete(dataset, f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
+    found = Reachable()
+    for head in heads.values():
+        if head is not None:
+            _add(dataset, head, found)
+    return found
+
+
+def _add(dataset: DatasetFiles, head: Multihash, found: Reachable) -> None:
+    current: Multihash | None = head
+    while current is not None and current not in found.blocks:
+        try:
+            block = dataset.chain.get(current)
+        except (StoreError, CodecError) as error:
+            where = dataset.folder / "blocks" / str(current)
+            text = str(error) if str(where) in str(error) else f"{where}: {error}"
+            raise _incomplete(dataset, text) from error
+        found.blocks.add(current)
+        for item in objects_of(block):
+            found.of(item.key.part).add(item.key.name)
+        current = block.prev_block_hash
+
+
+def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
+    return BrokenChainError(
+        f"{dataset.alias}: it cannot be said what is still needed: {shown(reason, 1000)}",
+        hint=f"`odfchain fsck {dataset.alias}` says what is damaged, and repairs it from a copy (--from URL)",
+    )

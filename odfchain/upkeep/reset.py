@@ -1,0 +1,215 @@
+"""Going back: the head is moved to an earlier block of its own chain.
+
+What is dropped by that stays reachable under `refs/overwritten-…` until garbage collection is told to give it
+up, so a reset is undone by a reset to the old head. Derived state needs nothing: the chain's index is checked
+against the head whenever it is used, and a checkpoint is the one that the newest block names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import (
+    BusyError,
+    InvalidIdError,
+    ObjectNotFoundError,
+    UnsavedBlocksError,
+    UsageError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.share.partial import lock_path
+from odfchain.share.seen import Seen, SeenHeads
+from odfchain.store import fsio
+from odfchain.upkeep.downstream import Answer, Dependent, Place, dependents, places_with
+from odfchain.upkeep.reachable import keep_reachable, ref_names
+from odfchain.workspace.workspace import WorkspaceFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """What a reset would do; nothing is changed yet."""
+
+    dataset: str
+    old_head: Multihash
+    old_number: int
+    new_head: Multihash
+    new_number: int
+    dropped: tuple[Multihash, ...]
+    """The blocks that are dropped, newest first; or those that come back, after an earlier reset."""
+    returns: bool
+    """Whether the target is not behind but ahead: a head that was given up before."""
+    records: int
+    """Records that are dropped (that come back)."""
+    places: tuple[Place, ...]
+    """Where else the dropped blocks may be."""
+    unsaved: tuple[Multihash, ...]
+    """Dropped blocks that no place was found to have, newest first."""
+    dependents: tuple[Dependent, ...]
+    """Derivatives here that have read dropped blocks."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the head is there already."""
+        return self.old_head == self.new_head
+
+
+def find_block(dataset: DatasetFiles, text: str) -> Multihash:
+    """The block that a hash or a sequence number of the present chain means.
+
+    Raises:
+        InvalidIdError: neither of them.
+        ObjectNotFoundError: the chain has no block of this number, or none of this hash is stored.
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    state = DatasetState.read(dataset.chain)
+    if text.isascii() and text.isdigit():
+        number, newest = int(text[:20]), state.head_block.sequence_number
+        if number > newest:
+            raise ObjectNotFoundError(
+                f"{dataset.alias}: there is no block {number:,}; its newest is block {newest:,}",
+                hint=f"`odfchain log {dataset.alias}` lists the blocks",
+            )
+        return dataset.chain.hashes(state.head)[number]
+    try:
+        name = Multihash.parse(text)
+    except InvalidIdError as error:
+        raise InvalidIdError(
+            f"{error} (a block is given by its hash or its sequence number)",
+            hint=f"`odfchain log {dataset.alias}` lists the blocks",
+        ) from None
+    if not dataset.chain.contains(name):
+        raise ObjectNotFoundError(
+            f"{dataset.alias}: there is no block {name}", hint=f"`odfchain log {dataset.alias}` lists them"
+        )
+    return name
+
+
+def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:
+    """What moving the head to a block means: what is dropped, who else has it, and who breaks.
+
+    The target is an ancestor of the head; or a head that a reference keeps and that the present head is an
+    ancestor of, which undoes a reset.
+
+    Raises:
+        UsageError: the target is neither.
+        And all errors of `find_block` and `places_with`.
+    """
+    name = find_block(dataset, target) if isinstance(target, str) else target
+    old = DatasetState.read(dataset.chain)
+    new = DatasetState.read(dataset.chain, name)
+    forward = new.head_block.sequence_number > old.head_block.sequence_number
+    upper, lower = (new, old) if forward else (old, new)
+    kept = {dataset.chain.head(ref) for ref in ref_names(dataset)}
+    between = _between(dataset, upper, lower)
+    if between is None or (forward and new.head not in kept):
+        raise UsageError(
+            f"{dataset.alias}: block {name} is not an ancestor of the head {old.head}",
+            hint=f"`odfchain log {dataset.alias}` lists the blocks that the head can go back to",
+        )
+    places: Sequence[Place] = ()
+    unsaved: list[Multihash] = []
+    if between and not forward:
+        places = places_with(workspace, dataset, old.head, between)
+        saved = frozenset[Multihash]().union(*(place.has for place in places))
+        unsaved = [block for block in between if block not in saved]
+    return ResetPlan(
+        dataset=str(dataset.alias),
+        old_head=old.head,
+        old_number=old.head_block.sequence_number,
+        new_head=new.head,
+        new_number=new.head_block.sequence_number,
+        dropped=tuple(between),
+        returns=forward,
+        records=upper.record_count - lower.record_count,
+        places=tuple(places),
+        unsaved=tuple(unsaved),
+        dependents=() if forward else tuple(dependents(workspace, dataset, between)),
+    )
+
+
+def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
+    """The blocks after `lower` up to `upper`, newest first; None when it is not an ancestor."""
+    found: list[Multihash] = []
+    for name, block in dataset.chain.walk(upper.head):
+        if name == lower.head:
+            return found
+        if block.sequence_number <= lower.head_block.sequence_number:
+            return None
+        found.append(name)
+    return None
+
+
+def reset(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, plan: ResetPlan, *, force: bool = False
+) -> str | None:
+    """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
+
+    None is returned when there was nothing to do, or the new head leads to the old one.
+
+    Raises:
+        UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
+        BusyError: something is being pulled into the dataset, or its garbage is being collected.
+        ObjectNotFoundError: the head to return to was given up since the plan was made.
+        RefConflictError: the head moved since the plan was made.
+        BrokenChainError, StoreError, CodecError: the head cannot be moved.
+    """
+    if plan.nothing:
+        return None
+    if plan.unsaved and not force:
+        raise _unsaved(plan)
+    with fsio.try_locked(lock_path(dataset)) as free:
+        if not free:
+            raise BusyError(
+                f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
+                hint="run the command again when that is done",
+            )
+        # Garbage collection, which takes the same lock, gives up a reference before its blocks.
+        if plan.returns and plan.new_head not in {dataset.chain.head(ref) for ref in ref_names(dataset)}:
+            raise ObjectNotFoundError(f"{dataset.alias}: the head {plan.new_head} is not kept any more")
+        kept = None if plan.returns else keep_reachable(dataset, plan.old_head)
+        dataset.set_head(plan.new_head, expected=plan.old_head)
+    rewrite_memory(workspace, dataset, plan.dropped, Seen(plan.new_number, plan.new_head))
+    return kept
+
+
+def rewrite_memory(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, dropped: Sequence[Multihash], now: Seen
+) -> None:
+    """The newest block ever seen is not one that its owner has dropped.
+
+    Only who holds the dataset's key decides what its history is: to them a peer that follows the reset is no
+    rollback. For everybody else the memory stays, because what a copy is reset to says nothing about what
+    peers must have.
+
+    Raises:
+        StoreError: the memory cannot be read or written.
+        BrokenChainError: the dataset has no Seed.
+    """
+    dataset_id = dataset.id
+    if not workspace.has_key(dataset_id):
+        return
+    memory = SeenHeads(workspace.root / "seen")
+    known = memory.get(dataset_id)
+    if known is not None and known.head in dropped:
+        memory.remember(dataset_id, now, lower=True)
+
+
+def _unsaved(plan: ResetPlan) -> UnsavedBlocksError:
+    unknown = [place for place in plan.places if place.answer is Answer.UNKNOWN]
+    count, total = len(plan.unsaved), len(plan.dropped)
+    blocks = f"{total:,} blocks that would be dropped" if total > 1 else "block that would be dropped"
+    what = f"the {blocks}" if count == total else f"{count:,} of the {blocks}"
+    if unknown:
+        first = unknown[0]
+        why = f"{first.alias} cannot be asked ({first.problem})"
+    elif plan.places:
+        why = f"not in {' or '.join(place.alias for place in plan.places)}"
+    else:
+        why = "the dataset was never pushed or pulled"
+    return UnsavedBlocksError(
+        f"{plan.dataset}: {what} may be nowhere else: {why}",
+        hint="push the dataset first (`odfchain push`), or give them up with --force",
+    )

@@ -1,0 +1,463 @@
+"""Garbage collection: everything that is needed stays, whatever happens; everything else goes when it is old."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local import LocalDataset
+from scenes import everything, head_of, killed_everywhere, later, new_workspace, root
+from support import ChainBuilder, Result, tree_of
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import BrokenChainError, BusyError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata import events as ev
+from odfchain.share.partial import lock_path
+from odfchain.store import fsio
+from odfchain.store.base import HEAD
+from odfchain.store.local import LocalObjectStore
+from odfchain.upkeep.gc import SHORTEST_GRACE, GcOptions, collect, collect_workspace
+from odfchain.upkeep.reachable import keep_reachable
+
+DROP = GcOptions(drop_refs=True)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalDataset:
+    return LocalDataset(tmp_path / "dataset", ["seed", "schema", "a", "b", "c"])
+
+
+def objects(dataset: DatasetFiles) -> set[str]:
+    return {
+        f"{part}/{path.name}"
+        for part in ("blocks", "data", "checkpoints")
+        for path in (dataset.folder / part).iterdir()
+    }
+
+
+# --- what goes and what stays ----------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 3)),
+        st.tuples(st.just("reset"), st.integers(0, 5)),
+        st.tuples(st.just("orphan"), st.integers(0, 3)),
+        st.tuples(st.just("crash"), st.integers(0, 3)),
+    ),
+    max_size=12,
+)
+
+
+class Model:
+    """A dataset, and what each head needs as it was written down when the blocks were made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.local = LocalDataset(folder, ["seed", "schema"])
+        self.files = self.local.files
+        self.needs: dict[str, frozenset[str]] = {}
+        known: frozenset[str] = frozenset()
+        for name in self.local.hashes:
+            known |= {f"blocks/{name}"}
+            self.needs[str(name)] = known
+        self.heads = {HEAD: str(self.local.head)}
+        self.count = 0
+
+    def add(self, label: int, *, crash: bool = False) -> None:
+        """A block with a slice and a checkpoint, which may be those of another block; not always published."""
+        head = head_of(self.files)
+        newest = self.files.chain.get(head)
+        last = newest.event if isinstance(newest.event, ev.AddData) else None
+        data, state = f"slice {label}".encode(), f"state {label}".encode()
+        start = 0 if last is None or last.last_offset is None else last.last_offset + 1
+        self.count += 1
+        event = ev.AddData(
+            prev_checkpoint=last.new_checkpoint.physical_hash if last and last.new_checkpoint else None,
+            prev_offset=start - 1 if start else None,
+            new_data=ev.DataSlice(
+                logical_hash=hash_bytes(b"%d" % self.count),  # so that no two blocks are the same
+                physical_hash=self.files.data.put(data),
+                offset_interval=ev.OffsetInterval(start=start, end=start),
+                size=len(data),
+            ),
+            new_checkpoint=ev.Checkpoint(physical_hash=self.files.checkpoints.put(state), size=len(state)),
+        )
+        builder = ChainBuilder(self.files.chain)
+        builder.prev, builder.sequence = head, newest.sequence_number + 1
+        if crash:
+            self.files.chain.append(builder.block(event), ref=None)
+            return
+        made = builder.append(event)
+        self.needs[str(made)] = self.needs[str(head)] | {
+            f"blocks/{made}", f"data/{hash_bytes(data)}", f"checkpoints/{hash_bytes(state)}",
+        }  # fmt: skip
+        self.heads[HEAD] = str(made)
+
+    def orphan(self, label: int) -> None:
+        self.files.data.put(b"orphan %d" % label)
+
+    def reset(self, back: int) -> None:
+        chain = [found.hash for found in self.files.chain.walk()]
+        head, target = chain[0], chain[min(back, len(chain) - 2)]
+        self.heads[keep_reachable(self.files, head)] = str(head)
+        self.files.chain.set_ref(HEAD, target, expected=head)
+        self.heads[HEAD] = str(target)
+
+
+@settings(max_examples=60)
+@given(STEPS, st.booleans())
+def test_exactly_what_the_references_need_stays(steps: list[tuple[str, int]], drop_refs: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        model = Model(Path(folder) / "dataset")
+        for what, number in steps:
+            if what == "crash":
+                model.add(number, crash=True)
+            else:
+                getattr(model, what)(number)
+        heads = {HEAD: model.heads[HEAD]} if drop_refs else model.heads
+        needed = frozenset().union(*(model.needs[head] for head in heads.values()))
+        before = objects(model.files)
+        tried = collect(model.files, GcOptions(drop_refs=drop_refs, dry_run=True), now=later)
+        assert objects(model.files) == before
+        done = collect(model.files, GcOptions(drop_refs=drop_refs), now=later)
+        assert objects(model.files) == needed
+        assert sum(g.files for g in done.removed if g.kind != "chain index") == len(before - needed)
+        assert {(g.kind, g.files, g.bytes) for g in tried.removed} == {
+            (g.kind, g.files, g.bytes) for g in done.removed
+        }
+        refs = {p.name for p in (model.files.folder / "refs").iterdir()}
+        assert refs == set(heads)
+        assert everything(model.files)
+        assert not collect(model.files, GcOptions(drop_refs=drop_refs), now=later).removed
+
+
+def test_what_is_young_stays_and_is_counted(local: LocalDataset) -> None:
+    local.files.data.put(b"of a transaction that is running")
+    found = collect(local.files)
+    assert found.removed == ()
+    assert (found.young.files, found.young.bytes) == (1, 32)
+    assert local.files.data.contains(hash_bytes(b"of a transaction that is running"))
+
+
+def test_a_slice_that_was_written_long_ago_and_stored_just_now_is_young(
+    local: LocalDataset, tmp_path: Path
+) -> None:
+    staged = tmp_path / "slice"
+    staged.write_bytes(b"written over hours")
+    os.utime(staged, (0, 0))
+    local.files.data.put_file(staged, hash_bytes(b"written over hours"))
+    assert collect(local.files).removed == ()
+
+
+def test_overwritten_heads_go_when_they_are_told_to_and_are_old(local: LocalDataset) -> None:
+    old = local.head
+    name = keep_reachable(local.files, old)
+    local.files.chain.set_ref(HEAD, local.hashes[2], expected=old)
+    assert collect(local.files, now=later).kept_refs == (name,)
+    assert collect(local.files, DROP).kept_refs == (name,)
+    assert everything(local.files)
+    found = collect(local.files, DROP, now=later)
+    assert found.refs == (name,)
+    assert {(g.kind, g.files) for g in found.removed} >= {("blocks", 2), ("slices", 2), ("checkpoints", 2)}
+    assert head_of(local.files) == local.hashes[2]
+    assert everything(local.files)
+
+
+def test_the_signature_beside_the_head_is_no_reference(tmp_path: Path) -> None:
+    dataset = root(new_workspace(tmp_path), slices=2)
+    assert (dataset.folder / "refs" / "head.jws").exists()
+    assert collect(dataset, DROP, now=later).removed == ()
+    assert (dataset.folder / "refs" / "head.jws").exists()
+
+
+# --- when it cannot be said what is needed ---------------------------------------------------------------
+
+
+def damaged_head(local: LocalDataset) -> Path:
+    path = local.files.folder / "refs" / HEAD
+    path.write_text("f1620 is not a hash")
+    return path
+
+
+def missing_head(local: LocalDataset) -> Path:
+    path = local.files.folder / "refs" / HEAD
+    path.unlink()
+    return path
+
+
+def damaged_block(local: LocalDataset) -> Path:
+    path = local.files.folder / "blocks" / str(local.hashes[1])
+    path.write_bytes(path.read_bytes()[:-1])
+    return path
+
+
+def missing_block(local: LocalDataset) -> Path:
+    path = local.files.folder / "blocks" / str(local.hashes[2])
+    path.unlink()
+    return path
+
+
+def damaged_other_ref(local: LocalDataset) -> Path:
+    path = local.files.folder / "refs" / "overwritten-00ff"
+    path.write_text("?")
+    return path
+
+
+@pytest.mark.parametrize(
+    "damage", [damaged_head, missing_head, damaged_block, missing_block, damaged_other_ref],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_a_damaged_dataset_is_not_touched_and_the_file_is_named(
+    local: LocalDataset, damage: Callable[[LocalDataset], Path]
+) -> None:
+    local.files.data.put(b"garbage")
+    path = damage(local)
+    before = tree_of(local.files.folder)
+    with pytest.raises(BrokenChainError, match=path.name) as caught:
+        collect(DatasetFiles.open(local.files.folder), now=later)
+    assert "fsck" in str(caught.value.hint)
+    assert tree_of(local.files.folder) == before
+
+
+def test_nothing_is_removed_while_something_is_pulled_in(local: LocalDataset) -> None:
+    local.files.data.put(b"reused by the pull")
+    with fsio.locked(lock_path(local.files)), pytest.raises(BusyError, match="pulled"):
+        collect(local.files, now=later)
+    assert local.files.data.contains(hash_bytes(b"reused by the pull"))
+
+
+@pytest.mark.parametrize("grace", [0.0, SHORTEST_GRACE - 1, float("nan"), -1.0])
+def test_a_grace_period_that_does_not_cover_a_transaction_is_refused(grace: float) -> None:
+    with pytest.raises(UsageError, match="too short"):
+        GcOptions(grace=grace)
+
+
+# --- races -----------------------------------------------------------------------------------------------
+
+
+def tick(folder: Path, after: int) -> None:
+    """Until the file system's clock, which is coarse, has moved on."""
+    probe = folder / "probe"
+    probe.touch()
+    while probe.stat().st_ctime_ns <= after:
+        os.utime(probe)
+
+
+def test_what_is_stored_again_while_it_is_discarded_is_there_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store, name = LocalObjectStore(tmp_path / "store"), hash_bytes(b"again")
+    path = tmp_path / "store" / str(name)
+    removed = 0
+    for round_ in range(150):
+        store.put(b"again")
+        old = path.stat().st_ctime_ns
+        tick(tmp_path, old)
+        start = threading.Barrier(2)
+
+        def write(start: threading.Barrier = start, as_file: bool = round_ % 2 == 0) -> None:
+            source = tmp_path / "source"
+            source.write_bytes(b"again")
+            start.wait()
+            if as_file:
+                LocalObjectStore(tmp_path / "store").put_file(source, name)
+            else:
+                LocalObjectStore(tmp_path / "store").put(b"again")
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        start.wait()
+        if round_ % 5 == 0:
+            writer.join()  # the other order than the usual one
+        removed += len(store.discard([name], unused_since_ns=old + 1))
+        writer.join()
+        assert store.get(name) == b"again"
+    assert 0 < removed < 150, "both orders happened"
+
+
+class Overtaken(LocalObjectStore):
+    """A store that is cleared in the moment between finding that a name is taken and using what is there."""
+
+    cleared = 0
+
+    def _reuse(self, name: Multihash, repair: Callable[[], None]) -> bool:
+        if not self.cleared:
+            self.cleared = len(self.discard([name], unused_since_ns=time.time_ns() + 10**12))
+        return super()._reuse(name, repair)
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_what_is_discarded_just_before_it_is_used_again_is_written_anew(
+    tmp_path: Path, as_file: bool
+) -> None:
+    (tmp_path / "store").mkdir()
+    store, name = Overtaken(tmp_path / "store"), hash_bytes(b"again")
+    LocalObjectStore(tmp_path / "store").put(b"again")
+    if as_file:
+        (tmp_path / "source").write_bytes(b"again")
+        store.put_file(tmp_path / "source", name)
+    else:
+        store.put(b"again")
+    assert store.cleared == 1
+    assert store.get(name) == b"again"
+
+
+def test_transactions_that_use_old_objects_again_keep_them(local: LocalDataset, tmp_path: Path) -> None:
+    """A commit and a collection at the same time, 60 times: the commit's objects were garbage before it."""
+    dataset = local.files
+    base = head_of(dataset)
+    builder = ChainBuilder(dataset.chain)
+    removed = 0
+    for round_ in range(60):
+        dataset.data.put(b"reused")
+        newest = max(p.stat().st_ctime_ns for p in (dataset.folder / "data").iterdir())
+        tick(tmp_path, newest)
+        now = (newest + 1) / 1e9 + SHORTEST_GRACE + 1e-6
+        start = threading.Barrier(2)
+
+        def commit(start: threading.Barrier = start, round_: int = round_) -> None:
+            start.wait()
+            dataset.data.put(b"reused")
+            builder.prev, builder.sequence = base, 5
+            builder.append(ev.SetInfo(description=f"{round_ % 2}"))
+
+        writer = threading.Thread(target=commit)
+        writer.start()
+        start.wait()
+        with contextlib.suppress(BusyError):
+            found = collect(
+                DatasetFiles.open(dataset.folder), GcOptions(grace=SHORTEST_GRACE), now=lambda now=now: now
+            )
+            removed += sum(g.files for g in found.removed if g.kind == "slices")
+        writer.join()
+        assert dataset.data.get(hash_bytes(b"reused")) == b"reused"
+        assert everything(DatasetFiles.open(dataset.folder))
+        dataset.chain.set_ref(HEAD, base, expected=builder.prev)
+    assert removed > 0
+
+
+def test_killed_at_any_moment_it_has_removed_nothing_that_is_needed(tmp_path: Path) -> None:
+    workspace = new_workspace(tmp_path / "template")
+    dataset = root(workspace, slices=4)
+    keep_reachable(dataset, head_of(dataset))
+    target = next(b.hash for b in dataset.chain.walk() if b.block.sequence_number == 3)
+    dataset.set_head(target, expected=head_of(dataset))
+    dataset.data.put(b"garbage")
+    left = set()
+    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "gc"):
+        found = killed.dataset("cities")
+        assert everything(found)
+        assert head_of(found) == target
+        left.add(len(objects(found)))
+        collect(found, DROP, now=later)
+        assert len(objects(found)) == 4 + 2
+    assert len(left) > 3
+
+
+# --- leftovers -------------------------------------------------------------------------------------------
+
+
+def test_what_the_dead_left_goes_and_what_the_living_hold_stays(local: LocalDataset) -> None:
+    folder = local.files.folder
+    (folder / "blocks" / f"{fsio.TEMP_PREFIX}1").write_bytes(b"torn")
+    (folder / "refs" / f"{fsio.TEMP_PREFIX}2").write_bytes(b"torn")
+    (folder / "info" / "incoming" / "objects").mkdir(parents=True)
+    (folder / "info" / "incoming" / "objects" / "half").write_bytes(b"half")
+    (folder / "staging" / "dead").mkdir()
+    (folder / "staging" / "dead" / "slice").write_bytes(b"slice")
+    with local.files.staging() as living:  # clears the dead one away itself
+        (living / "slice").write_bytes(b"mine")
+        (folder / "staging" / "dead").mkdir()
+        found = collect(local.files, now=later)
+        assert (living / "slice").read_bytes() == b"mine"
+    assert {(g.kind, g.files) for g in found.removed} == {
+        ("unfinished files", 2), ("staging", 1), ("incoming", 3),
+    }  # fmt: skip
+    assert not (folder / "info" / "incoming").exists()
+    assert not (folder / "staging" / "dead").exists()
+
+
+def test_young_leftovers_of_a_dataset_stay(local: LocalDataset) -> None:
+    (local.files.folder / "blocks" / f"{fsio.TEMP_PREFIX}1").write_bytes(b"being written")
+    (local.files.folder / "info" / "incoming").mkdir()
+    assert collect(local.files).removed == ()
+
+
+def test_an_index_of_more_blocks_than_there_are_goes_and_is_made_again(local: LocalDataset) -> None:
+    index = local.files.folder / "info" / "chain-index"
+    local.files.chain.nearest("Seed")
+    assert index.exists()
+    local.files.chain.set_ref(HEAD, local.hashes[2], expected=local.head)
+    assert ("chain index", 1) in {(g.kind, g.files) for g in collect(local.files, now=later).removed}
+    fresh = DatasetFiles.open(local.files.folder)
+    assert fresh.chain.nearest("Seed") is not None
+    assert index.exists()
+
+
+def test_leftovers_of_the_workspace(tmp_path: Path) -> None:
+    workspace = new_workspace(tmp_path)
+    kept = root(workspace, slices=1)
+    for name in ("incoming/dead/dataset/blocks", "trash/dead", "run/dead"):
+        (workspace.root / name).mkdir(parents=True)
+    (workspace.root / "incoming" / "living").mkdir()
+    (workspace.root / f"{fsio.TEMP_PREFIX}1").write_bytes(b"torn")
+    with fsio.locked(workspace.root / "incoming" / ".lock-living"):
+        found = collect_workspace(workspace, now=later)
+        assert (workspace.root / "incoming" / "living").exists()
+    assert {g.kind for g in found.removed} == {"incoming", "trash", "run", "unfinished files"}
+    assert not (workspace.root / "incoming" / "dead").exists()
+    assert list((workspace.root / "trash").iterdir()) == []
+    assert not (workspace.root / "run" / "dead").exists()
+    assert everything(workspace.dataset(kept.alias))
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_it_would_remove_and_one_damaged_dataset_does_not_hide_the_others(
+    tmp_path: Path, run_cli: Callable[..., Result]
+) -> None:
+    workspace = new_workspace(tmp_path)
+    good, bad = root(workspace, "good", 1), root(workspace, "bad", 1)
+    good.data.put(b"young")
+    shutil.rmtree(bad.folder / "blocks")
+    (bad.folder / "blocks").mkdir()
+    result = run_cli("-w", tmp_path, "gc", "--dry-run", "-o", "json")
+    assert result.code == 6
+    assert "bad" in result.err
+    assert "odfchain fsck bad" in result.err
+    rows = {row["dataset"]: row for row in json.loads(result.out)}
+    assert set(rows) == {"good", None}
+    assert rows["good"]["young"] == {"files": 1, "bytes": 5}
+    assert run_cli("-w", tmp_path, "gc", "good").code == 0
+    assert good.data.contains(hash_bytes(b"young"))
+
+
+@pytest.mark.parametrize(
+    ("grace", "message"), [("9m", "too short"), ("1w", "not a duration"), ("0h", "short")]
+)
+def test_the_command_refuses_grace_periods_that_cannot_be_meant(
+    tmp_path: Path, run_cli: Callable[..., Result], grace: str, message: str
+) -> None:
+    new_workspace(tmp_path)
+    result = run_cli("-w", tmp_path, "gc", "--grace", grace)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_a_dangling_link_under_the_name_of_an_object_is_replaced_by_it(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store, name = LocalObjectStore(tmp_path / "store"), hash_bytes(b"object")
+    (tmp_path / "store" / str(name)).symlink_to(tmp_path / "nowhere")
+    assert store.put(b"object") == name
+    assert store.get(name) == b"object"

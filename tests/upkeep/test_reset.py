@@ -1,0 +1,376 @@
+"""Going back: nothing is dropped that is nowhere else, the old head can be returned to, and nobody is lied to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from recorded import add_slice
+from scenes import (
+    everything,
+    hashes,
+    head_of,
+    killed_everywhere,
+    later,
+    new_workspace,
+    reader_of,
+    records,
+    root,
+)
+from support import Result, unchanged
+
+from odfchain.api import Workspace
+from odfchain.attest.signed_head import SignatureStatus, check_head, read_head_signature
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import (
+    BusyError,
+    InvalidIdError,
+    ObjectNotFoundError,
+    OdfchainError,
+    RefConflictError,
+    RollbackError,
+    UnsavedBlocksError,
+    UsageError,
+)
+from odfchain.share.aliases import AliasKind, add_alias
+from odfchain.share.partial import lock_path
+from odfchain.share.seen import SeenHeads
+from odfchain.store import fsio
+from odfchain.upkeep.downstream import Answer
+from odfchain.upkeep.gc import GcOptions, collect
+from odfchain.upkeep.upkeep import Upkeep
+from odfchain.workspace.workspace import WorkspaceFiles
+
+SLICES = 4
+LAST = 1 + SLICES
+"""Number of the newest block: seed, schema, slices."""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> WorkspaceFiles:
+    return new_workspace(tmp_path / "w")
+
+
+@pytest.fixture
+def dataset(workspace: WorkspaceFiles) -> DatasetFiles:
+    return root(workspace, slices=SLICES)
+
+
+@pytest.fixture
+def upkeep(workspace: WorkspaceFiles) -> Upkeep:
+    return Upkeep(workspace)
+
+
+def copy_url(tmp_path: Path, name: str = "copy") -> str:
+    return (tmp_path / name).as_uri()
+
+
+def push(workspace: WorkspaceFiles, url: str) -> None:
+    Workspace(workspace).sharing.push("cities", url)
+
+
+def number_of(dataset: DatasetFiles) -> int:
+    return dataset.chain.get(head_of(dataset)).sequence_number
+
+
+# --- what it does ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_hash", [False, True])
+def test_the_head_goes_back_and_the_old_one_is_kept(
+    upkeep: Upkeep, dataset: DatasetFiles, by_hash: bool
+) -> None:
+    chain, before = hashes(dataset), records(dataset)
+    plan = upkeep.plan_reset("cities", str(chain[3]) if by_hash else "3")
+    assert (plan.dropped, plan.records) == ((chain[5], chain[4]), 3 + 4)
+    kept = upkeep.reset("cities", plan, force=True)
+    assert kept is not None
+    assert head_of(dataset) == chain[3]
+    assert dataset.chain.head(kept) == chain[5]
+    fresh = DatasetFiles.open(dataset.folder)
+    assert records(fresh) == before.slice(0, 3)
+    assert everything(fresh)
+
+
+def test_what_is_derived_from_the_chain_is_right_afterwards(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    state = DatasetState.read(dataset.chain)  # the index knows all blocks
+    assert state.record_count == 10
+    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+    for opened in (dataset, DatasetFiles.open(dataset.folder)):
+        state = DatasetState.read(opened.chain)
+        assert (state.record_count, state.last_offset) == (3, 2)
+        assert len(opened.chain.hashes(head_of(opened))) == 4
+    add_slice(dataset, ["another"])
+    assert records(DatasetFiles.open(dataset.folder)).column("city").to_pylist()[-1] == "another"
+    assert [b.block.sequence_number for b in dataset.chain.walk()] == [4, 3, 2, 1, 0]
+
+
+def test_a_reset_to_the_old_head_undoes_it(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    old, before = head_of(dataset), records(dataset)
+    upkeep.reset("cities", upkeep.plan_reset("cities", "2"), force=True)
+    plan = upkeep.plan_reset("cities", str(old))
+    assert plan.returns
+    upkeep.reset("cities", plan)
+    assert head_of(dataset) == old
+    assert records(dataset) == before
+
+
+def test_resetting_to_the_head_does_nothing(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    plan = upkeep.plan_reset("cities", str(LAST))
+    with unchanged(dataset.folder):
+        assert plan.nothing
+        assert upkeep.reset("cities", plan) is None
+
+
+def test_the_new_head_is_signed_by_its_owner(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+    found = check_head(read_head_signature(dataset.folder), dataset.id, head_of(dataset), 3)
+    assert found.status is SignatureStatus.SIGNED
+
+
+# --- what it refuses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("block", "error"),
+    [("6", ObjectNotFoundError), ("f1620" + "0" * 64, ObjectNotFoundError), ("-1", InvalidIdError),
+     ("head", InvalidIdError), ("9" * 5000, ObjectNotFoundError), ("", InvalidIdError)],
+)  # fmt: skip
+def test_blocks_that_are_not_there_are_refused(
+    upkeep: Upkeep, dataset: DatasetFiles, block: str, error: type[OdfchainError]
+) -> None:
+    with unchanged(dataset.folder), pytest.raises(error) as caught:
+        upkeep.plan_reset("cities", block)
+    assert "odfchain log" in str(caught.value.hint)
+
+
+def test_a_block_that_is_no_ancestor_is_refused(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+    (aside,) = [h for h in dataset_blocks(dataset) if number(dataset, h) == 4]
+    add_slice(dataset, ["x"])
+    add_slice(dataset, ["y"])
+    with unchanged(dataset.folder), pytest.raises(UsageError, match="not an ancestor"):
+        upkeep.plan_reset("cities", aside)
+
+
+def dataset_blocks(dataset: DatasetFiles) -> list[str]:
+    return [path.name for path in (dataset.folder / "blocks").iterdir()]
+
+
+def number(dataset: DatasetFiles, name: str) -> int:
+    from odfchain.ids.multihash import Multihash
+
+    return dataset.chain.get(Multihash.parse(name)).sequence_number
+
+
+def test_a_head_that_moved_since_it_was_planned_is_left_there(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    plan = upkeep.plan_reset("cities", "3")
+    add_slice(dataset, ["faster"])
+    winner = head_of(dataset)
+    with pytest.raises(RefConflictError):
+        upkeep.reset("cities", plan, force=True)
+    assert head_of(dataset) == winner
+    assert everything(dataset)
+
+
+def test_a_head_that_was_given_up_since_it_was_planned_is_not_returned_to(
+    upkeep: Upkeep, dataset: DatasetFiles
+) -> None:
+    old = head_of(dataset)
+    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+    plan = upkeep.plan_reset("cities", str(old))
+    collect(dataset, GcOptions(drop_refs=True), now=later)
+    with unchanged(dataset.folder), pytest.raises(ObjectNotFoundError, match="not kept any more"):
+        upkeep.reset("cities", plan)
+
+
+def test_nothing_is_reset_while_something_is_pulled_in(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    plan = upkeep.plan_reset("cities", "3")
+    with unchanged(dataset.folder), fsio.locked(lock_path(dataset)), pytest.raises(BusyError):
+        upkeep.reset("cities", plan, force=True)
+
+
+# --- the safety net --------------------------------------------------------------------------------------
+
+
+def test_blocks_that_were_never_sent_anywhere_are_not_dropped(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    plan = upkeep.plan_reset("cities", "3")
+    with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="never pushed or pulled"):
+        upkeep.reset("cities", plan)
+
+
+def test_blocks_that_a_repository_has_may_be_dropped(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    push(workspace, copy_url(tmp_path))
+    plan = upkeep.plan_reset("cities", "3")
+    assert plan.unsaved == ()
+    assert [(p.answer, len(p.has)) for p in plan.places] == [(Answer.REACHED, 2)]
+    upkeep.reset("cities", plan)
+    assert number_of(dataset) == 3
+
+
+def test_blocks_added_since_the_push_are_not_dropped(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    push(workspace, copy_url(tmp_path))
+    add_slice(dataset, ["only here"])
+    plan = upkeep.plan_reset("cities", "3")
+    assert plan.unsaved == (head_of(dataset),)
+    with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="1 of the 3 blocks"):
+        upkeep.reset("cities", plan)
+
+
+def test_several_places_together_may_have_them(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    push(workspace, copy_url(tmp_path, "one"))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    add_alias(dataset, AliasKind.PUSH, copy_url(tmp_path, "two"))
+    chain = hashes(dataset)
+    (tmp_path / "one" / "blocks" / str(chain[4])).unlink()
+    assert upkeep.plan_reset("cities", "3").unsaved == ()
+    (tmp_path / "two" / "blocks" / str(chain[4])).write_bytes(b"damaged")
+    assert upkeep.plan_reset("cities", "3").unsaved == (chain[4],)
+
+
+def test_a_place_that_is_ahead_has_them(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    old = head_of(dataset)
+    add_slice(dataset, ["more"])
+    push(workspace, copy_url(tmp_path))
+    shutil.rmtree(dataset.folder / "refs")
+    (dataset.folder / "refs").mkdir()
+    dataset.chain.set_ref("head", old, expected=None)
+    assert upkeep.plan_reset("cities", "3").unsaved == ()
+
+
+def test_a_place_that_cannot_be_asked_counts_as_having_nothing(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    add_alias(dataset, AliasKind.PULL, "s4nowhere/cities")
+    plan = upkeep.plan_reset("cities", "3")
+    assert [p.answer for p in plan.places] == [Answer.UNKNOWN]
+    with (
+        unchanged(dataset.folder),
+        pytest.raises(UnsavedBlocksError, match="s4nowhere/cities cannot be asked"),
+    ):
+        upkeep.reset("cities", plan)
+
+
+def test_a_place_that_has_another_history_or_none_counts_as_having_nothing(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    root(workspace, "other", slices=6)
+    Workspace(workspace).sharing.push("other", copy_url(tmp_path, "other"))
+    add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "other"))
+    add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "nothing"))
+    plan = upkeep.plan_reset("cities", "3")
+    assert {p.answer for p in plan.places} == {Answer.REACHED, Answer.NOTHING}
+    assert len(plan.unsaved) == 2
+
+
+def test_the_password_of_a_place_is_not_shown(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+    add_alias(dataset, AliasKind.PULL, "s3+http://user:secret@127.0.0.1:1/bucket/cities")
+    with pytest.raises(UnsavedBlocksError) as caught:
+        upkeep.reset("cities", upkeep.plan_reset("cities", "3"))
+    assert "secret" not in str(caught.value)
+    assert "127.0.0.1" in str(caught.value)
+
+
+def test_derivatives_that_have_read_dropped_blocks_are_named(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles
+) -> None:
+    chain = hashes(dataset)
+    reader_of(workspace, dataset.id, [chain[3], chain[4], chain[5]], "eager")
+    reader_of(workspace, dataset.id, [chain[2], chain[3]], "lazy")
+    found = upkeep.plan_reset("cities", "3").dependents
+    assert [(d.alias, d.transactions) for d in found] == [("eager", 2)]
+
+
+# --- the memory of the newest block seen ------------------------------------------------------------------
+
+
+def test_the_owner_who_went_back_may_pull_what_followed(
+    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    from odfchain.share.push import PushOptions
+
+    sharing = Workspace(workspace).sharing
+    push(workspace, copy_url(tmp_path))
+    sharing.pull(copy_url(tmp_path), "cities")  # it is remembered now
+    upkeep.reset("cities", upkeep.plan_reset("cities", "3"))
+    seen = SeenHeads(workspace.root / "seen").get(dataset.id)
+    assert seen is not None
+    assert (seen.sequence_number, seen.head) == (3, head_of(dataset))
+    sharing.push("cities", copy_url(tmp_path), PushOptions(force=True))
+    assert sharing.pull(copy_url(tmp_path), "cities").outcome.new == head_of(dataset)
+
+
+def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path
+) -> None:
+    from odfchain.share.push import PushOptions
+
+    push(workspace, copy_url(tmp_path))
+    other = new_workspace(tmp_path / "other")
+    Workspace(other).sharing.pull(copy_url(tmp_path), "cities")
+    Upkeep(other).reset("cities", Upkeep(other).plan_reset("cities", "3"))
+    assert number_of(other.dataset("cities")) == 3
+    Upkeep(workspace).reset("cities", Upkeep(workspace).plan_reset("cities", "4"))
+    Workspace(workspace).sharing.push("cities", copy_url(tmp_path), PushOptions(force=True))
+    with pytest.raises(RollbackError):
+        Workspace(other).sharing.pull("cities")
+
+
+# --- crashes and the command -----------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment_the_head_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    dataset = root(new_workspace(tmp_path / "template"), slices=SLICES)
+    old, new = hashes(dataset)[-1], hashes(dataset)[3]
+    seen = set()
+    for killed in killed_everywhere(tmp_path / "template", tmp_path / "killed", "reset"):
+        found = killed.dataset("cities")
+        assert head_of(found) in (old, new)
+        if head_of(found) == new:
+            assert old in {found.chain.head(name.name) for name in (found.folder / "refs").glob("over*")}
+        assert everything(found)
+        seen.add(head_of(found))
+    assert seen == {old, new}
+
+
+def test_the_command_says_what_it_would_do_asks_and_does_it(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path, run_cli: Callable[..., Result]
+) -> None:
+    chain = hashes(dataset)
+    reader_of(workspace, dataset.id, [chain[5]], "eager")
+    push(workspace, copy_url(tmp_path))
+    at = ("-w", tmp_path / "w")
+    with unchanged(dataset.folder):
+        result = run_cli(*at, "reset", "cities", 3, "--dry-run", "-o", "json")
+        (row,) = result.rows
+        assert (row["blocks"], row["records"], row["unsaved"]) == (2, 7, 0)
+        assert row["breaks"] == [{"dataset": "eager", "transactions": 1}]
+        assert row["dropped"] == [str(chain[5]), str(chain[4])]
+        result = run_cli(*at, "reset", "cities", 3)
+        assert result.code == 2
+        assert "Drop 2 blocks with 7 records" in result.err
+        assert "breaks eager" in result.err
+    result = run_cli(*at, "-y", "reset", "cities", 3, "-o", "json")
+    assert (result.code, json.loads(result.out)[0]["status"]) == (0, "reset")
+    assert head_of(dataset) == chain[3]
+
+
+def test_the_command_refuses_and_says_how_to_go_on(
+    dataset: DatasetFiles, tmp_path: Path, run_cli: Callable[..., Result]
+) -> None:
+    with unchanged(dataset.folder):
+        result = run_cli("-w", tmp_path / "w", "-y", "reset", "cities", 3)
+    assert result.code == 5
+    assert "odfchain push" in result.err
+    assert "--force" in result.err
+    assert run_cli("-w", tmp_path / "w", "-y", "reset", "cities", 3, "--force").code == 0
