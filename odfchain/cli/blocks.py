@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.cli.common import DATASET, open_workspace, options
+from odfchain.cli.lineage import inspect_lineage, inspect_query
 from odfchain.cli.output import format_option, human_size, print_records
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, UsageError
 
@@ -158,7 +159,11 @@ def _describe_data(event: Any) -> list[str]:
 
 @click.group("inspect")
 def inspect_command() -> None:
-    """Look at what a dataset declares."""
+    """Look at what a dataset declares, and where it comes from."""
+
+
+inspect_command.add_command(inspect_lineage)
+inspect_command.add_command(inspect_query)
 
 
 @inspect_command.command("schema")

@@ -1,0 +1,291 @@
+"""What an interval of records was made of, dataset by dataset, down to the roots.
+
+Every answer is bounded: intervals that were followed already are named and not followed again, a dataset that
+comes from itself is not entered twice on one path, and long lists say how many of them are not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odfchain.chain.chain import HashedBlock
+from odfchain.dataset.state import SliceRef
+from odfchain.errors import DatasetNotFoundError, OdfchainError
+from odfchain.fetch.template import shown
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.limits import LineageLimits
+from odfchain.lineage.locate import Locator, data_event
+from odfchain.lineage.sources import SourceUse, source_of
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.workspace.workspace import WorkspaceFiles
+
+Interval = tuple[int, int]
+"""First and last, both included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What a transaction, or several in a row, read of one input: blocks `(prev, new]` and `offsets`."""
+
+    id: str
+    alias: str | None
+    """How the queries call the input."""
+    name: str | None
+    """Its name here."""
+    missing: bool = False
+    """Whether it is not here."""
+    prev_block: Multihash | None
+    new_block: Multihash | None
+    blocks: Interval | None = None
+    """Sequence numbers, where the input is here."""
+    offsets: Interval | None = None
+    """None: no records."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A transaction that added some of the records."""
+
+    ref: SliceRef
+    system_time: Timestamp
+    present: bool
+    source: SourceUse | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """An interval of an input's records, the transactions that added them, and what those were made of."""
+
+    reads: Reads
+    kind: DatasetKind | None = None
+    contributions: tuple[Contribution, ...] = ()
+    """Oldest first; not more than `LINEAGE.transactions`, the newest ones."""
+    left_out: Interval | None = None
+    """Blocks before them whose transactions are not listed."""
+    problem: str | None = None
+    """Why nothing more is known."""
+    origins: tuple[Span, ...] = ()
+
+
+class Origins:
+    """Follows records through the datasets of a workspace."""
+
+    def __init__(self, workspace: WorkspaceFiles, limits: LineageLimits) -> None:
+        self._workspace = workspace
+        self._limits = limits
+        self._found: dict[str, _Found] = {}
+        self._followed: set[tuple[str, Interval]] = set()
+
+    def _find(self, dataset_id: str) -> _Found:
+        """A dataset, read once."""
+        if dataset_id not in self._found:
+            self._found[dataset_id] = _find(self._workspace, dataset_id)
+        return self._found[dataset_id]
+
+    # --- what transactions read --------------------------------------------------------------------
+
+    def reads_of(self, event: ExecuteTransform, transform: HashedBlock | None) -> tuple[Reads, ...]:
+        """What one transaction read of each input, in the order of the transform."""
+        names = _aliases(transform)
+        return tuple(self._reads(item, item, names.get(str(item.dataset_id))) for item in event.query_inputs)
+
+    def _reads(self, first: ExecuteTransformInput, last: ExecuteTransformInput, alias: str | None) -> Reads:
+        """What was read from the transaction with `first` to the one with `last`."""
+        start = 0 if first.prev_offset is None else first.prev_offset + 1
+        end = last.last_offset
+        found = self._find(str(first.dataset_id))
+        blocks, problem = None, found.problem
+        prev, new = first.prev_block_hash, last.last_block_hash
+        if found.locator is not None and new is not None and new != prev:
+            blocks, problem = _block_numbers(found.locator, prev, new)
+        return Reads(
+            id=str(first.dataset_id),
+            alias=None if alias is None else shown(alias),
+            name=found.name,
+            missing=found.missing,
+            prev_block=prev,
+            new_block=new if new != prev else None,
+            blocks=blocks,
+            offsets=(start, end) if end is not None and end >= start else None,
+            problem=problem,
+        )
+
+    # --- down to the roots -------------------------------------------------------------------------
+
+    def of_interval(
+        self, locator: Locator, first: HashedBlock, last: HashedBlock, path: tuple[str, ...] = ()
+    ) -> tuple[Span, ...]:
+        """What the transactions from block `first` to block `last` were made of.
+
+        Raises:
+            BrokenChainError, StoreError, CodecError: the chain cannot be read.
+        """
+        path = (*path, str(locator.state.seed.dataset_id))
+        merged: dict[str, list[Reads]] = {}
+        for reads in self._reads_between(locator, first, last):
+            known = merged.setdefault(reads.id, [])
+            if known and _continues(known[-1], reads):
+                known[-1] = _joined(known[-1], reads)
+            else:
+                known.append(reads)
+        return tuple(self._span(reads, path) for found in merged.values() for reads in found)
+
+    def _reads_between(self, locator: Locator, first: HashedBlock, last: HashedBlock) -> Iterator[Reads]:
+        """What was read, oldest first, for each transform that was in force in between."""
+        low, high = first.block.sequence_number, last.block.sequence_number
+        starts = [low]
+        transform = locator.dataset.chain.nearest("SetTransform", head=last.hash)
+        while transform is not None and transform.block.sequence_number > low:
+            starts.insert(1, transform.block.sequence_number)
+            prev = transform.block.prev_block_hash
+            transform = locator.dataset.chain.nearest("SetTransform", head=prev) if prev else None
+        for start, after in zip(starts, [*starts[1:], high + 1], strict=True):
+            begin, end = locator.first_data(start, after - 1), locator.last_data(after - 1)
+            if begin is None or end is None:
+                continue
+            opening, closing = begin.block.event, end.block.event
+            if isinstance(opening, ExecuteTransform) and isinstance(closing, ExecuteTransform):
+                names = _aliases(locator.dataset.chain.nearest("SetTransform", head=end.hash))
+                closed = {item.dataset_id: item for item in closing.query_inputs}
+                for item in opening.query_inputs:
+                    ended = closed.get(item.dataset_id, item)
+                    yield self._reads(item, ended, names.get(str(item.dataset_id)))
+
+    def _span(self, reads: Reads, path: tuple[str, ...]) -> Span:
+        if reads.offsets is None:
+            return Span(reads=reads, problem="no records were read")
+        locator = self._find(reads.id).locator
+        if locator is None:
+            return Span(reads=reads, problem=reads.problem)
+        key = (reads.id, reads.offsets)
+        if reads.id in path:
+            return Span(reads=reads, problem="comes from itself: a circle")
+        if key in self._followed:
+            return Span(reads=reads, problem="followed above")
+        if len(self._followed) >= self._limits.spans or len(path) > self._limits.depth:
+            return Span(reads=reads, problem="not followed: the answer is too long; ask for this dataset")
+        self._followed.add(key)
+        try:
+            return self._followed_span(locator, reads, reads.offsets, path)
+        except OdfchainError as error:
+            return Span(reads=reads, problem=str(error))
+
+    def _followed_span(
+        self, locator: Locator, reads: Reads, offsets: Interval, path: tuple[str, ...]
+    ) -> Span:
+        kind = locator.state.seed.dataset_kind
+        start, end = offsets
+        if locator.last_offset is None or end > locator.last_offset:
+            here = 0 if locator.last_offset is None else locator.last_offset + 1
+            return Span(reads=reads, kind=kind, problem=f"the copy here has {here:,} records only")
+        first, last = locator.block_of(start), locator.block_of(end)
+        contributions: list[Contribution] = []
+        left_out: Interval | None = None
+        for block in locator.dataset.chain.nearest_all("AddData", "ExecuteTransform", head=last.hash):
+            number = block.block.sequence_number
+            if number < first.block.sequence_number:
+                break
+            data = data_event(block).new_data
+            if data is None:
+                continue
+            if len(contributions) == self._limits.transactions:
+                left_out = (first.block.sequence_number, number)
+                break
+            source = source_of(locator.dataset.chain, block) if kind is DatasetKind.ROOT else None
+            ref = SliceRef(block.hash, number, data)
+            present = locator.dataset.data.contains(data.physical_hash)
+            contributions.insert(0, Contribution(ref, block.block.system_time, present, source))
+        origins = () if kind is DatasetKind.ROOT else self.of_interval(locator, first, last, path)
+        return Span(
+            reads=reads,
+            kind=kind,
+            contributions=tuple(contributions),
+            left_out=left_out,
+            problem=reads.problem,
+            origins=origins,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A dataset as far as it is here."""
+
+    name: str | None = None
+    locator: Locator | None = None
+    problem: str | None = None
+    missing: bool = False
+
+
+def _find(workspace: WorkspaceFiles, dataset_id: str) -> _Found:
+    name: str | None = None
+    try:
+        dataset = workspace.dataset(dataset_id)
+        name = str(dataset.alias)
+        return _Found(name, Locator(dataset))
+    except DatasetNotFoundError:
+        return _Found(problem="not in this workspace", missing=True)
+    except OdfchainError as error:
+        return _Found(name, problem=f"damaged: {error}")
+
+
+def _aliases(transform: HashedBlock | None) -> dict[str, str]:
+    event = transform.block.event if transform else None
+    if not isinstance(event, SetTransform):
+        return {}
+    return {
+        str(ref.id): item.alias
+        for item in event.inputs
+        if item.alias is not None and isinstance(ref := item.dataset_ref, RemoteDatasetId)
+    }
+
+
+def _block_numbers(
+    locator: Locator, prev: Multihash | None, new: Multihash
+) -> tuple[Interval | None, str | None]:
+    """Sequence numbers of the blocks `(prev, new]`; or None, and why."""
+    numbers = []
+    for name in (prev, new):
+        if name is None:
+            numbers.append(-1)
+            continue
+        try:
+            number = locator.dataset.chain.get(name).sequence_number
+            if not locator.has(name, number):
+                return (
+                    None,
+                    f"block {name} is not in the chain of the copy here: it differs from what was read",
+                )
+        except OdfchainError as error:
+            return None, f"block {name} cannot be read here: {error}"
+        numbers.append(number)
+    return (numbers[0] + 1, numbers[1]), None
+
+
+def _continues(earlier: Reads, later: Reads) -> bool:
+    if earlier.offsets is None or later.offsets is None:
+        return True
+    return later.offsets[0] <= earlier.offsets[1] + 1
+
+
+def _joined(earlier: Reads, later: Reads) -> Reads:
+    offsets, blocks = earlier.offsets or later.offsets, earlier.blocks or later.blocks
+    if earlier.offsets and later.offsets:
+        offsets = (earlier.offsets[0], later.offsets[1])
+    if earlier.blocks and later.blocks:
+        blocks = (earlier.blocks[0], later.blocks[1])
+    return Reads(
+        id=later.id,
+        alias=later.alias,
+        name=later.name,
+        missing=later.missing,
+        prev_block=earlier.prev_block,
+        new_block=later.new_block or earlier.new_block,
+        blocks=blocks,
+        offsets=offsets,
+        problem=earlier.problem or later.problem,
+    )

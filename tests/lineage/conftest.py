@@ -1,0 +1,32 @@
+"""Datasets on paper inside a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import seeded_id
+
+from odfchain.api import Workspace
+from odfchain.dataset.files import DatasetFiles
+from odfchain.ids.multibase import encode_base16
+from odfchain.ids.names import DatasetAlias
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Workspace:
+    """A workspace without datasets."""
+    return Workspace.init(tmp_path)
+
+
+@pytest.fixture
+def place(home: Workspace) -> Callable[[str], DatasetFiles]:
+    """Empty files for a dataset of the workspace, whose id is seeded by its name."""
+
+    def make(name: str) -> DatasetFiles:
+        folder = home.path / "datasets" / encode_base16(seeded_id(name).to_bytes())
+        DatasetFiles.create_folders(folder, DatasetAlias.parse(name))
+        return DatasetFiles.open(folder)
+
+    return make
