@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [flights] [merges] [snapshots] [memory] [transform]
-    [share]
+    [share] [verify]
 
 Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
@@ -24,6 +24,7 @@ from bench_merges import bench_merges
 from bench_share import bench_share
 from bench_snapshots import bench_snapshots
 from bench_transform import bench_transform
+from bench_verify import bench_verify
 from figures import Figure, show
 
 from odfchain.digest.sha3 import openssl_sha3
@@ -39,6 +40,7 @@ PARTS = {
     "memory": bench_memory,
     "transform": bench_transform,
     "share": bench_share,
+    "verify": bench_verify,
 }
 
 

@@ -31,7 +31,8 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.share.hints import chain_hint
 from odfchain.share.layout import HINT_KEY, PeerUrl
 from odfchain.share.open import open_peer
-from odfchain.share.pull import SyncOutcome, pull_dataset
+from odfchain.share.pull import pull_dataset
+from odfchain.share.sync import SyncOutcome
 from odfchain.workspace.workspace import WorkspaceFiles
 
 WRK = ("wrk", "-t2", "-c64", "-d5s")
@@ -231,17 +232,18 @@ def bench_clone() -> Iterator[Figure]:
         dataset = with_blocks(root / "source")
         hint = dataset.folder / HINT_KEY
         hint.parent.mkdir()
-        found: dict[bool, list[float]] = {True: [], False: []}
-        with nginx(dataset.folder, root / "nginx") as base:
+        found: dict[str, list[float]] = {"hint": [], "walk": [], "serve": []}
+        with nginx(dataset.folder, root / "nginx") as base, ours(root / "source") as served:
             for number in range(ROUNDS):
-                for hinted in (True, False):
+                for how, rates in found.items():
                     hint.unlink(missing_ok=True)
-                    if hinted:
+                    if how == "hint":
                         hint.write_bytes(chain_hint(dataset))
-                    target = root / f"copy-{number}-{hinted}"
-                    found[hinted].append(BLOCKS / seconds(partial(pulled, base, target)))
+                    url = f"{served}long/" if how == "serve" else base  # it makes the hint itself
+                    target = root / f"copy-{number}-{how}"
+                    rates.append(BLOCKS / seconds(partial(pulled, url, target)))
                     shutil.rmtree(target)
-    with_hint, walk = (statistics.median(found[hinted]) for hinted in (True, False))
+    with_hint, walk, from_serve = map(statistics.median, found.values())
     yield Figure(
         f"clone of {BLOCKS:,} blocks with the hint",
         with_hint,
@@ -249,7 +251,16 @@ def bench_clone() -> Iterator[Figure]:
         CLONE_TARGET,
         at_least=True,
         remark=f"plain walk: {walk:,.0f}",
-        samples=tuple(round(rate) for rate in found[True]),
+        samples=tuple(round(rate) for rate in found["hint"]),
+    )
+    yield Figure(
+        f"clone of {BLOCKS:,} blocks from odfchain serve",
+        from_serve,
+        "1/s",
+        CLONE_TARGET,
+        at_least=True,
+        remark="client and server on the same cores",
+        samples=tuple(round(rate) for rate in found["serve"]),
     )
 
 

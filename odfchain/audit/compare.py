@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from odfchain.digest.logical import LogicalDigest, hash_table
 from odfchain.errors import BadInputError, SchemaError
+from odfchain.fetch.template import shown as printable
 from odfchain.ids.multihash import Multihash
 
 _BATCH_ROWS = 8_192
@@ -85,13 +86,13 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
 def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
     for field in one:
         if field.name not in other.names:
-            return Difference(None, field.name, _line(str(field.type)), None)
+            return Difference(None, field.name, line(str(field.type)), None)
         now = other.field(other.get_field_index(field.name))
         if not _same_type(field, now):
-            return Difference(None, field.name, _line(str(field.type)), _line(str(now.type)))
+            return Difference(None, field.name, line(str(field.type)), line(str(now.type)))
     for field in other:
         if field.name not in one.names:
-            return Difference(None, field.name, None, _line(str(field.type)))
+            return Difference(None, field.name, None, line(str(field.type)))
     if one.names != other.names:
         return Difference(None, None, ", ".join(one.names), ", ".join(other.names))
     return None
@@ -183,26 +184,26 @@ def shown(value: pa.Scalar) -> str:
     try:
         plain = value.as_py()
     except (ValueError, OverflowError, pa.ArrowException):  # beyond what the language can hold
-        return _line(str(value))
+        return line(str(value))
     if isinstance(plain, str):
-        return _line(repr(plain[: 2 * _SHOWN_CHARACTERS]))
+        return line(repr(plain[: 2 * _SHOWN_CHARACTERS]))
     if isinstance(plain, bytes):
-        return _line("0x" + plain[:_SHOWN_CHARACTERS].hex())
+        return line("0x" + plain[:_SHOWN_CHARACTERS].hex())
     if isinstance(plain, dt.date | dt.time):
         return plain.isoformat()
-    return "null" if plain is None else _line(str(plain))
+    return "null" if plain is None else line(str(plain))
 
 
 def _row(batch: pa.RecordBatch | None) -> str | None:
     if batch is None:
         return None
     values = (f"{name}={shown(batch.column(i)[0])}" for i, name in enumerate(batch.schema.names))
-    return _line(", ".join(values))
+    return line(", ".join(values))
 
 
-def _line(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+def line(text: str) -> str:
+    """A stranger's text on one line, shortened, without control characters."""
+    return printable(" ".join(text.split()), _SHOWN_CHARACTERS)
 
 
 @contextmanager

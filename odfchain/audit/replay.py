@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.audit.checks import BLOCKS, HEAD, INPUTS, LINKS, REPLAY
 from odfchain.audit.compare import first_difference
-from odfchain.audit.report import REPLAY_CHECK, Fault, Replay, Report
+from odfchain.audit.inputs import Find
+from odfchain.audit.report import Replay, Report
 from odfchain.audit.upstream import missing_input
 from odfchain.chain.chain import HashedBlock
 from odfchain.dataset.files import DatasetFiles
@@ -55,10 +57,7 @@ from odfchain.workspace.config import TransformConfig
 if TYPE_CHECKING:
     from odfchain.engine.base import TransformEngine
 
-Find = Callable[[DatasetId], DatasetFiles | None]
-"""Finds a dataset by its id; None when it is not here."""
-
-_CHAIN_CHECKS = frozenset({1, 2, 3})
+_CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +73,8 @@ class _Outcome:
     """What the replay of one transaction showed."""
 
     fault: str | None = None
+    check: int = REPLAY
+    """The check that found the fault."""
     unchecked: str | None = None
     notes: tuple[str, ...] = ()
     engine: str | None = None
@@ -102,8 +103,10 @@ def replay_dataset(
     if report.kind is DatasetKind.ROOT:
         return
     report.replay = Replay()
+    report.reasons.pop(REPLAY, None)
     if report.kind is None or any(fault.check in _CHAIN_CHECKS for fault in report.faults):
-        report.leave_out("no transaction was replayed: the chain cannot be followed")
+        message = "no transaction was replayed: the chain cannot be followed"
+        report.leave_out(message, check=REPLAY)
         return
     span = span or ReplayRange()
     wanted = _transactions(dataset, span)
@@ -122,17 +125,24 @@ def replay_dataset(
 
 def _add(report: Report, dataset: DatasetFiles, found: HashedBlock, outcome: _Outcome) -> None:
     number = found.block.sequence_number
-    if outcome.fault is not None:
-        file = str(dataset.folder / "blocks" / str(found.hash))
-        report.faults.append(Fault(REPLAY_CHECK, file, outcome.fault, number))
+    if outcome.fault is not None and not _is_known(report, outcome.check, number):
+        report.fault(outcome.check, dataset.folder / "blocks" / str(found.hash), outcome.fault, number)
+    if outcome.check != REPLAY:
+        report.skip([REPLAY], "transactions that contradict their inputs were not computed again")
     if outcome.unchecked is not None:
-        report.leave_out(outcome.unchecked, number)
+        report.leave_out(outcome.unchecked, number, check=REPLAY)
     report.notes += (f"block {number}: {note}" for note in outcome.notes)
     replay = report.replay
     if replay is not None and outcome.engine is not None:
+        report.count(REPLAY)
         replay.transactions += 1
         if outcome.engine not in replay.engines:
             replay.engines.append(outcome.engine)
+
+
+def _is_known(report: Report, check: int, number: int) -> bool:
+    """Whether the recorded inputs of a block were found to be wrong already."""
+    return check == INPUTS and any(f.check == INPUTS and f.sequence_number == number for f in report.faults)
 
 
 class _pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
@@ -201,7 +211,7 @@ def _plans(
 def _unplanned(error: OdfchainError) -> _Outcome:
     """A block that contradicts its inputs is at fault; inputs that are not what they were prove nothing."""
     if isinstance(error, TransformError) and not isinstance(error, DivergedInputError):
-        return _Outcome(fault=error.message)
+        return _Outcome(fault=error.message, check=INPUTS)
     return _Outcome(unchecked=error.message)
 
 

@@ -1,27 +1,22 @@
 """What verification says about a dataset: faults, what could not be checked, and notes.
 
 A fault is proof that something is not as recorded. What could not be checked proves nothing either way, so it
-is kept apart: it neither accuses the dataset nor lets it pass.
+is kept apart: it neither accuses the dataset nor lets it pass. A check that did not run, or ran on a part
+only, says so and why; it never counts as passed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from odfchain.ids.multihash import Multihash
 from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.timestamp import Timestamp
 
-CHECKS = {
-    1: "head reference",
-    2: "block bytes",
-    3: "chain links",
-    4: "append rules",
-    5: "files present, sizes",
-    6: "physical hashes",
-    7: "logical hashes, offsets",
-    8: "replayed transformations",
-}
-
-REPLAY_CHECK = 8
+CLEAN, FAULTY, INCOMPLETE = "clean", "faulty", "incomplete"
+SIGNED, UNSIGNED, INVALID, NOT_CHECKED = "signed", "unsigned", "invalid", "notChecked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +31,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """Something that could not be checked, in these blocks or in the whole dataset."""
+    """Something that was asked for and could not be checked, in these blocks or in the whole dataset."""
 
     message: str
     blocks: tuple[int, ...] = ()
+    check: int | None = None
 
     @property
     def where(self) -> str:
@@ -63,6 +59,40 @@ class Replay:
     engines: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockLine:
+    """What a report says of one block, beside its faults."""
+
+    sequence_number: int
+    hash: Multihash
+    system_time: Timestamp
+    event: str
+    records: int = 0
+    watermark: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureLine:
+    """Who signed the head; `status` is signed, unsigned, invalid or notChecked."""
+
+    status: str = NOT_CHECKED
+    signer: str | None = None
+    time: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttestationLine:
+    """Another auditor's word about a head of this dataset."""
+
+    auditor: str
+    head: str
+    sequence_number: int
+    time: str
+    verdict: str
+    trusted: bool = False
+
+
 @dataclass(slots=True)
 class Report:
     """The outcome for one dataset."""
@@ -72,6 +102,11 @@ class Report:
     head: str | None
     kind: DatasetKind | None = None
     """None when the Seed cannot be reached."""
+    sequence_number: int | None = None
+    after: Multihash | None = None
+    """The range is what comes after this block."""
+    upto: Multihash | None = None
+    """The range ends with this block."""
     blocks: int = 0
     slices: int = 0
     records: int = 0
@@ -79,8 +114,18 @@ class Report:
     faults: list[Fault] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    lines: list[BlockLine] = field(default_factory=list)
     replay: Replay | None = None
     """None when it was not asked for, or the dataset is a root."""
+    signature: SignatureLine = SignatureLine()
+    attestations: list[AttestationLine] = field(default_factory=list)
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    """What the dataset is made of, nested, as in the document."""
+    done: dict[int, int] = field(default_factory=dict)
+    """How many things each check looked at."""
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why a check did not run, or not on everything."""
+    time: Timestamp = field(default_factory=Timestamp.now, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -88,19 +133,50 @@ class Report:
         return not self.faults and not self.unchecked
 
     @property
-    def checks(self) -> dict[int, str]:
-        """The checks that were run."""
-        return {n: name for n, name in CHECKS.items() if n != REPLAY_CHECK or self.replay is not None}
+    def verdict(self) -> str:
+        """`clean`, `faulty` or `incomplete`; about what was asked for."""
+        return FAULTY if self.faults else CLEAN if self.ok else INCOMPLETE
 
-    def leave_out(self, message: str, block: int | None = None) -> None:
-        """Say that something could not be checked; blocks with the same reason become one item."""
+    def state(self, check: int) -> str:
+        """`passed`, `failed`, `notChecked` (or not everywhere) or `notApplicable` (there was nothing)."""
+        if any(fault.check == check for fault in self.faults):
+            return "failed"
+        if check in self.reasons:
+            return "notChecked"
+        return "passed" if self.done.get(check) else "notApplicable"
+
+    def count(self, check: int, things: int = 1) -> None:
+        """Say that a check looked at something."""
+        self.done[check] = self.done.get(check, 0) + things
+
+    def fault(self, check: int, file: object, message: str, block: int | None = None) -> None:
+        """Add a fault."""
+        self.faults.append(Fault(check, str(file), message, block))
+
+    def skip(self, checks: Iterable[int], reason: str) -> None:
+        """Say why checks did not run (everywhere); the first reason stays."""
+        for check in checks:
+            self.reasons.setdefault(check, reason)
+
+    def leave_out(
+        self, message: str, block: int | None = None, *, check: int | None = None, also: Iterable[int] = ()
+    ) -> None:
+        """Say that something that was asked for could not be checked; equal reasons become one item."""
+        self.skip((*(() if check is None else (check,)), *also), message)
         blocks = () if block is None else (block,)
         for index, known in enumerate(self.unchecked):
             if known.message == message:
-                self.unchecked[index] = Unchecked(message, known.blocks + blocks)
+                merged = known.blocks + tuple(b for b in blocks if b not in known.blocks)
+                self.unchecked[index] = Unchecked(message, merged, known.check or check)
                 return
-        self.unchecked.append(Unchecked(message, blocks))
+        self.unchecked.append(Unchecked(message, blocks, check))
 
     def sort(self) -> None:
         """Put the faults in the order of the chain, those of the whole dataset first."""
         self.faults.sort(key=lambda f: (-1 if f.sequence_number is None else f.sequence_number, f.check))
+
+    def to_document(self) -> dict[str, Any]:
+        """The report as JSON can hold it (`schemas/Report.json`)."""
+        from odfchain.audit.document import to_document  # noqa: PLC0415 - it imports this module
+
+        return to_document(self)

@@ -1,4 +1,4 @@
-"""Verification as it is asked for: which datasets, whether with a replay, and with which engines."""
+"""Verification as it is asked for: which datasets and blocks, with a replay or not, and whose word counts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from odfchain.audit.checks import REPLAY
+from odfchain.audit.heads import vouched_for
 from odfchain.audit.report import Report
-from odfchain.audit.upstream import Upstream, upstream_at_hand
-from odfchain.audit.verify import verify_dataset
+from odfchain.audit.upstream import Upstream, inputs_tree, upstream_at_hand
+from odfchain.audit.verify import Scope, Verified, examine
+from odfchain.audit.walk import EVERYTHING, BlockName, Range, hash_at
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import DatasetNotFoundError, StoreError, UsageError
 from odfchain.ids.did import DatasetId
-from odfchain.ids.multihash import Multihash
+from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.sources import Transform
 from odfchain.progress import SILENT, Progress
 from odfchain.workspace.workspace import WorkspaceFiles
@@ -39,14 +42,18 @@ class VerifyOptions:
     """Slices or transactions that are worked on side by side."""
     replay: bool = False
     """Compute the transactions of derivative datasets again."""
-    after: Multihash | None = None
-    """Replay what comes after this block."""
-    upto: Multihash | None = None
-    """Replay up to this block, which is included."""
+    after: BlockName | None = None
+    """Check what comes after this block."""
+    upto: BlockName | None = None
+    """Check up to this block, which is included."""
+    require_signature: bool = False
+    """An unsigned head is a fault."""
+    trusted_by: int = 0
+    """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
 
     @property
     def ranged(self) -> bool:
-        """Whether only a part of the chain is replayed."""
+        """Whether only a part of the chain is checked."""
         return self.after is not None or self.upto is not None
 
 
@@ -63,46 +70,91 @@ def verify_datasets(
     workspace are reported as unchecked.
 
     Raises:
-        UsageError: a range is given for several datasets or without a replay, or is not one of the chain.
+        UsageError: a range is given for several datasets, or is not one of the chain; or more trusted
+            auditors are asked for than the settings name.
         JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
+        ManifestError: the workspace's settings are malformed.
     """
     options = options or VerifyOptions()
     named = {item.folder: item for item in datasets}
-    if options.ranged and not options.replay:
-        raise UsageError("a range of blocks is for a replay")
     if options.ranged and len(named) != 1:
         raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
+    trusted = trusted_auditors(workspace, options)
     files = list(named.values())
     found = upstream_at_hand(workspace, files) if options.recursive else Upstream(files)
     reports = []
     for item in found.datasets:
-        report = verify_dataset(item, progress, jobs=options.jobs)
+        scope = Scope(
+            span=Range(after=options.after, upto=options.upto) if item.folder in named else EVERYTHING,
+            jobs=options.jobs,
+            inputs_wanted=options.replay or options.recursive,
+            require_signature=options.require_signature,
+            trusted=trusted,
+        )
+        verified = examine(item, scope, finder(workspace), progress)
+        report = verified.report
         for message in found.missing.get(item.folder, ()):
             report.leave_out(message)
+        report.inputs = inputs_tree(workspace, item)
         if options.replay:
-            _replay(workspace, item, report, engines, options if item.folder in named else None, progress)
+            _replay(workspace, item, verified, engines, options, trusted, progress)
         reports.append(report)
     return reports
 
 
-def _replay(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    report: Report,
-    engines: EnginesFor,
-    options: VerifyOptions | None,
-    progress: Progress,
-) -> None:
-    """Replay a dataset; without options all of it."""
-    from odfchain.audit.replay import ReplayEngines, ReplayRange, engine_name, replay_dataset  # noqa: PLC0415
+def trusted_auditors(workspace: WorkspaceFiles, options: VerifyOptions) -> tuple[str, ...]:
+    """The auditors that the workspace's settings trust.
 
-    def input_of(dataset_id: DatasetId) -> DatasetFiles | None:
+    Raises:
+        UsageError: they are fewer than are asked for.
+        ManifestError: the settings are malformed.
+    """
+    trusted = tuple(dict.fromkeys(workspace.config.audit.trusted_auditors))
+    if options.trusted_by > len(trusted):
+        raise UsageError(
+            f"{options.trusted_by} trusted auditors are asked for, and the settings name {len(trusted)}",
+            hint=f"name their DIDs under audit.trustedAuditors in {workspace.root / 'config.yaml'}",
+        )
+    if options.trusted_by and not options.replay:
+        raise UsageError("--trusted-by is for --replay: it says what need not be computed again")
+    return trusted
+
+
+def finder(workspace: WorkspaceFiles) -> Callable[[DatasetId], DatasetFiles | None]:
+    """Finds the datasets of a workspace by their ids."""
+
+    def find(dataset_id: DatasetId) -> DatasetFiles | None:
         try:
             return workspace.dataset(dataset_id)
         except (DatasetNotFoundError, StoreError):
             return None
 
-    chosen = options or VerifyOptions()
+    return find
+
+
+def _replay(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    verified: Verified,
+    engines: EnginesFor,
+    options: VerifyOptions,
+    trusted: Sequence[str],
+    progress: Progress,
+) -> None:
+    """Replay the range of a dataset, but for what trusted auditors have replayed."""
+    from odfchain.audit.replay import ReplayEngines, ReplayRange, engine_name, replay_dataset  # noqa: PLC0415
+
+    report = verified.report
+    after, upto = verified.after, verified.upto
+    spared: str | None = None
+    if options.trusted_by and verified.chain.follows:
+        vouched = vouched_for(verified.attestations, trusted, options.trusted_by, REPLAY)
+        if vouched is not None and vouched[0] > after:
+            after = min(vouched[0], upto)
+            spared = (
+                f"blocks up to {after} were not computed again: {', '.join(vouched[2])} attested block "
+                f"{vouched[0]} ({vouched[1]})"
+            )
     with contextlib.ExitStack() as resources:
         opened: list[Engines] = []
 
@@ -111,6 +163,12 @@ def _replay(
                 opened.append(resources.enter_context(engines(dataset, progress)))
             return opened[0](transform)
 
+        span = ReplayRange(
+            after=hash_at(verified.chain, after) if after >= 0 else None,
+            upto=hash_at(verified.chain, upto) if upto >= 0 else None,
+        )
         found = ReplayEngines(engine, lambda t: engine_name(t, workspace.config.transform))
-        span = ReplayRange(after=chosen.after, upto=chosen.upto)
-        replay_dataset(dataset, report, input_of, found, span, jobs=chosen.jobs, progress=progress)
+        replay_dataset(dataset, report, finder(workspace), found, span, jobs=options.jobs, progress=progress)
+    if spared is not None and report.kind is not DatasetKind.ROOT:
+        report.notes.append(spared)
+        report.skip([REPLAY], spared)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, OdfchainError, StoreError
 from odfchain.ids.refs import RemoteDatasetId
+from odfchain.metadata.events import TransformInput
 from odfchain.workspace.workspace import WorkspaceFiles
 
 
@@ -64,3 +66,34 @@ def missing_input(alias: str | None, target: object) -> str:
         if alias
         else (f"its input {target} is not in this workspace")
     )
+
+
+def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
+    """What a dataset is made of, nested, as reports show it; what is not here is marked as missing.
+
+    An input that is reached by several ways is expanded once; so cycles end, too.
+    """
+    seen: set[Path] = {dataset.folder}
+
+    def expand(parent: DatasetFiles) -> list[dict[str, Any]]:
+        try:
+            transform = DatasetState.read(parent.chain).transform
+        except OdfchainError:
+            return []
+        return [one(item) for item in (transform.inputs if transform is not None else ())]
+
+    def one(item: TransformInput) -> dict[str, Any]:
+        ref = item.dataset_ref
+        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+        found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
+        try:
+            here = workspace.dataset(str(target))
+            found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
+        except OdfchainError:
+            return found | {"inputs": []}
+        if here.folder in seen:
+            return found | {"inputs": []}
+        seen.add(here.folder)
+        return found | {"inputs": expand(here)}
+
+    return expand(dataset)

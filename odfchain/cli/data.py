@@ -1,4 +1,4 @@
-"""Commands that move and check data: ingest, tail, verify, digest."""
+"""Commands that move and show data: ingest, tail, digest."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
-from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.audit.report import Report
-    from odfchain.ids.multihash import Multihash
     from odfchain.ingest.ingest import IngestOutcome
     from odfchain.metadata.timestamp import Timestamp
-
-INTEGRITY_FAULT = 6
-UNCHECKED = 7
-"""What was asked for needs what is not here: an environment's fault, and no proof against the dataset."""
 
 
 @click.command("ingest")
@@ -140,134 +134,6 @@ def tail_command(dataset: str, num_records: int, skip_records: int, output: str)
         if str(table.schema.field(n).type).startswith(("int", "uint", "float", "double", "dec"))
     ]
     print_records(rows, names, output, right=numeric)
-
-
-@click.command("verify")
-@click.argument("datasets", nargs=-1, required=True, type=DATASET)
-@click.option(
-    "--replay", is_flag=True, help="Compute the transactions of derivative datasets again, and compare."
-)
-@click.option("--recursive", is_flag=True, help="Verify what the datasets come from first.")
-@click.option("--from", "after", metavar="BLOCK", help="Replay what comes after this block (its hash).")
-@click.option("--to", "upto", metavar="BLOCK", help="Replay up to this block (its hash), which is included.")
-@click.option(
-    "--jobs",
-    default=2,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Slices hashed, or transactions replayed, side by side.",
-)
-@format_option("table", "json", "ndjson")
-def verify_command(
-    datasets: tuple[str, ...],
-    replay: bool,
-    recursive: bool,
-    after: str | None,
-    upto: str | None,
-    jobs: int,
-    output: str,
-) -> int:  # fmt: skip
-    """Verify datasets: chain links, append rules, sizes, and both hashes of every slice.
-
-    With --replay, what derivative datasets record must also come out when their inputs are put through their
-    queries again. No other way of verifying starts an engine.
-
-    All faults are listed with the file they are in. Exit code 0: clean; 6: faults; 7: no faults, but
-    something that was asked for could not be checked here.
-    """
-    if not replay and (after or upto):
-        raise UsageError("--from and --to are for --replay")
-    from odfchain.audit.run import VerifyOptions
-
-    chosen = VerifyOptions(
-        recursive=recursive, jobs=jobs, replay=replay, after=_block(after), upto=_block(upto)
-    )
-    if replay and not options().debug:
-        silence_libraries()
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        found = [d for text in datasets for d in workspace.matching(text)]
-        reports = workspace.verify(found, chosen, progress=progress)
-    if output == "table":
-        for report in reports:
-            _print_report(report)
-    else:
-        from odfchain.metadata.yaml_writer import dump_json
-
-        trees = [_report_tree(report) for report in reports]
-        if output == "json":
-            click.echo(dump_json(trees))
-        else:
-            for tree in trees:
-                click.echo(dump_json(tree, indent=None))
-    if any(report.faults for report in reports):
-        return INTEGRITY_FAULT
-    return 0 if all(report.ok for report in reports) else UNCHECKED
-
-
-def _block(text: str | None) -> Multihash | None:
-    from odfchain.ids.multihash import Multihash
-
-    return None if text is None else Multihash.parse(text)
-
-
-def _report_tree(report: Report) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "dataset": report.alias,
-        "id": report.dataset_id,
-        "head": report.head,
-        "ok": report.ok,
-        "blocks": report.blocks,
-        "slices": report.slices,
-        "records": report.records,
-        "dataBytes": report.data_bytes,
-        "checks": [{"number": n, "name": name} for n, name in report.checks.items()],
-        "faults": [
-            {
-                "check": f["check"],
-                "file": f["file"],
-                "message": f["message"],
-                "sequenceNumber": f["sequence_number"],
-            }
-            for f in map(asdict, report.faults)
-        ],
-        "unchecked": [{"message": u.message, "sequenceNumbers": list(u.blocks)} for u in report.unchecked],
-        "notes": report.notes,
-        "replay": (
-            {"transactions": report.replay.transactions, "engines": report.replay.engines}
-            if report.replay is not None
-            else None
-        ),
-    }
-
-
-def _print_report(report: Report) -> None:
-    word, colour = (
-        ("FAULT ", "red") if report.faults else ("ok    ", "green") if report.ok else ("PART  ", "yellow")
-    )
-    click.secho(word, fg=colour, bold=True, nl=False)
-    click.echo(
-        f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
-        f"{human_size(report.data_bytes)}{_replayed(report)}"
-    )
-    for fault in report.faults:
-        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
-        click.echo(f"  check {fault.check} ({report.checks[fault.check]}){block}")
-        click.echo(f"    {fault.file}")
-        click.echo(f"    {fault.message}")
-    for item in report.unchecked:
-        click.echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
-    for note in report.notes:
-        click.echo(f"  note: {note}")
-
-
-def _replayed(report: Report) -> str:
-    if report.replay is None:
-        return ""
-    count, engines = report.replay.transactions, report.replay.engines
-    said = f", replayed {count:,} transaction{'' if count == 1 else 's'}"
-    return f"{said} with {' and '.join(engines)}" if engines else said
 
 
 @click.command("digest")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState, SliceRef
-from odfchain.errors import SchemaError
+from odfchain.errors import ObjectNotFoundError, SchemaError
 from odfchain.metadata.arrow import to_arrow
 
 if TYPE_CHECKING:
@@ -78,7 +78,11 @@ def _read_slice(dataset: DatasetFiles, ref: SliceRef, schema: pa.Schema) -> pa.T
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    path = dataset.data.verified_path(ref.slice.physical_hash)
+    try:
+        path = dataset.data.verified_path(ref.slice.physical_hash)
+    except ObjectNotFoundError as error:
+        error.hint = f"a partial copy lacks slices: `odfchain fetch {dataset.alias}` brings them"
+        raise
     try:
         with pq.ParquetFile(path) as file:
             present = [name for name in schema.names if name in file.schema_arrow.names]

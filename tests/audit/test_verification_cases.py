@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from derived import FIRST, MADE, SECOND, on_paper, with_level
+from derived import FIRST, MADE, SECOND, forge, on_paper, with_level
 from support import conformance
 
 from odfchain.api import Workspace
@@ -19,6 +20,7 @@ from odfchain.cli.main import main
 from odfchain.dataset.commit import commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
+from odfchain.errors import UsageError
 from odfchain.metadata import events as ev
 
 
@@ -185,19 +187,22 @@ def test_recursive_names_what_is_missing_and_verifies_the_rest(
     command = ["-w", str(tmp_path), "verify", "copied"]
     assert main([*command, "--recursive"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in out] == ["ok    readings", "ok    copied"]
+    named = [line.split(":")[0] for line in out if not line.startswith("  ")]
+    assert named == ["ok    readings", "ok    copied"]
     Workspace.find(tmp_path).delete("readings")
     assert main(command) == 0
     capsys.readouterr()
     assert main([*command, "--recursive"]) == 7
-    first, second = capsys.readouterr().out.splitlines()
+    first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("PART  copied: 5 blocks, 2 slices, 6 records")
-    assert second == f"  not checked: its input readings ({root_id}) is not in this workspace"
+    said = f"its input readings ({root_id}) is not in this workspace"
+    assert second == f"  not checked, blocks 3, 4: {said}"
     assert main([*command, "--recursive", "-o", "json"]) == 7
     (report,) = json.loads(capsys.readouterr().out)
-    assert (report["ok"], report["faults"], report["replay"]) == (False, [], None)
-    assert report["unchecked"] == [{"message": second.removeprefix("  not checked: "), "sequenceNumbers": []}]
-    assert [check["number"] for check in report["checks"]] == list(range(1, 8))
+    assert (report["verdict"], report["faults"], report["counts"]["replayed"]) == ("incomplete", [], 0)
+    assert report["unchecked"] == [{"check": 14, "message": said, "blocks": [3, 4]}]
+    assert [check["number"] for check in report["checks"]] == list(range(1, 17))
+    assert [check["state"] for check in report["checks"]][13:15] == ["notChecked", "notChecked"]
     slice_path(copied).unlink()
     assert main([*command, "--recursive"]) == 6, "a fault weighs more"
 
@@ -216,13 +221,53 @@ def test_recursive_verifies_what_cannot_be_read(
     ]
 
 
+def test_a_range_is_checked_and_nothing_else(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    _, copied = made
+    slice_path(copied).unlink()
+    dataset = workspace.dataset(copied.id)
+    (fault,) = dataset.verify().faults
+    number = fault.sequence_number
+    assert number is not None
+    names = {b.block.sequence_number: b.hash for b in copied.chain.walk()}
+    for after in (number, names[number]):
+        report = dataset.verify(after=after)
+        assert report.faults == []
+        assert (report.slices, [line.sequence_number for line in report.lines]) == (1, [number + 1])
+        assert (report.after, report.upto) == (names[number], None)
+    for upto in (number - 1, names[number - 1]):
+        assert dataset.verify(upto=upto).faults == []
+    assert [f.check for f in dataset.verify(after=number - 1, upto=number).faults] == [5]
+    with pytest.raises(UsageError, match="the range begins after block"):
+        dataset.verify(after=number, upto=number - 1)
+    with pytest.raises(UsageError, match="block 99 is not in its chain"):
+        dataset.verify(upto=99)
+
+
 @pytest.mark.parametrize("option", ["--from", "--to"])
-def test_a_range_is_for_a_replay(
+def test_a_range_is_for_one_dataset(
     option: str, made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = str(made[1].chain.head())
-    assert main(["-w", str(tmp_path), "verify", "copied", option, head]) == 2
-    assert "--from and --to are for --replay" in capsys.readouterr().err
-    assert main(["-w", str(tmp_path), "verify", "%", "--replay", option, head]) == 2
+    assert main(["-w", str(tmp_path), "verify", "copied", option, head]) == 0
+    assert main(["-w", str(tmp_path), "verify", "copied", option, "1"]) == 0
+    assert main(["-w", str(tmp_path), "verify", "%", option, head]) == 2
     assert "a range of blocks is for one dataset, these are 2" in capsys.readouterr().err
     assert main(["-w", str(tmp_path), "verify", "copied", "--replay", option, "head"]) == 2
+
+
+def test_what_contradicts_the_inputs_is_found_without_an_engine(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    _, copied = made
+    number = DatasetState.read(copied.chain).head_block.sequence_number
+    event = DatasetState.read(copied.chain).head_block.event
+    assert isinstance(event, ev.ExecuteTransform)
+    (item,) = event.query_inputs
+    assert item.new_offset is not None
+    forge(copied, number, query_inputs=(dataclasses.replace(item, new_offset=item.new_offset - 1),))
+    (fault,) = verified(workspace, copied).faults
+    assert (fault.check, fault.sequence_number) == (14, number)
+    assert f"it was read up to offset {item.new_offset - 1}, and at block" in fault.message
+    assert f"the input ends at {item.new_offset}" in fault.message

@@ -20,9 +20,13 @@ from odfchain.dataset.state import DatasetState
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
 from odfchain.metadata import events as ev
+from odfchain.metadata.arrow import from_arrow
+from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.timestamp import Timestamp
 
 CHECKPOINT = b"a checkpoint"
+BY_HAND = "block 4 sets the watermark 2000-01-01T00:00:00Z by hand"
+UNSIGNED = "the head is not signed: there is no signature, or it was stripped"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,12 @@ def flip(path: Path, position: int = -1) -> None:
 
 def test_a_clean_dataset_passes(dataset: DatasetFiles) -> None:
     report = verify_dataset(dataset)
-    assert (report.ok, report.faults, report.notes) == (True, [], [])
+    assert (report.ok, report.faults, report.verdict) == (True, [], "clean")
+    assert report.notes == [BY_HAND, UNSIGNED]
+    assert [report.state(n) for n in CHECKS] == [
+        *["passed"] * 9, "notApplicable", "passed", "passed", "notChecked", "notApplicable", "notApplicable", "notChecked",
+    ]  # fmt: skip
+    assert report.reasons == {13: "checkpoints of engines are compared by a replay only", 16: UNSIGNED}
     assert (report.blocks, report.slices, report.records) == (6, 3, 4)
     assert report.data_bytes == sum(p.stat().st_size for p in (dataset.folder / "data").iterdir())
     assert report.head == str(dataset.chain.head())
@@ -182,7 +191,8 @@ def test_a_reference_to_a_block_that_is_not_there(dataset: DatasetFiles) -> None
 def test_a_block_that_cannot_be_read_is_said_to_hide_the_rules(dataset: DatasetFiles) -> None:
     block_at(dataset, 1).unlink()
     report = verify_dataset(dataset)
-    assert report.notes == ["append rules were not checked: the chain cannot be followed to its Seed"]
+    assert report.reasons[4] == "append rules were not checked: the chain cannot be followed to its Seed"
+    assert (report.state(4), report.verdict) == ("notChecked", "faulty")
     assert report.records == 4, "what can be reached is still checked"
 
 
@@ -208,15 +218,16 @@ def test_a_wrong_logical_hash(dataset: DatasetFiles) -> None:
 def test_more_offsets_than_records(dataset: DatasetFiles) -> None:
     new = add_slice(dataset, ["E"], offset_interval=ev.OffsetInterval(start=4, end=9))
     report = verify_dataset(dataset)
-    assert found(report) == [(7, str(new.physical_hash))]
+    assert found(report) == [(8, str(new.physical_hash))]
     assert "1 records, its offsets say 6" in report.faults[0].message
 
 
 def test_a_gap_between_offsets_breaks_a_rule(dataset: DatasetFiles) -> None:
     add_slice(dataset, ["E"], offset_interval=ev.OffsetInterval(start=7, end=7))
-    (fault,) = verify_dataset(dataset).faults
-    assert (fault.check, fault.sequence_number) == (4, 6)
-    assert "rule offset-interval-start" in fault.message
+    rule, rows = verify_dataset(dataset).faults
+    assert (rule.check, rule.sequence_number) == (4, 6)
+    assert "rule offset-interval-start" in rule.message
+    assert (rows.check, rows.message) == (8, "row at offset 7 has offset 4; offsets have no gaps")
 
 
 def test_a_slice_that_is_no_parquet(dataset: DatasetFiles) -> None:
@@ -231,8 +242,10 @@ def test_the_references_rule_for_null_structs_is_understood(dataset: DatasetFile
         [pa.array([1, None, 3, 4])], names=["x"], mask=pa.array([False, False, True, False])
     )
     path = tmp_path / "slice"
-    columns = [pa.array([4, 5, 6, 7], pa.uint64()), pa.array([0] * 4, pa.uint8())]
-    table = pa.table([*columns, inner], names=["offset", "op", "s"])
+    times = [pa.array([0] * 4, pa.timestamp("ms", "UTC"))] * 2
+    columns = [pa.array([4, 5, 6, 7], pa.uint64()), pa.array([0] * 4, pa.uint8()), *times]
+    table = pa.table([*columns, inner], names=["offset", "op", "system_time", "event_time", "s"])
+    add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(table.schema))))
     pq.write_table(table, path)
     correct, _ = hash_parquet(path)
     reference, _ = hash_parquet(path, null_rule="reference")
@@ -242,7 +255,7 @@ def test_the_references_rule_for_null_structs_is_understood(dataset: DatasetFile
     changes = {"physical_hash": physical, "size": size, "offset_interval": ev.OffsetInterval(start=4, end=7)}
     add_slice(dataset, ["E"], logical_hash=reference, **changes)
     report = verify_dataset(dataset)
-    assert report.notes == [
+    assert [note for note in report.notes if note not in (BY_HAND, UNSIGNED)] == [
         f"{dataset.folder}/data/{physical}: the logical hash follows the reference implementation's rule for null structs"
     ]
     assert report.ok
@@ -253,6 +266,6 @@ def test_checks_are_numbered_as_documented() -> None:
 
     assert verify.__doc__ is not None
     for number in CHECKS:
-        assert f"\n    {number}  " in verify.__doc__
+        assert f"\n{number:>6}  " in verify.__doc__
     assert dataclasses.is_dataclass(verify.Fault)
     assert SCHEMA.names[0] == "offset"

@@ -1,0 +1,209 @@
+"""Checks 9 and 11, what the columns of a slice say: their names, order and types.
+
+The system columns have the types of the "Common Data Schema". Where the declared schema itself says a kin of
+them (the reference implementation wrote `offset` as int64 and `op` as int32), it is as declared: a note.
+Types are compared as Parquet can tell them: it has no seconds, fixed-size lists or sorted maps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from odfchain.audit.checks import SCHEMA, SYSTEM
+from odfchain.audit.compare import line
+from odfchain.audit.walk import StoredBlock
+from odfchain.errors import OdfchainError
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.arrow import from_arrow, to_arrow
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.enums import TimeUnit
+from odfchain.metadata.events import DatasetVocabulary, SetDataSchema, SetVocab
+from odfchain.metadata.raw_arrow import schema_of_event
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What slices are to look like at a block."""
+
+    vocabulary: DatasetVocabulary
+    schema: DataSchema | None = None
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Columns that are declared to have no nulls."""
+        fields = self.schema.fields if self.schema is not None else ()
+        return frozenset(f.name for f in fields if not f.optional)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check says of a slice."""
+
+    check: int
+    message: str
+
+
+class Forms:
+    """Follows a chain, oldest block first, and knows the form in force; None behind damage."""
+
+    def __init__(self, *, believed: bool) -> None:
+        self._form: Form | None = Form(DatasetVocabulary()) if believed else None
+
+    def after(self, found: StoredBlock) -> Form | None:
+        """The form in force after this block."""
+        if not found.sound:
+            self._form = None
+        if self._form is None:
+            return None
+        match found.block.event:
+            case SetVocab() as event:
+                self._form = dataclasses.replace(self._form, vocabulary=DatasetVocabulary.from_event(event))
+            case SetDataSchema() as event:
+                try:
+                    schema = schema_of_event(event.raw_arrow_schema, event.schema)
+                except OdfchainError:
+                    self._form = None  # the append rules say what is wrong with it
+                else:
+                    self._form = dataclasses.replace(self._form, schema=schema)
+        return self._form
+
+
+def check_columns(schema: pa.Schema, form: Form) -> tuple[list[Finding], list[str]]:
+    """(faults, notes) about the columns of a slice."""
+    faults: list[Finding] = []
+    notes: list[str] = []
+    declared = _as_declared(form)
+    for finding, kin in _system_columns(schema, form.vocabulary):
+        same = kin is not None and declared is not None and kin in declared.names
+        if same and declared is not None and declared.field(kin).type == schema.field(kin).type:
+            notes.append(f"{finding.message}, as the declared schema has it")
+        else:
+            faults.append(finding)
+    faults += _against_declared(schema, form)
+    return faults, notes
+
+
+def _as_declared(form: Form) -> pa.Schema | None:
+    if form.schema is None:
+        return None
+    try:
+        return to_arrow(form.schema)
+    except OdfchainError:
+        return None
+
+
+def _system_columns(schema: pa.Schema, vocabulary: DatasetVocabulary) -> Iterator[tuple[Finding, str | None]]:
+    """What is wrong with them; beside it the column, where the declared schema may excuse its type."""
+    present = [name for name in vocabulary.columns if schema.get_all_field_indices(name)]
+    for name in vocabulary.columns:
+        found = schema.get_all_field_indices(name)
+        if len(found) != 1:
+            count = "no" if not found else "more than one"
+            yield Finding(SYSTEM, f"there is {count} column `{line(name)}`"), None
+    if schema.names[: len(present)] != present:
+        names = ", ".join(line(name) for name in schema.names[: len(present)])
+        yield Finding(SYSTEM, f"the system columns do not come first and in their order, but {names}"), None
+    wanted = {
+        vocabulary.offset_column: ("uint64", pa.types.is_uint64, t.is_integer),
+        vocabulary.operation_type_column: ("uint8", pa.types.is_uint8, t.is_integer),
+        vocabulary.system_time_column: ("timestamp[ms, tz=UTC]", _is_time, _is_kin_time),
+        vocabulary.event_time_column: ("timestamp[ms, tz=UTC] or a date", _is_time_or_date, _is_kin_time),
+    }
+    for name in present:
+        if len(schema.get_all_field_indices(name)) != 1:
+            continue
+        data_type = schema.field(name).type
+        text, right, kin = wanted[name]
+        if not right(data_type):
+            message = f"column `{line(name)}` is {line(str(data_type))} instead of {text}"
+            yield Finding(SYSTEM, message), name if kin(data_type) else None
+
+
+def _is_time(data_type: pa.DataType) -> bool:
+    return bool(data_type == pa.timestamp("ms", "UTC"))
+
+
+def _is_time_or_date(data_type: pa.DataType) -> bool:
+    return _is_time(data_type) or bool(t.is_date(data_type))
+
+
+def _is_kin_time(data_type: pa.DataType) -> bool:
+    return bool(t.is_timestamp(data_type))
+
+
+# --- the declared schema ---------------------------------------------------------------------------
+
+
+def _against_declared(schema: pa.Schema, form: Form) -> Iterator[Finding]:
+    if form.schema is None:
+        return
+    try:
+        actual = from_arrow(schema)
+    except OdfchainError as error:
+        yield Finding(SCHEMA, f"the slice has a column of an unknown type: {error}")
+        return
+    wanted = {f.name: _as_parquet(f.value_type) for f in form.schema.fields}
+    held = {f.name: _as_parquet(f.value_type) for f in actual.fields}
+    for name, data_type in wanted.items():
+        if name not in held:
+            yield Finding(SCHEMA, f"column `{line(name)}` is declared, and the slice does not have it")
+        elif held[name] != data_type:
+            yield Finding(
+                SCHEMA,
+                f"column `{line(name)}` is declared as {line(_text(data_type))}, "
+                f"and the slice has {line(_text(held[name]))}",
+            )
+    for name in held:
+        if name not in wanted:
+            yield Finding(SCHEMA, f"the slice has a column `{line(name)}` that is not declared")
+    if list(wanted) != list(held) and set(wanted) == set(held):
+        yield Finding(SCHEMA, "the columns of the slice are not in the declared order")
+
+
+def _as_parquet(data_type: ds.DataType) -> ds.DataType:
+    """The type without what a Parquet file cannot tell, and without nullability."""
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return _as_parquet(inner)
+        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+            # a zone is kept as "adjusted to UTC" only
+            return ds.DataTypeTimestamp(unit=_unit(unit), timezone="" if zone == "" else "UTC")
+        case ds.DataTypeTime(unit=unit):
+            return ds.DataTypeTime(unit=_unit(unit))
+        case ds.DataTypeDuration():
+            return ds.DataTypeInt64()
+        case ds.DataTypeList(item_type=item):
+            return ds.DataTypeList(item_type=_as_parquet(item))
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            return ds.DataTypeMap(key_type=_as_parquet(key), value_type=_as_parquet(value))
+        case ds.DataTypeStruct(fields=fields):
+            return ds.DataTypeStruct(
+                fields=tuple(ds.DataField(name=f.name, type=_as_parquet(f.type)) for f in fields)
+            )
+    return data_type
+
+
+def _unit(unit: TimeUnit | None) -> TimeUnit:
+    return TimeUnit.MILLISECOND if unit in (None, TimeUnit.SECOND) else unit
+
+
+def _text(data_type: ds.DataType) -> str:
+    match data_type:
+        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+            return f"Timestamp({unit.value if unit else 'Millisecond'}{', ' + zone if zone else ''})"
+        case ds.DataTypeTime(unit=unit):
+            return f"Time({unit.value if unit else 'Millisecond'})"
+        case ds.DataTypeDecimal(precision=precision, scale=scale):
+            return f"Decimal({precision}, {scale})"
+        case ds.DataTypeList(item_type=item):
+            return f"List({_text(item)})"
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            return f"Map({_text(key)}, {_text(value)})"
+        case ds.DataTypeStruct(fields=fields):
+            return f"Struct({', '.join(f'{f.name} {_text(f.type)}' for f in fields)})"
+    return data_type.KIND

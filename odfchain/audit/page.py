@@ -1,0 +1,103 @@
+"""Verification reports as one HTML page that a person sends to a colleague.
+
+The page has everything inside it: it asks for no other file, runs no script, and its content security policy
+lets a browser use nothing but the one style sheet that it carries. All that comes from the reports is escaped
+text on one line. What there is no room for is counted, and said to be left out. The same reports always give
+the same page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from odfchain.audit.page_blocks import KINDS, STATES
+from odfchain.audit.page_document import Part, checked_document
+from odfchain.audit.page_summary import MARKS, Facts, checked_by, facts_of
+from odfchain.audit.page_views import dataset_view
+from odfchain.audit.page_words import counted, listed, some
+from odfchain.errors import UsageError
+from odfchain.limits import PAGE, PageLimits
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = PAGE) -> str:
+    """One self-contained HTML page, no larger than `limits` allow, about one report or several.
+
+    The documents are those of `odfchain verify -o json`. Faulty datasets come first. Nothing in a document
+    can put markup, script or a reference to another file into the page.
+
+    Raises:
+        UsageError: there is no document.
+        ManifestError: a document is not a report of this format, or contradicts itself.
+    """
+    if not documents:
+        raise UsageError("there is no report to make a page from")
+    several = len(documents) > 1
+    parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
+    parts.sort(key=lambda part: list(MARKS).index(part["verdict"].word(*MARKS)))
+    page = _render(parts, limits)
+    while len(page.encode()) > limits.page_bytes and limits.datasets > 1:
+        limits = _halved(limits)
+        page = _render(parts, limits)
+    return page
+
+
+def _halved(limits: PageLimits) -> PageLimits:
+    """Limits for a page of about half the size."""
+    counts = {f.name: max(1, getattr(limits, f.name) // 2) for f in fields(limits) if f.name != "page_bytes"}
+    return replace(limits, **counts)
+
+
+def _render(parts: Sequence[Part], limits: PageLimits) -> str:
+    detailed = [dataset_view(part, limits.for_each(len(parts))) for part in parts[: limits.sections]]
+    facts = [facts_of(part, limits) for part in parts]
+    state, title, lead = _overall(facts)
+    style = _packaged("page.css")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return _template().render(
+        style=style,
+        style_source=f"sha256-{digest}",
+        state=state,
+        title=title,
+        lead=lead,
+        by=some(sorted({checked_by(part, limits) for part in parts}), 8),
+        facts=some(facts, limits.datasets),
+        datasets=detailed,
+        places={view.facts.id: number for number, view in reversed(list(enumerate(detailed)))},
+        KINDS=KINDS,
+        STATES=STATES,
+    )
+
+
+def _overall(facts: Sequence[Facts]) -> tuple[str, str, str]:
+    """The verdict on all datasets: how it is marked, the headline, and a sentence."""
+    if len(facts) == 1:
+        return facts[0].state, facts[0].title, facts[0].lead
+    counts = {verdict: sum(f.verdict == verdict for f in facts) for verdict in MARKS}
+    found = {verdict: number for verdict, number in counts.items() if number}
+    worst = next(iter(found))
+    words = listed([f"{number:,} {verdict}" for verdict, number in found.items()])
+    return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."
+
+
+def _packaged(name: str) -> str:
+    return resources.files("odfchain.audit").joinpath(name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - for pages only
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["counted"] = counted
+    return environment.from_string(_packaged("page.html.j2"))

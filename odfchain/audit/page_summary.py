@@ -1,0 +1,190 @@
+"""What a page says first of a dataset: the verdict in plain words, and what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odfchain.audit.page_document import Part
+from odfchain.audit.page_words import counted, listed, moment, size_in_words, some
+from odfchain.limits import PageLimits
+
+MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}
+"""The verdicts, the worst first, and how each is marked."""
+
+OUTCOMES = {
+    "failed": ("faulty", "failed"),
+    "notChecked": ("unchecked", "not checked"),
+    "passed": ("ok", "passed"),
+    "notApplicable": ("none", "not applicable"),
+}
+"""The outcomes of a check, the worst first: how each is marked, and in words."""
+
+_SIGNATURES = {
+    "signed": ("ok", "signed"),
+    "unsigned": ("none", "not signed"),
+    "invalid": ("faulty", "invalid"),
+    "notChecked": ("unchecked", "not checked"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is said of a dataset wherever it is mentioned; `state` is how it is marked."""
+
+    id: str
+    name: str
+    kind: str
+    verdict: str
+    state: str
+    title: str
+    lead: str
+    blocks: int
+    records: int
+    faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A line of a list of facts; a `code` is there to be copied."""
+
+    label: str
+    value: str
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureView:
+    """Whether the head is signed: in a word with its mark, in a sentence, and by whom."""
+
+    state: str
+    word: str
+    sentence: str
+    signer: str
+
+
+def facts_of(part: Part, limits: PageLimits) -> Facts:
+    """What a report says first.
+
+    Raises:
+        ManifestError: the report is not of the form that it should be.
+    """
+    dataset, counts = part["dataset"], part["counts"]
+    verdict = part["verdict"].word(*MARKS)
+    title, lead = _verdict(part, verdict)
+    return Facts(
+        id=dataset["id"].text(limits.text),
+        name=name_of(dataset["alias"], limits),
+        kind=kind_of(dataset["kind"]),
+        verdict=verdict,
+        state=MARKS[verdict],
+        title=title,
+        lead=lead,
+        blocks=counts["blocks"].number(),
+        records=counts["records"].number(),
+        faults=len(part["faults"].items()),
+    )
+
+
+def checked_by(part: Part, limits: PageLimits) -> str:
+    """Which tool made a report, when, and which engines computed for it.
+
+    Raises:
+        ManifestError: the report is not of the form that it should be.
+    """
+    engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in part["engines"].items()[:8]]
+    using = f"; transformations computed again with {listed(engines)}" if engines else ""
+    return f"Checked by {part['tool'].text(limits.text)} on {moment(part['time'].text(40))}{using}."
+
+
+def name_of(alias: Part, limits: PageLimits) -> str:
+    """The name of a dataset, or that it has none.
+
+    Raises:
+        ManifestError: the alias is no text.
+    """
+    return (alias.text(limits.text) if alias.known else "") or "dataset without a name"
+
+
+def kind_of(kind: Part) -> str:
+    """The kind of a dataset in words.
+
+    Raises:
+        ManifestError: there is no such kind.
+    """
+    return f"{kind.word('root', 'derivative')} dataset" if kind.known else "dataset of unknown kind"
+
+
+def _verdict(part: Part, verdict: str) -> tuple[str, str]:
+    """The verdict in a word, and in a sentence that does not say more than was done."""
+    omitted = [check for check in part["checks"].items() if check["state"].value == "notChecked"]
+    missing = bool(omitted or part["unchecked"].items())
+    if verdict == "faulty":
+        found = counted(len(part["faults"].items()), "fault")
+        rest = " Besides, not everything was checked." if missing else ""
+        return "Faulty", f"{found} found: what is stored is not what was recorded.{rest}"
+    if verdict == "incomplete":
+        return "Incomplete", "No fault was found, but not everything that was asked for could be checked."
+    if missing:
+        return "Clean", "No fault was found in what was checked; not every check was made."
+    return "Clean", "No fault was found: every check that applies was made, and passed."
+
+
+def brief_of(part: Part, limits: PageLimits) -> tuple[Named, ...]:
+    """How the checks ended, what was read, what was not checked, and whether the head is signed.
+
+    Raises:
+        ManifestError: the report is not of the form that it should be.
+    """
+    checks, counts = part["checks"].items(), part["counts"]
+    states = [check["state"].word(*OUTCOMES) for check in checks]
+    words = [f"{states.count(s):,} {word}" for s, (_, word) in OUTCOMES.items() if s in states]
+    left = [check["name"].text(limits.text) for check in checks if check["state"].value == "notChecked"]
+    omitted = some(left, limits.lines)
+    more = [f"{omitted.rest:,} more"] if omitted.rest else []
+    reach = [
+        counted(counts["blocks"].number(), "block"),
+        counted(counts["slices"].number(), "slice"),
+        counted(counts["records"].number(), "record"),
+        f"{size_in_words(counts['bytes'].number())} of data",
+    ]
+    replayed = counts["replayed"].number()
+    again = f"; {counted(replayed, 'transaction')} computed again" if replayed else ""
+    lines = [
+        Named("Checks", f"{listed(words)}." if words else "none."),
+        Named("Read", f"{listed(reach)}{again}."),
+    ]
+    partly = {block.number() for item in part["unchecked"].items() for block in item["blocks"].items()}
+    if partly:
+        more.append(f"parts of {counted(len(partly), 'block')}")
+    if left or more:
+        lines.append(Named("Not checked", f"{listed([*omitted.shown, *more])}."))
+    return (*lines, Named("Signature", signature_of(part, limits).sentence))
+
+
+def signature_of(report: Part, limits: PageLimits) -> SignatureView:
+    """Whether the head of a report is signed.
+
+    Raises:
+        ManifestError: the report is not of the form that it should be.
+    """
+    part = report["signature"]
+    status = part["status"].word(*_SIGNATURES)
+    state, word = _SIGNATURES[status]
+    signer, time, message = (
+        field.text(limits.message) if field.known else ""
+        for field in (part["signer"], part["time"], part["message"])
+    )
+    if status == "signed":
+        own = part["signer"].value == report["dataset"]["id"].value
+        key = "the dataset's own key" if own else "another key than the dataset's own"
+        sentence = f"The head is signed with {key}{f', on {moment(time)}' if time else ''}."
+    else:
+        sentence = _UNSIGNED[status]
+    return SignatureView(state, word, f"{sentence[:-1]}: {message}" if message else sentence, signer)
+
+
+_UNSIGNED = {
+    "invalid": "The signature of the head is not valid.",
+    "unsigned": "The head is not signed: nothing here shows who published it.",
+    "notChecked": "Whether the head is signed was not checked.",
+}

@@ -1,0 +1,150 @@
+"""Verifying a dataset elsewhere, without making it a dataset here.
+
+A private folder is filled with whatever the peer gives, and verified as it is. What the peer does not give,
+or gives wrong, does not stop the rest; the peer's own words are in the fault, and every fault names the
+object at the peer. Nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from odfchain.audit.checks import PHYSICAL, PRESENT
+from odfchain.audit.report import Fault, Report, Unchecked
+from odfchain.dataset.files import DatasetFiles
+from odfchain.errors import CodecError, CorruptedPeerError, StorageFullError, TransferError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import LIMITS
+from odfchain.metadata.blocks import decode_block
+from odfchain.progress import Progress
+from odfchain.share.layout import HEAD_KEY, ObjectKey, Part
+from odfchain.share.peer import Peer
+from odfchain.share.slices import DataObject, objects_of
+from odfchain.store import fsio
+
+
+@dataclass(slots=True)
+class RemoteCopy:
+    """What could be had of a dataset, and what the peer said of the rest, by the key of the object."""
+
+    dataset: DatasetFiles
+    where: str
+    wrong: dict[str, str] = field(default_factory=dict)
+    """Objects that are not there or not what they should be."""
+    unreached: dict[str, str] = field(default_factory=dict)
+    """Objects that could not be asked for: that proves nothing."""
+
+    def relate(self, report: Report) -> None:
+        """Let a report of the copy speak of the peer: places are keys there, reasons are the peer's words."""
+        faults: list[Fault] = []
+        for fault in report.faults:
+            key = self._key(fault.file)
+            if key in self.unreached:
+                blocks = () if fault.sequence_number is None else (fault.sequence_number,)
+                report.unchecked.append(Unchecked(self.unreached[key], blocks, fault.check))
+                report.skip([fault.check], self.unreached[key])
+                continue
+            message = self.wrong.get(key, self._text(fault.message))
+            check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check
+            faults.append(replace(fault, file=f"{self.where}{key}", message=message, check=check))
+        report.faults = faults
+        report.notes = [self._text(note) for note in report.notes]
+
+    def _key(self, file: str) -> str:
+        path = Path(file)
+        folder = self.dataset.folder
+        return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+    def _text(self, text: str) -> str:
+        return text.replace(f"{self.dataset.folder}/", self.where)
+
+
+@contextmanager
+def remote_copy(
+    peer: Peer, alias: DatasetAlias, base: Path, progress: Progress, *, parallel: int = 10
+) -> Iterator[RemoteCopy]:
+    """A copy of whatever a peer gives of a dataset, in a private folder that is gone afterwards.
+
+    Raises:
+        AccessError, TransferError: the head cannot be asked for.
+        StorageFullError, StoreError: there is no room for it here.
+    """
+    fsio.make_folder(base)
+    with fsio.private_folder(base) as private:
+        folder = private / "dataset"
+        DatasetFiles.create_folders(folder, alias)
+        copy = RemoteCopy(DatasetFiles.open(folder), peer.where)
+        objects = _receive_chain(peer, copy, folder, progress)
+        _check_space(folder, objects, peer.where)
+        progress.phase(f"Receiving {len(objects):,} objects", sum(item.size for item in objects))
+        with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
+            for _ in pool.map(lambda item: _receive(peer, copy, item, progress), objects):
+                pass
+        yield copy
+
+
+def _receive_chain(peer: Peer, copy: RemoteCopy, folder: Path, progress: Progress) -> list[DataObject]:
+    """The head and its blocks; returns the objects that they name, each once."""
+    try:
+        head = peer.head()
+    except CorruptedPeerError as error:
+        copy.wrong[HEAD_KEY] = error.message
+        return []
+    if head is None:
+        return []
+    (folder / HEAD_KEY).write_text(str(head), encoding="ascii")
+    progress.phase("Receiving blocks")
+    objects: dict[tuple[ObjectKey, int], DataObject] = {}
+    current: Multihash | None = head
+    for _ in range(LIMITS.chain_blocks):
+        if current is None:
+            break
+        key = ObjectKey(Part.BLOCK, current)
+        try:
+            data = peer.block(current)
+        except CorruptedPeerError as error:
+            copy.wrong[str(key)] = error.message
+            break
+        except TransferError as error:
+            copy.unreached[str(key)] = error.message
+            break
+        fsio.create_file(folder / str(key), data)
+        progress.advance()
+        try:
+            block = decode_block(data)
+        except CodecError:
+            break  # verification says so
+        for item in objects_of(block):
+            objects.setdefault((item.key, item.size), item)
+        current = block.prev_block_hash
+    return list(objects.values())
+
+
+def _check_space(folder: Path, objects: list[DataObject], where: str) -> None:
+    """Sizes are a stranger's words: what cannot fit is refused before any of it fills the disk."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise fsio.storage_error(error, folder) from error
+    total = sum(item.size for item in objects)
+    if total > free:
+        raise StorageFullError(
+            f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",
+            hint="make room, or pull a part of it (--last, --metadata-only) and verify that",
+        )
+
+
+def _receive(peer: Peer, copy: RemoteCopy, item: DataObject, progress: Progress) -> None:
+    target = copy.dataset.folder / str(item.key)
+    try:
+        peer.fetch(item.key, item.size, target, progress)
+    except CorruptedPeerError as error:
+        copy.wrong[str(item.key)] = error.message
+    except TransferError as error:
+        copy.unreached[str(item.key)] = error.message

@@ -1,0 +1,182 @@
+"""Checks 6 to 11 of one slice: its bytes are hashed, then its rows are decoded once for all other checks.
+
+Memory stays at one row group, whatever the size of the file.
+
+The bytes of a derivative slice are one of many ways to write its records. Where they are not the recorded
+ones, the records decide: the same records written anew are a note, others are a fault.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odfchain.audit.checks import CORRECTIONS, LOGICAL, OFFSETS, PHYSICAL, PRESENT, SCHEMA, SYSTEM
+from odfchain.audit.form import Finding, Form, check_columns
+from odfchain.audit.report import Fault
+from odfchain.audit.rows import RowChecks
+from odfchain.digest.logical import LogicalDigest
+from odfchain.digest.parquet import hash_parquet
+from odfchain.digest.physical import hash_file
+from odfchain.errors import OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.metadata.events import DataSlice
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import Progress
+from odfchain.store.local import LocalObjectStore
+
+_BATCH_ROWS = 65_536
+UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
+"""What reading a stranger's Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceJob:
+    """A slice that a block names, and what is known there of the rows; no form is known behind damage."""
+
+    number: int
+    time: Timestamp
+    slice: DataSlice
+    derivative: bool
+    form: Form | None
+
+
+@dataclass(slots=True)
+class SliceOutcome:
+    """What one slice brought to the report."""
+
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    """The checks that were run."""
+    operations: tuple[int, ...] | None = None
+    """Rows of each operation; None when the rows could not be looked at."""
+    latest_ms: int | None = None
+    """The largest event time [ms]."""
+
+
+def check_slice(
+    store: LocalObjectStore, job: SliceJob, progress: Progress, leaves: Executor | None = None
+) -> SliceOutcome:
+    """Physical hash, then records; a root's file with wrong bytes is not decoded.
+
+    With `leaves`, the columns of a batch are hashed side by side.
+    """
+    path = Path(store.locate(job.slice.physical_hash))
+    found = SliceOutcome(done=[PHYSICAL])
+    try:
+        actual, size = hash_file(path, progress.advance)
+    except OSError as error:
+        found.faults.append(
+            Fault(PHYSICAL, str(path), f"the slice cannot be read: {error.strerror}", job.number)
+        )
+        return found
+    if actual == job.slice.physical_hash:
+        _check_records(path, job, found, leaves)
+    elif job.derivative:
+        _check_written_anew(path, job, size, found, leaves)
+    else:
+        message = f"PhysicalHashMismatch: the slice's bytes hash to {actual}"
+        found.faults.append(Fault(PHYSICAL, str(path), message, job.number))
+    return found
+
+
+def _check_written_anew(
+    path: Path, job: SliceJob, size: int, found: SliceOutcome, leaves: Executor | None
+) -> None:
+    """A derivative's file that has other bytes: the same records are as good."""
+    records = SliceOutcome()
+    _check_records(path, job, records, leaves)
+    found.done += records.done
+    found.operations, found.latest_ms = records.operations, records.latest_ms
+    if not records.faults:
+        found.notes.append(
+            f"{path}: the slice was written anew, with the same records (its bytes are not the recorded ones)"
+        )
+        found.notes += records.notes
+        return
+    # what the rows of another file say is not said of the recorded ones
+    told = [f for f in records.faults if f.check == LOGICAL] or records.faults
+    if size == job.slice.size:
+        found.faults += told
+    else:
+        resized = other_size("slice", size, job.slice.size)
+        message = "; ".join((resized, *(fault.message for fault in told)))
+        found.faults.append(Fault(PRESENT, str(path), message, job.number))
+
+
+def other_size(what: str, actual: int, declared: int) -> str:
+    """The message about a file whose size is not the recorded one."""
+    return f"SizeMismatch: the {what} has {actual:,} bytes, its block says {declared:,}"
+
+
+def _check_records(path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None) -> None:
+    try:
+        logical, rows, checks = _decode(path, job, found, leaves)
+    except UNREADABLE as error:
+        reason = error.message if isinstance(error, OdfchainError) else str(error).partition("\n")[0]
+        message = f"the records cannot be hashed: {reason}"
+        found.faults.append(Fault(LOGICAL, str(path), message, job.number))
+        return
+    found.done += [LOGICAL, OFFSETS]
+    if logical != job.slice.logical_hash:
+        _blame(path, job, found, logical)
+    expected = job.slice.offset_interval.count
+    if rows != expected:
+        message = f"the slice has {rows:,} records, its offsets say {expected:,}"
+        found.faults.append(Fault(OFFSETS, str(path), message, job.number))
+    if checks is None:
+        return
+    found.done += [SYSTEM, SCHEMA]
+    found.operations, found.latest_ms = tuple(checks.operations), checks.latest_ms
+    if any(checks.operations[1:]):
+        found.done.append(CORRECTIONS)
+    if checks.system_times > 1:
+        found.notes.append(f"{path}: rows of several system times, as in a slice that was compacted")
+    found.faults += (_fault(path, job, item) for item in checks.findings.values())
+
+
+def _decode(
+    path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None
+) -> tuple[Multihash, int, RowChecks | None]:
+    """One pass over the rows: (logical hash, number of rows, what the rows say)."""
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        digest = LogicalDigest(schema, executor=leaves)
+        checks = None
+        if job.form is not None:
+            checks = RowChecks(schema, job.form, job.slice.offset_interval, job.time)
+            faults, notes = check_columns(schema, job.form)
+            found.notes += notes
+            found.faults += (_fault(path, job, item) for item in faults)
+        rows = 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            digest.update(batch)
+            rows += batch.num_rows
+            if checks is not None:
+                checks.update(batch)
+        if checks is not None:
+            checks.finish()
+    return digest.finish(), rows, checks
+
+
+def _blame(path: Path, job: SliceJob, found: SliceOutcome, logical: Multihash) -> None:
+    other, _ = hash_parquet(path, null_rule="reference")
+    if other == job.slice.logical_hash:
+        found.notes.append(
+            f"{path}: the logical hash follows the reference implementation's rule for null structs"
+        )
+        return
+    message = (
+        f"LogicalHashMismatch: the records differ from the recorded ones: "
+        f"they hash to {logical}, the block says {job.slice.logical_hash}"
+    )
+    found.faults.append(Fault(LOGICAL, str(path), message, job.number))
+
+
+def _fault(path: Path, job: SliceJob, finding: Finding) -> Fault:
+    return Fault(finding.check, str(path), finding.message, job.number)

@@ -1,0 +1,236 @@
+"""Checks 1 to 4: the chain as it is stored, read block by block; nothing derived is trusted.
+
+A block whose bytes do not hash to its name is a fault, and what it says is believed in nothing: it is walked
+through where its predecessor proves itself by its own hash and number, and the files that it names are not
+accused. What depends on all earlier blocks (rules, names of columns, schemas) is not judged behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
+from odfchain.audit.report import BlockLine, Report
+from odfchain.chain.history import ReplayHistory
+from odfchain.chain.rules import check_append
+from odfchain.dataset.files import DatasetFiles
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import AppendError, CodecError, StoreError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
+from odfchain.metadata.block import MetadataBlock
+from odfchain.metadata.blocks import decode_block
+from odfchain.metadata.events import AddData, ExecuteTransform, Seed
+from odfchain.progress import Progress
+from odfchain.store.base import HEAD as HEAD_REF
+
+BlockName = Multihash | int
+"""A block by its hash or by its sequence number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The blocks after `after` up to and including `upto`; None is the beginning, or the head."""
+
+    after: BlockName | None = None
+    upto: BlockName | None = None
+
+
+EVERYTHING = Range()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block as it was found; one that is not `sound` does not hash to its name."""
+
+    name: Multihash
+    block: MetadataBlock
+    sound: bool
+    number: int
+    """Its sequence number; that of its place in the chain where it is not sound."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChain:
+    """What could be read, oldest first; `complete` if it begins with the first block of the chain."""
+
+    blocks: tuple[StoredBlock, ...] = ()
+    complete: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether everything that the chain says can be believed."""
+        return self.complete and all(found.sound for found in self.blocks)
+
+    def within(self, after: int, upto: int) -> list[StoredBlock]:
+        """The sound blocks `(after, upto]`."""
+        return [found for found in self.blocks if after < found.number <= upto and found.sound]
+
+
+def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> StoredChain:
+    """The blocks from the head down; what is wrong with the reference, bytes and links is in the report."""
+    reference = dataset.folder / "refs" / HEAD_REF
+    try:
+        head = dataset.chain.head()
+    except StoreError as error:
+        report.fault(HEAD, reference, error.message)
+        return StoredChain()
+    if head is None:
+        report.fault(HEAD, reference, "the dataset has no head")
+        return StoredChain()
+    report.head = str(head)
+    report.count(HEAD)
+    if _spelling(reference) != str(head):
+        report.notes.append(f"{reference}: the reference is not spelled as references are written: {head}")
+    progress.phase(f"Reading the chain of {dataset.alias}")
+    folder = dataset.folder / "blocks"
+    found: list[StoredBlock] = []
+    current: Multihash | None = head
+    expected: int | None = None
+    believed = True
+    while current is not None:
+        item = _read(folder / str(current), current, expected, report, believed=believed)
+        if item is None:
+            break
+        progress.advance()
+        report.blocks += 1
+        if item.sound:
+            _check_link(folder, item, expected, report)
+        found.append(item)
+        believed = item.sound
+        expected = item.number - 1
+        current = item.block.prev_block_hash
+        if item.number == 0 or len(found) > LIMITS.chain_blocks:
+            break
+    found.reverse()
+    chain = StoredChain(tuple(found), bool(found) and found[0].block.prev_block_hash is None)
+    _describe(chain, report)
+    return chain
+
+
+def _spelling(reference: Path) -> str:
+    try:
+        return reference.read_text(encoding="ascii", errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def _read(
+    path: Path, name: Multihash, expected: int | None, report: Report, *, believed: bool
+) -> StoredBlock | None:
+    """The block in a file; None where the walk ends. A name that is only claimed accuses nothing."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        if believed:
+            report.fault(BLOCKS, path, f"the block cannot be read: {error.strerror}", expected)
+        return None
+    actual = hash_bytes(data)
+    sound = actual == name
+    if not believed and not sound:
+        return None
+    report.count(BLOCKS)
+    try:
+        block = decode_block(data)
+    except CodecError as error:
+        why = "" if sound else f"the block's bytes hash to {actual}; "
+        report.fault(BLOCKS, path, f"{why}the block cannot be decoded: {error}", expected)
+        return None
+    if not believed and block.sequence_number != expected:
+        return None
+    if not sound:
+        report.fault(BLOCKS, path, f"the block's bytes hash to {actual}", expected)
+    number = block.sequence_number if sound or expected is None else expected
+    return StoredBlock(name, block, sound, number)
+
+
+def _check_link(folder: Path, item: StoredBlock, expected: int | None, report: Report) -> None:
+    path, number = folder / str(item.name), item.number
+    report.count(LINKS)
+    if expected is not None and number != expected:
+        report.fault(LINKS, path, f"sequence number {number} where {expected} is expected", expected)
+    if item.block.prev_block_hash is None and number != 0:
+        report.fault(LINKS, path, f"block {number} has no predecessor", number)
+    if item.block.prev_block_hash is not None and number == 0:
+        report.fault(LINKS, path, "the first block names a predecessor", number)
+
+
+def _describe(chain: StoredChain, report: Report) -> None:
+    if not chain.blocks:
+        return
+    report.sequence_number = chain.blocks[-1].number
+    first = chain.blocks[0]
+    if first.sound and isinstance(first.block.event, Seed):
+        report.dataset_id = str(first.block.event.dataset_id)
+        report.kind = first.block.event.dataset_kind
+
+
+# --- the range -------------------------------------------------------------------------------------
+
+
+def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tuple[int, int]:
+    """Sequence numbers `(after, upto]` of the range.
+
+    Raises:
+        UsageError: a block is not in the chain, or the range is the wrong way round.
+    """
+    last = chain.blocks[-1].number if chain.blocks else -1
+    after = -1 if span.after is None else _number(dataset, chain, span.after)
+    upto = last if span.upto is None else _number(dataset, chain, span.upto)
+    if after > upto:
+        raise UsageError(
+            f"{dataset.alias}: the range begins after block {after} and ends with block {upto}",
+            hint="a range is (from, to]: the older block first",
+        )
+    return after, upto
+
+
+def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
+    for found in chain.blocks:
+        if name in (found.name, found.number):
+            return found.number
+    raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
+
+
+def hash_at(chain: StoredChain, number: int) -> Multihash | None:
+    """The hash of the block with this number, None where there is none."""
+    return next((found.name for found in chain.blocks if found.number == number), None)
+
+
+def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -> None:
+    """One line of the report for each block of the range."""
+    for found in chain.blocks:
+        if not after < found.number <= upto:
+            continue
+        event = found.block.event
+        data = isinstance(event, AddData | ExecuteTransform) and found.sound
+        new = event.new_data if data and isinstance(event, AddData | ExecuteTransform) else None
+        mark = event.new_watermark if data and isinstance(event, AddData | ExecuteTransform) else None
+        count = new.offset_interval.count if new is not None else 0
+        report.lines.append(
+            BlockLine(found.number, found.name, found.block.system_time, event.KIND, count, mark)
+        )
+
+
+# --- 4: append rules -------------------------------------------------------------------------------
+
+
+def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> None:
+    """Every block of the range may follow the blocks before it, those outside the range included."""
+    if not chain.complete:
+        report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
+        return
+    history = ReplayHistory()
+    for index, found in enumerate(chain.blocks):
+        if not found.sound:
+            report.skip([RULES], f"block {found.number} is damaged, so what follows it was not judged")
+            return
+        if after < found.number <= upto:
+            report.count(RULES)
+            try:
+                check_append(found.block, history if index else None)
+            except AppendError as error:
+                path = dataset.folder / "blocks" / str(found.name)
+                report.fault(RULES, path, f"{error.message} (rule {error.rule})", found.number)
+        history.add(found.block)

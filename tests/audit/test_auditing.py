@@ -1,0 +1,344 @@
+"""Reports that others read, datasets that are verified where they are, and verdicts that are signed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from derived import FIRST, SECOND, forge, on_paper, with_level
+from support import ROOT, Result
+
+from odfchain.api import Workspace
+from odfchain.attest.attestations import ATTESTATIONS_KEY
+from odfchain.attest.canonical import report_digest
+from odfchain.attest.keys import create_key_file
+from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.attest.statements import Attestation, Verdict, read_attestation, sign_attestation
+from odfchain.audit.heads import vouched_for
+from odfchain.audit.run import VerifyOptions
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import SignatureError, StoreError, UsageError
+from odfchain.ids.did import DidKey
+from odfchain.ids.keys import DatasetKey
+from odfchain.metadata.timestamp import Timestamp
+
+SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A workspace whose engine would have to be started."""
+    return Workspace.init(tmp_path)
+
+
+@pytest.fixture
+def made(workspace: Workspace) -> tuple[DatasetFiles, DatasetFiles]:
+    """(a root, a derivative of it), two transactions each."""
+    return on_paper(workspace, FIRST, SECOND)
+
+
+@pytest.fixture
+def run(run_cli: Callable[..., Result], tmp_path: Path) -> Callable[..., Result]:
+    return lambda *args: run_cli("-w", tmp_path, *args)
+
+
+def first_slice(dataset: DatasetFiles) -> Path:
+    return Path(dataset.data.locate(DatasetState.read(dataset.chain).slices()[0].slice.physical_hash))
+
+
+# --- the report ------------------------------------------------------------------------------------
+
+
+def documents(run: Callable[..., Result], *args: object) -> list[dict[str, Any]]:
+    found = run("verify", *args, "-o", "json").rows
+    for document in found:
+        SCHEMA.validate(document)
+    return found
+
+
+def test_reports_are_as_their_schema_says(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles], workspace: Workspace
+) -> None:
+    root, copied = made
+    one, other = documents(run, "copied", "--recursive")
+    assert (one["dataset"]["kind"], other["dataset"]["kind"]) == ("root", "derivative")
+    assert (one["signature"]["status"], one["signature"]["signer"]) == ("signed", str(root.id))
+    assert other["inputs"] == [
+        {"id": str(root.id), "alias": "readings", "kind": "root", "missing": False, "inputs": []}
+    ]
+    assert [block["event"] for block in one["blocks"]] == ["Seed", "SetDataSchema", "AddData", "AddData"]
+    first_slice(root).unlink()
+    (report,) = documents(run, "readings")
+    (fault,) = report["faults"]
+    block = report["blocks"][fault["sequenceNumber"]]
+    assert (block["hash"], block["state"], block["faults"]) == (fault["block"], "faulty", [0])
+    (report,) = documents(run, "copied", "--from", "3")
+    assert (report["range"]["to"], len(report["blocks"])) == (None, 1)
+    (copied.folder / "refs" / "head").unlink()
+    (report,) = documents(run, "copied")
+    assert (report["head"], report["verdict"]) == (None, "faulty")
+    assert {check["state"] for check in report["checks"][1:]} == {"notChecked"}
+    workspace.delete("readings")
+    (report,) = documents(run, "copied", "--recursive")
+
+
+def test_a_report_is_a_page_as_well(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    result = run("verify", "%", "-o", "html")
+    assert result.code == 0
+    assert result.out.lower().startswith("<!doctype html>")
+    assert str(made[0].id) in result.out
+
+
+def test_people_are_told_faults_first_and_what_was_not_checked(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    root, _ = made
+    lines = run("verify", "copied").out.splitlines()
+    assert lines[0].startswith("ok    copied")
+    assert (
+        "  not run, or not everywhere: check 15 (replayed transformations): it was not asked for (--replay)"
+        in lines
+    )
+    path = first_slice(root)
+    path.unlink()
+    lines = run("verify", "%").out.splitlines()
+    assert lines[0].startswith("FAULT readings")
+    assert lines[1:3] == ["  check 5 (files present, sizes), block 2", f"    {path}"]
+
+
+def test_integrity_and_replay_exclude_each_other(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    assert run("verify", "copied", "--integrity").code == 0
+    assert run("verify", "copied", "--integrity", "--replay").code == 2
+    assert run("verify").code == 2
+
+
+# --- the signature ---------------------------------------------------------------------------------
+
+
+def test_a_stripped_signature_is_a_note_and_where_one_is_required_a_fault(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    root, _ = made
+    assert run("verify", "readings", "--require-signature").code == 0
+    path = root.folder / HEAD_SIGNATURE_KEY
+    path.unlink()
+    (report,) = documents(run, "readings")
+    assert (report["verdict"], report["signature"]["status"]) == ("clean", "unsigned")
+    assert report["checks"][15]["state"] == "notChecked"
+    result = run("verify", "readings", "--require-signature", "-o", "json")
+    assert (result.code, result.rows[0]["faults"][0]["file"]) == (6, str(path))
+
+
+def test_the_signature_of_another_dataset_is_a_fault(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    root, copied = made
+    shutil.copy(copied.folder / HEAD_SIGNATURE_KEY, root.folder / HEAD_SIGNATURE_KEY)
+    (report,) = documents(run, "readings")
+    (fault,) = report["faults"]
+    assert (fault["check"], report["signature"]["status"]) == (16, "invalid")
+    assert "another dataset" in fault["message"]
+
+
+# --- elsewhere -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, made: tuple[DatasetFiles, DatasetFiles]) -> Iterator[Path]:
+    """The root's folder in another place; afterwards nothing of it is in the workspace."""
+    folder = tmp_path / "elsewhere" / "readings"
+    shutil.copytree(made[0].folder, folder)
+    yield folder
+    left = [p for p in (tmp_path / ".odfchain" / "run").rglob("*") if p.is_file() and p.name != ".lock"]
+    assert left == []
+
+
+def test_a_dataset_elsewhere_is_verified_there(run: Callable[..., Result], elsewhere: Path) -> None:
+    result = run("verify", "--remote", elsewhere.as_uri(), "-o", "json")
+    (report,) = result.rows
+    SCHEMA.validate(report)
+    assert (result.code, report["verdict"], report["counts"]["records"]) == (0, "clean", 6)
+    assert (report["signature"]["status"], report["checks"][15]["state"]) == ("notChecked", "notChecked")
+    assert len(run("list", "-o", "json").rows) == 2
+
+
+def test_faults_elsewhere_name_the_objects_there_and_do_not_stop_the_others(
+    run: Callable[..., Result], elsewhere: Path
+) -> None:
+    one, other = sorted((elsewhere / "data").glob("f*"))
+    one.unlink()
+    other.chmod(0o644)
+    data = bytearray(other.read_bytes())
+    data[9] ^= 1
+    other.write_bytes(data)
+    result = run("verify", "--remote", elsewhere.as_uri(), "-o", "json")
+    (report,) = result.rows
+    SCHEMA.validate(report)
+    assert (result.code, report["counts"]["blocks"]) == (6, 4)
+    assert {(f["check"], f["file"]) for f in report["faults"]} == {
+        (5, f"{elsewhere.as_uri()}/data/{one.name}"),
+        (6, f"{elsewhere.as_uri()}/data/{other.name}"),
+    }
+    assert str(elsewhere.parents[1] / ".odfchain") not in json.dumps(report)
+
+
+def test_a_block_that_a_peer_does_not_give(run: Callable[..., Result], elsewhere: Path) -> None:
+    head = (elsewhere / "refs" / "head").read_text()
+    (elsewhere / "blocks" / head).unlink()
+    (report,) = run("verify", "--remote", elsewhere.as_uri(), "-o", "json").rows
+    (fault,) = report["faults"]
+    assert (fault["check"], fault["file"]) == (2, f"{elsewhere.as_uri()}/blocks/{head}")
+
+
+def test_no_dataset_elsewhere(run: Callable[..., Result], elsewhere: Path) -> None:
+    (elsewhere / "refs" / "head").unlink()
+    (report,) = run("verify", "--remote", elsewhere.as_uri(), "-o", "json").rows
+    assert [f["file"] for f in report["faults"]] == [f"{elsewhere.as_uri()}/refs/head"]
+    assert run("verify", "--remote", elsewhere.as_uri(), "--replay").code == 2
+    assert run("verify", "readings", "--remote", elsewhere.as_uri()).code == 2
+
+
+# --- attestations ----------------------------------------------------------------------------------
+
+
+def test_an_outcome_is_signed_kept_and_listed(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path
+) -> None:
+    root, _ = made
+    key = create_key_file(tmp_path / "auditor.pem")
+    did = DidKey(key.dataset_id.public_key)
+    result = run(
+        "attest", "readings", "--key", tmp_path / "auditor.pem", "--report", tmp_path / "r", "-o", "jws"
+    )
+    assert result.code == 0
+    found = read_attestation(result.out.strip().encode())
+    assert (found.auditor, found.dataset_id, found.head) == (did, root.id, root.chain.head())
+    assert (found.verdict, set(found.checks) | set(found.not_checked)) == (Verdict.CLEAN, set(range(1, 17)))
+    document = json.loads((tmp_path / "r").read_text())
+    SCHEMA.validate(document)
+    assert report_digest(document) == found.report
+    (row,) = run("attestations", "readings", "-o", "json").rows
+    assert (row["auditor"], row["verdict"], row["status"], row["trusted"]) == (
+        str(did),
+        "clean",
+        "valid",
+        False,
+    )
+    config = root.folder.parents[1] / "config.yaml"
+    config.write_text(config.read_text().replace("trustedAuditors: []", f"trustedAuditors: ['{did}']"))
+    (row,) = run("attestations", "readings", "-o", "json").rows
+    assert row["trusted"] is True
+    (report,) = documents(run, "readings")
+    (line,) = report["attestations"]
+    assert (line["auditor"], line["head"], line["trusted"]) == (str(did), str(root.chain.head()), True)
+
+
+def test_faults_are_signed_only_on_purpose(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path
+) -> None:
+    root, _ = made
+    create_key_file(tmp_path / "auditor.pem")
+    first_slice(root).unlink()
+    call = ["attest", "readings", "--key", tmp_path / "auditor.pem"]
+    result = run(*call)
+    assert (result.code, "nothing was signed" in result.err) == (2, True)
+    assert not (root.folder / ATTESTATIONS_KEY).exists()
+    assert run(*call, "--faulty").code == 6
+    (row,) = run("attestations", "readings", "-o", "json").rows
+    assert row["verdict"] == "faulty"
+
+
+def test_attestations_of_others_are_added_if_they_are_of_this_chain(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path
+) -> None:
+    create_key_file(tmp_path / "auditor.pem")
+    done = workspace.auditing.attest("readings", tmp_path / "auditor.pem")
+    path = made[0].folder / ATTESTATIONS_KEY
+    kept = path.read_bytes()
+    path.unlink()
+    workspace.auditing.add("readings", done.text + "\n")
+    assert path.read_bytes() == kept
+    with pytest.raises(SignatureError, match="another dataset"):
+        workspace.auditing.add("copied", done.text)
+    with pytest.raises(SignatureError):
+        workspace.auditing.add("readings", done.text[:-3])
+    head = made[0].chain.head()
+    assert head is not None
+    before = made[0].chain.get(head).prev_block_hash
+    assert before is not None
+    made[0].chain.set_ref("head", before, expected=head)
+    with pytest.raises(UsageError, match="is not in its chain"):
+        workspace.auditing.add("readings", done.text)
+    (listed,) = workspace.auditing.attestations("readings")
+    assert listed.in_chain is False
+    with pytest.raises(StoreError):
+        workspace.auditing.attest("readings", tmp_path / "no.pem")
+
+
+def word(key: DatasetKey, number: int, *, odf: bool = False, **changes: Any) -> Attestation:
+    fields: dict[str, Any] = {
+        "auditor": key.dataset_id if odf else DidKey(key.dataset_id.public_key),
+        "dataset_id": DatasetKey.generate().dataset_id,
+        "head": hash_bytes(b"%d" % number),
+        "sequence_number": number,
+        "time": Timestamp.from_epoch_ms(0),
+        "verdict": Verdict.CLEAN,
+        "report": hash_bytes(b""),
+        "checks": (1, 15),
+        "tool": "x",
+    }
+    return Attestation(**(fields | changes))
+
+
+def test_whose_word_is_enough() -> None:
+    one, two, stranger = (DatasetKey.generate() for _ in range(3))
+    trusted = [str(DidKey(key.dataset_id.public_key)) for key in (one, two)]
+
+    def newest(least: int, *words: Attestation) -> int | None:
+        found = vouched_for(words, trusted, least, 15)
+        return None if found is None else found[0]
+
+    assert newest(1, word(one, 3), word(two, 5)) == 5
+    assert newest(2, word(one, 3), word(two, 5)) == 3, "who vouched for 5 vouched for 3"
+    assert newest(2, word(one, 3), word(one, 5, odf=True)) is None, "one key is one auditor"
+    assert newest(1, word(stranger, 3)) is None
+    assert newest(1, word(one, 3, verdict=Verdict.INCOMPLETE), word(two, 4, verdict=Verdict.FAULTY)) is None
+    assert newest(1, word(one, 3, checks=(1, 2), not_checked=(15,))) is None, "it was not replayed"
+
+
+def test_what_trusted_auditors_have_replayed_is_not_replayed(
+    run: Callable[..., Result],
+    workspace: Workspace,
+    made: tuple[DatasetFiles, DatasetFiles],
+    tmp_path: Path,
+) -> None:
+    _, copied = made
+    forge(copied, 4, with_level(0, 77))
+    key = create_key_file(tmp_path / "auditor.pem")
+    did = DidKey(key.dataset_id.public_key)
+    head = copied.chain.head()
+    found = word(key, 4, dataset_id=copied.id, head=head)
+    workspace.auditing.add("copied", sign_attestation(key, found))
+    assert run("verify", "copied", "--replay", "--trusted-by", "1").code == 2, "nobody is trusted"
+    config = workspace.path / "config.yaml"
+    config.write_text(config.read_text().replace("trustedAuditors: []", f"trustedAuditors: ['{did}']"))
+    assert run("verify", "copied", "--trusted-by", "1").code == 2, (
+        "without a replay there is nothing to spare"
+    )
+    (report,) = workspace.auditing.verify(["copied"], VerifyOptions(replay=True, trusted_by=1))
+    assert workspace._engine is None
+    assert report.replay is not None
+    assert report.replay.transactions == 0
+    assert report.notes == [f"blocks up to 4 were not computed again: {did} attested block 4 ({head})"]
+    assert report.state(15) == "notChecked"

@@ -1,0 +1,230 @@
+"""Every bit of every small file, many bits of the large ones, every length: what is damaged is found and named.
+
+The numbers of cases are in the names of the tests: they run in one process, a few milliseconds each.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from recorded import add, add_slice, schema_event
+
+from odfchain.attest.attestations import ATTESTATIONS_KEY, add_attestation
+from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.attest.signer import HeadSigner
+from odfchain.attest.statements import Attestation, Verdict, sign_attestation
+from odfchain.audit.report import Report
+from odfchain.audit.verify import verify_dataset
+from odfchain.chain.chain import link_blocks
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.physical import hash_bytes
+from odfchain.ids.did import DidKey
+from odfchain.ids.keys import DatasetKey
+from odfchain.ids.names import DatasetAlias
+from odfchain.metadata import events as ev
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.timestamp import Timestamp
+
+KEY = DatasetKey.generate()
+AUDITOR = DatasetKey.generate()
+T = Timestamp.parse("2000-01-01T00:00:00Z")
+RANDOM_BITS = 2_000
+
+
+CHECKPOINT = b"a checkpoint of some engine" * 20
+
+Make = Callable[..., DatasetFiles]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Makes a dataset of seed, schema and watermark, and of some more parts; each only once."""
+
+    @functools.cache
+    def made(*parts: str) -> DatasetFiles:
+        folder = tmp_path_factory.mktemp("damage") / "dataset"
+        DatasetFiles.create_folders(folder, DatasetAlias.parse("d"))
+        signer = HeadSigner(folder, lambda: KEY, lambda: T) if "signature" in parts else None
+        dataset = DatasetFiles.open(folder, signer)
+        seed = ev.Seed(dataset_id=KEY.dataset_id, dataset_kind=DatasetKind.ROOT)
+        blocks = link_blocks([seed, schema_event()], prev=None, next_sequence_number=0, system_time=T)
+        dataset.chain.publish(blocks, expected_head=None)
+        if "slice" in parts:
+            add_slice(dataset, ["A", "B", None, "C"])  # type: ignore[list-item]
+        checkpoint = None
+        if "checkpoint" in parts:
+            name = dataset.checkpoints.put(CHECKPOINT)
+            checkpoint = ev.Checkpoint(physical_hash=name, size=len(CHECKPOINT))
+        last = DatasetState.read(dataset.chain).last_offset
+        add(dataset, ev.AddData(prev_offset=last, new_checkpoint=checkpoint, new_watermark=T))
+        if "attestation" in parts:
+            add_attestation(folder, KEY.dataset_id, attested(dataset))
+        report = verify_dataset(dataset)
+        assert report.ok, report
+        assert report.signature.status == ("signed" if "signature" in parts else "unsigned")
+        assert len(report.attestations) == ("attestation" in parts)
+        return dataset
+
+    return made
+
+
+def attested(dataset: DatasetFiles) -> str:
+    state = DatasetState.read(dataset.chain)
+    attestation = Attestation(
+        auditor=DidKey(AUDITOR.dataset_id.public_key),
+        dataset_id=KEY.dataset_id,
+        head=state.head,
+        sequence_number=state.head_block.sequence_number,
+        time=T,
+        verdict=Verdict.CLEAN,
+        report=hash_bytes(b"report"),
+        checks=(1, 2, 3),
+        tool="odfchain 0.1.0",
+    )
+    return sign_attestation(AUDITOR, attestation)
+
+
+PARTS = {
+    "blocks": (),
+    "reference": (),
+    "signature": ("signature",),
+    "attestations": ("attestation",),
+    "data": ("slice",),
+    "checkpoints": ("checkpoint",),
+}
+"""What a dataset needs for files of this kind; more would only take longer."""
+
+
+def files_of(kind: str, dataset: DatasetFiles) -> list[Path]:
+    match kind:
+        case "blocks" | "data" | "checkpoints":
+            return sorted(p for p in (dataset.folder / kind).iterdir() if p.is_file())
+        case "reference":
+            return [dataset.folder / "refs" / "head"]
+        case "signature":
+            return [dataset.folder / HEAD_SIGNATURE_KEY]
+        case "attestations":
+            return [dataset.folder / ATTESTATIONS_KEY]
+    raise AssertionError(kind)
+
+
+def damaged(path: Path, contents: Iterator[bytes], check: Callable[[Report, object], None]) -> Iterator[None]:
+    """Verify the dataset of a file with each of these contents."""
+    dataset = DatasetFiles.open(path.parents[1])
+    whole = path.read_bytes()
+    path.chmod(0o644)
+    try:
+        for content in contents:
+            path.write_bytes(content)
+            check(verify_dataset(dataset, jobs=1), content)
+            yield
+    finally:
+        path.write_bytes(whole)
+    assert verify_dataset(dataset).ok
+
+
+def is_named(path: Path) -> Callable[[Report, object], None]:
+    """There are faults, and all of them name this file."""
+
+    def check(report: Report, content: object) -> None:
+        assert report.verdict == "faulty", content
+        assert {fault.file for fault in report.faults} == {str(path)}, content
+
+    return check
+
+
+def names_other_head(path: Path) -> Callable[[Report, object], None]:
+    """A reference to another block is found as a reference, or as the block that is not there."""
+
+    def check(report: Report, content: object) -> None:
+        if report.verdict == "clean":  # the same block, spelled in another way
+            assert [note for note in report.notes if note.startswith(f"{path}: ")], content
+            return
+        assert report.verdict == "faulty", content
+        (fault,) = {(f.check, f.file) for f in report.faults}
+        assert fault == (1, str(path)) or (fault[0] == 2 and fault[1] == str(named_by(content, path))), fault
+
+    return check
+
+
+def named_by(content: object, path: Path) -> Path:
+    assert isinstance(content, bytes)
+    return path.parents[1] / "blocks" / content.decode().strip().lower()
+
+
+def every_bit(data: bytes) -> Iterator[bytes]:
+    for position in range(len(data)):
+        for bit in range(8):
+            yield data[:position] + bytes([data[position] ^ 1 << bit]) + data[position + 1 :]
+
+
+def some_bits(data: bytes, count: int) -> Iterator[bytes]:
+    chooser = random.Random(6)
+    for _ in range(count):
+        position = chooser.randrange(len(data))
+        yield data[:position] + bytes([data[position] ^ 1 << chooser.randrange(8)]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["blocks", "reference", "signature", "attestations"])
+def test_every_flipped_bit_is_found_and_its_file_named(make: Make, kind: str) -> None:
+    for path in files_of(kind, make(*PARTS[kind])):
+        data = path.read_bytes()
+        check = names_other_head(path) if kind == "reference" else is_named(path)
+        assert sum(1 for _ in damaged(path, every_bit(data), check)) == 8 * len(data)
+
+
+@pytest.mark.parametrize("kind", ["data", "checkpoints"])
+def test_2000_flipped_bits_are_found_and_their_file_named(make: Make, kind: str) -> None:
+    (path,) = files_of(kind, make(*PARTS[kind]))
+    cases = some_bits(path.read_bytes(), RANDOM_BITS)
+    assert sum(1 for _ in damaged(path, cases, is_named(path))) == RANDOM_BITS
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_every_length_is_found_and_its_file_named(make: Make, kind: str) -> None:
+    """Shorter ones down to nothing, and one byte more."""
+    for path in files_of(kind, make(*PARTS[kind])):
+        data = path.read_bytes()
+        cases = (data[:length] for length in range(len(data)))
+        assert sum(1 for _ in damaged(path, cases, is_named(path))) == len(data)
+        assert sum(1 for _ in damaged(path, iter([data + b"x"]), is_named(path))) == 1
+
+
+def test_a_damaged_block_accuses_nothing_that_it_names(make: Make) -> None:
+    """Not even if it still decodes: its slice may be another's, its schema was never declared."""
+    for path in files_of("blocks", make("slice", "checkpoint")):
+        data = path.read_bytes()
+        assert sum(1 for _ in damaged(path, some_bits(data, 200), is_named(path))) == 200
+        assert sum(1 for _ in damaged(path, iter([data + bytes(8)]), is_named(path))) == 1
+
+
+def test_a_damaged_index_changes_nothing_and_is_noted(make: Make, tmp_path: Path) -> None:
+    dataset = make()
+    shutil.copytree(dataset.folder, tmp_path / "dataset")
+    copy = DatasetFiles.open(tmp_path / "dataset")
+    assert copy.chain.nearest("Seed") is not None
+    path = copy.folder / "info" / "chain-index"
+    data = path.read_bytes()
+    clean = verify_dataset(copy)
+    assert clean.notes == verify_dataset(dataset).notes
+    for content in (*some_bits(data, 300), *(data[:n] for n in range(1, len(data), 7)), b"x" * len(data)):
+        path.write_bytes(content)
+        report = verify_dataset(copy, jobs=1)
+        assert (report.verdict, report.done, report.faults) == ("clean", clean.done, [])
+        noted = [note for note in report.notes if note.startswith(f"{path}: the index of the chain is ")]
+        assert len(noted) == 1 or is_padding(data, content) or len(content) % ROW == 0, report.notes
+
+
+ROW = 152
+"""Bytes of a row of the index; the last four of each mean nothing."""
+
+
+def is_padding(data: bytes, content: bytes) -> bool:
+    differ = [n for n, (one, other) in enumerate(zip(data, content, strict=False)) if one != other]
+    return len(data) == len(content) and all(n % ROW >= ROW - 4 for n in differ)
