@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder)), 99)
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """Lets JVMs start faster once one of several test processes has made a class archive, beside its tests.
+
+    A single process that runs a few tests makes none, and uses the user's if there is one.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        yield None
+        return
+    path = tmp_path_factory.getbasetemp().parent / "spark.jsa"
+    os.environ["ODFCHAIN_CLASS_ARCHIVE"] = str(path)
+    if worker != "gw0":
+        yield path
+        return
+    from processes import ODFCHAIN, environment
+
+    maker = subprocess.Popen(
+        [ODFCHAIN, "-q", "engine", "warm-up"],
+        env=environment(ODFCHAIN_CLASS_ARCHIVE=str(path)),
+        stdout=subprocess.DEVNULL,
+    )
+    yield path
+    if maker.poll() is None:
+        maker.terminate()
+    maker.wait()
 
 
 @pytest.fixture(scope="session")

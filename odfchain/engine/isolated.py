@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from odfchain.engine.isolation import Isolation, availability, isolated
 from odfchain.errors import EngineError
 from odfchain.metadata.fbs import schema_path
+from odfchain.spark.class_archive import PATH_VARIABLE, archive_path
+from odfchain.spark.java import find_java
 
 if TYPE_CHECKING:
     from odfchain.engine.client import RemoteEngine
@@ -53,12 +55,14 @@ def isolated_engine(
     # the path of a socket must be short, so it lies in a folder of its own
     with tempfile.TemporaryDirectory(prefix="odfchain-") as shared, _log(Path(shared)) as log:
         socket = Path(shared) / "engine.sock"
+        archive = archive_path(find_java())
         command = [
-            "/usr/bin/env", f"TMPDIR={scratch}", sys.executable, "-c", _SERVE,
+            "/usr/bin/env", f"TMPDIR={scratch}", f"{PATH_VARIABLE}={archive}", sys.executable, "-c", _SERVE,
             "-q", "engine", "serve", "--socket", str(socket), "--print-address",
         ]  # fmt: skip
+        shown = [*read, *_package_files(), *_existing(archive)]
         process = subprocess.Popen(
-            isolated(command, read=[*read, *_package_files()], write=[write, Path(shared)], walls=walls),
+            isolated(command, read=shown, write=[write, Path(shared)], walls=walls),
             cwd=shared, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
         try:
@@ -70,6 +74,10 @@ def isolated_engine(
 def _package_files() -> list[Path]:
     """What the program reads beside its own code: in a checkout the schemas lie elsewhere."""
     return [schema_path("odf.fbs").parent]
+
+
+def _existing(path: Path) -> list[Path]:
+    return [path] if path.is_file() else []
 
 
 @contextlib.contextmanager

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.errors import EngineError
+from odfchain.spark.class_archive import archive_options, recording_options
 
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
 _START_SECONDS = 120
+_END_SECONDS = 10
+_RECORD_SECONDS = 300
 
 
 @dataclass(slots=True)
@@ -29,13 +32,15 @@ class Gateway:
     port: int
     secret: str
     log: Path
+    patience: float = _END_SECONDS
+    """How long it may take to end [s]."""
 
     def close(self) -> None:
         """End the JVM; it is killed when it does not go by itself."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=self.patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -84,13 +89,16 @@ def _connection(process: subprocess.Popen[bytes], info: Path, log: Path) -> byte
     return info.read_bytes()
 
 
-def start_gateway(java: Path, conf: dict[str, str], log: Path) -> Gateway:
+def start_gateway(java: Path, conf: dict[str, str], log: Path, *, record: Path | None = None) -> Gateway:
     """Start the JVM and wait until it can be connected to; its output goes to `log`.
+
+    With `record` it writes a class archive there when it ends, which takes a while.
 
     Raises:
         EngineError: it ends or stays silent instead.
     """
     command, env = launch_command(java, conf)
+    command[1:1] = archive_options(java) if record is None else recording_options(record)
     with tempfile.TemporaryDirectory(prefix="odfchain-gateway-") as folder:
         info = Path(folder) / "connection"
         env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
@@ -112,4 +120,5 @@ def start_gateway(java: Path, conf: dict[str, str], log: Path) -> Gateway:
     # two fields: the port as a big-endian int, then the length-prefixed secret
     port = int.from_bytes(data[:4], "big")
     length = int.from_bytes(data[4:8], "big")
-    return Gateway(process, port, data[8 : 8 + length].decode(), log)
+    patience = _END_SECONDS if record is None else _RECORD_SECONDS
+    return Gateway(process, port, data[8 : 8 + length].decode(), log, patience)

@@ -61,7 +61,9 @@ class SparkEngine:
         remote: str | None = None,
         driver_memory: str = "2g",
         conf: dict[str, str] | None = None,
+        record_classes: Path | None = None,
     ) -> None:
+        self._record_classes = record_classes
         self._run_folder = run_folder
         self._master = master
         self._remote = remote
@@ -136,7 +138,7 @@ class SparkEngine:
         settings = self._settings(scratch)
         os.environ["SPARK_WORKER_DIR"] = str(scratch / "work")
         log = self._run_folder / f"{name}.log"
-        self._gateway = start_gateway(java, settings, log)
+        self._gateway = start_gateway(java, settings, log, record=self._record_classes)
         from pyspark.sql import SparkSession
 
         with _gateway_environment(self._gateway), _own_interrupts():

@@ -14,6 +14,8 @@ from typing import Any
 
 from support import Result, manifest
 
+from odfchain.spark.class_archive import PATH_VARIABLE
+
 ODFCHAIN = Path(sys.executable).parent / "odfchain"
 TIMEOUT = 240
 
@@ -23,7 +25,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment, with the installed command first on the PATH."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("ODFCHAIN_", "PYSPARK_", "SPARK_"))}
+    ours = ("ODFCHAIN_", "PYSPARK_", "SPARK_")
+    env = {k: v for k, v in os.environ.items() if k == PATH_VARIABLE or not k.startswith(ours)}
     return env | {"PATH": f"{ODFCHAIN.parent}:{env['PATH']}", "JDK_JAVA_OPTIONS": QUICK_START} | changes
 
 
@@ -58,11 +61,11 @@ def heeds_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any]) -> Any:
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None) -> Any:
     """Returns what `condition` returns once that is true; fails when the process ends before."""
     deadline = time.monotonic() + TIMEOUT
     while not (found := condition()):
-        assert process.poll() is None, "the process ended"
+        assert process is None or process.poll() is None, "the process ended"
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found

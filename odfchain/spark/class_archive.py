@@ -1,0 +1,55 @@
+"""A class archive: what the JVM loads for Spark, laid out so that it is mapped, not read and checked anew.
+
+Starting Spark means loading tens of thousands of classes, which is much of the time of a short command. The
+JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; `odfchain
+engine warm-up` does it once. The file is only a cache: a JVM that finds other classes or another Java than it
+was made with leaves it alone. Source: RFC-011.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+PATH_VARIABLE = "ODFCHAIN_CLASS_ARCHIVE"
+"""The environment variable that names another file."""
+
+_KEY_CHARACTERS = 16
+
+
+def archive_path(java: Path) -> Path:
+    """Where the archive for this Java and this Spark is, or would be."""
+    if given := os.environ.get(PATH_VARIABLE):
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "odfchain" / f"spark-classes-{_key(java)}.jsa"
+
+
+def _key(java: Path) -> str:
+    import pyspark
+
+    parts = (pyspark.__version__, str(Path(pyspark.__file__).parent), str(java.resolve()))
+    return hashlib.sha3_256("\0".join(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+
+
+def archive_options(java: Path) -> list[str]:
+    """Options of the JVM that use the archive; none where there is no archive that can be trusted.
+
+    What is in the file becomes code: it has to be the user's own (or root's), and nobody else's to write.
+    """
+    path = archive_path(java)
+    try:
+        found = path.lstat()
+    except OSError:
+        return []
+    own = found.st_uid in (os.getuid(), 0)
+    if not own or not stat.S_ISREG(found.st_mode) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return []
+    return [f"-XX:SharedArchiveFile={path}"]
+
+
+def recording_options(path: Path) -> list[str]:
+    """Options of a JVM that writes `path` when it ends."""
+    return [f"-XX:ArchiveClassesAtExit={path}"]
