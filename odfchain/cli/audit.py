@@ -10,8 +10,9 @@ import click
 
 from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.data import silence_libraries
-from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.verdicts import print_report
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _chosen(*, replay: bool, integrity: bool, **others: Any) -> VerifyOptions:
 @click.option(
     "--remote", metavar="URL", help="Verify a dataset elsewhere; it does not become one of this workspace."
 )
+@click.option("-v", "--verbose", is_flag=True, help="List all checks, also of what is clean.")
 @format_option("table", "json", "ndjson", "html")
 def verify_command(
     datasets: tuple[str, ...],
@@ -86,6 +88,8 @@ def verify_command(
     upto: str | None,
     remote: str | None,
     output: str,
+    *,
+    verbose: bool,
     **checks: Any,
 ) -> int:
     """Verify datasets: chain, append rules, every byte and every row, and the signature of the head.
@@ -97,8 +101,13 @@ def verify_command(
     code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
     """
     chosen = _chosen(after=_block(after), upto=_block(upto), **checks)
-    if bool(datasets) == (remote is not None):
-        raise UsageError("name datasets to verify, or one elsewhere with --remote")
+    if not datasets and remote is None:
+        raise UsageError(
+            "which datasets? name them, or one elsewhere with --remote URL",
+            hint="`odfchain verify %` verifies all datasets of the workspace; `odfchain list` names them",
+        )
+    if datasets and remote is not None:
+        raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         if remote is not None:
             from odfchain.cli.copies import token_for
@@ -108,20 +117,21 @@ def verify_command(
         else:
             found = [d for text in datasets for d in workspace.matching(text)]
             reports = workspace.verify(found, chosen, progress=progress)
-    _print_reports(reports, output)
+    _print_reports(reports, output, verbose=verbose)
     return _exit_code(reports)
 
 
-def _print_reports(reports: list[Report], output: str) -> None:
+def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None:
     if output == "table":
         for report in sorted(reports, key=lambda r: not r.faults):
-            _print_report(report)
+            print_report(report, verbose=verbose)
         return
     documents = [report.to_document() for report in reports]
     if output == "html":
         from odfchain.audit.page import render_page
 
-        click.echo(render_page(documents))
+        # bytes: the page says that it is UTF-8, whatever the locale is
+        click.echo(render_page(documents).encode(errors="backslashreplace"))
         return
     from odfchain.metadata.yaml_writer import dump_json
 
@@ -143,53 +153,6 @@ def _block(text: str | None) -> BlockName | None:
     if text is None:
         return None
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else Multihash.parse(text)
-
-
-def _print_report(report: Report) -> None:
-    from odfchain.audit.checks import CHECKS
-
-    word, colour = {"faulty": ("FAULT ", "red"), "clean": ("ok    ", "green")}.get(
-        report.verdict, ("PART  ", "yellow")
-    )
-    click.secho(word, fg=colour, bold=True, nl=False)
-    click.echo(
-        f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
-        f"{human_size(report.data_bytes)}{_replayed(report)}"
-    )
-    for fault in report.faults:
-        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
-        click.echo(f"  check {fault.check} ({CHECKS[fault.check].name}){block}")
-        click.echo(f"    {fault.file}")
-        click.echo(f"    {fault.message}")
-    for item in report.unchecked:
-        click.echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
-    known = {item.message for item in report.unchecked}
-    for reason in dict.fromkeys(report.reasons.values()):
-        if reason not in known:
-            numbers = [
-                n for n in CHECKS if report.reasons.get(n) == reason and report.state(n) == "notChecked"
-            ]
-            if numbers:
-                click.echo(f"  not run, or not everywhere: {_listed(numbers)}: {reason}")
-    for note in report.notes:
-        if note not in report.reasons.values():
-            click.echo(f"  note: {note}")
-
-
-def _listed(numbers: list[int]) -> str:
-    from odfchain.audit.checks import CHECKS
-
-    if len(numbers) > 3:
-        return "checks " + ", ".join(map(str, numbers))
-    return ", ".join(f"check {n} ({CHECKS[n].name})" for n in numbers)
-
-
-def _replayed(report: Report) -> str:
-    if report.replay is None:
-        return ""
-    count, engines = report.replay.transactions, report.replay.engines
-    said = f", replayed {count:,} transaction{'' if count == 1 else 's'}"
-    return f"{said} with {' and '.join(engines)}" if engines else said
 
 
 @click.command("attest")
@@ -229,7 +192,7 @@ def attest_command(
 
         click.echo(dump_json({"auditor": str(done.attestation.auditor), **done.attestation.to_json()}))
     else:
-        _print_report(done.report)
+        print_report(done.report)
         click.echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
     return _exit_code([done.report])
 

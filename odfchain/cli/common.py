@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from odfchain.metadata.timestamp import Timestamp
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def options() -> Globals:
@@ -78,6 +81,18 @@ def merge_options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+class DurationParam(click.ParamType[float]):
+    """A length of time such as `60s`, `5m`, `1h`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"([0-9]+)(ms|[smhd])", str(value))
+        if found is None or int(found[1]) == 0:
+            self.fail(f"{value!r} is not a length of time like 60s, 5m or 1h", param, ctx)
+        return int(found[1]) / 1_000 if found[2] == "ms" else int(found[1]) * _SECONDS[found[2]]
 
 
 class TimestampParam(click.ParamType[Any]):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from odfchain.cli.common import TIMESTAMP
+from odfchain.cli.common import TIMESTAMP, DurationParam
 from odfchain.cli.output import human_size
 from odfchain.cli.progress import TerminalProgress, TransferProgress
 from odfchain.errors import UsageError
@@ -19,12 +19,13 @@ from odfchain.errors import UsageError
 if TYPE_CHECKING:
     from odfchain.metadata.timestamp import Timestamp
     from odfchain.share.layout import PeerUrl
+    from odfchain.share.policy import SignaturePolicy
     from odfchain.share.sharing import Pulled, Sharing
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 TOKEN_VARIABLE = "ODFCHAIN_TOKEN"  # noqa: S105 - its name, no secret
-COLUMNS = ("objects", "bytes")
+COLUMNS = ("objects", "bytes", "signature")
 """Of copies, beside those of every pull."""
 
 PARALLEL = click.IntRange(1, 100)
@@ -51,6 +52,8 @@ class CopyOptions:
     since: Timestamp | None
     last: int | None
     parallel: int | None
+    require_signature: bool | None
+    max_age: float | None
 
 
 def copy_options(command: _Command) -> _Command:
@@ -58,7 +61,7 @@ def copy_options(command: _Command) -> _Command:
 
     @functools.wraps(command)
     def collected(*args: Any, **kwargs: Any) -> Any:
-        found = {name: kwargs.pop(name) for name in ("force", "metadata_only", "since", "last", "parallel")}
+        found = {name: kwargs.pop(name) for name in _FOR_COPIES - {"copy_name"}}
         return command(*args, copies=CopyOptions(name=kwargs.pop("copy_name"), **found), **kwargs)
 
     for option in reversed(_OPTIONS):
@@ -92,9 +95,21 @@ _OPTIONS = (
     click.option("--metadata-only", is_flag=True, help="Bring the chain of a dataset, and none of its data."),
     *_PART,
     PARALLEL_OPTION,
+    click.option(
+        "--require-signature/--no-require-signature",
+        default=None,
+        help="Refuse a head that its owner has not signed, now and from now on.",
+    ),
+    click.option(
+        "--max-age",
+        type=DurationParam(),
+        help="Refuse a head whose signature is older, such as 7d, now and from now on.",
+    ),
 )
 
-_FOR_COPIES = {"copy_name", "force", "metadata_only", "since", "last", "parallel"}
+_FOR_COPIES = {
+    "copy_name", "force", "metadata_only", "since", "last", "parallel", "require_signature", "max_age",
+}  # fmt: skip
 _FOR_BOTH = {"datasets", "everything", "recursive", "watch", "output"}
 
 
@@ -143,7 +158,7 @@ def pull_copy(
     sharing: Sharing, ref: str, chosen: CopyOptions, token: str | None, progress: TerminalProgress
 ) -> Pulled:
     """A copy is brought up to date, or made."""
-    from odfchain.share.pull import SyncOptions
+    from odfchain.share.sync import SyncOptions
 
     options = SyncOptions(
         force=chosen.force,
@@ -151,8 +166,24 @@ def pull_copy(
         since=chosen.since,
         last=chosen.last,
         parallel=chosen.parallel or sharing.config.parallel,
+        signature=signature_policy(require=chosen.require_signature, max_age=chosen.max_age),
     )
     return sharing.pull(ref, chosen.name, options, token=token, progress=TransferProgress(progress))
+
+
+def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
+    """What the options of a command want of signatures; None when they say nothing.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if require is None and max_age is None:
+        return None
+    if require is False and max_age is not None:
+        raise UsageError("--max-age needs a signature, which --no-require-signature does without")
+    from odfchain.share.policy import SignaturePolicy
+
+    return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 
 
 def copy_row(pulled: Pulled, *, people: bool) -> dict[str, Any]:
@@ -164,9 +195,15 @@ def copy_row(pulled: Pulled, *, people: bool) -> dict[str, Any]:
         "blocks": outcome.blocks,
         "objects": outcome.objects,
         "bytes": human_size(outcome.bytes) if people else outcome.bytes,
+        "signature": str(outcome.signature.status) if outcome.signature else None,
     }
     if outcome.missing_slices:
         row["missing"] = outcome.missing_slices
     if not people:
         row |= {"source": pulled.where, "head": str(outcome.new), "oldHead": outcome.old and str(outcome.old)}
+        row |= {
+            "signatureMessage": outcome.signature.message if outcome.signature else None,
+            "attestations": outcome.attestations,
+            "warnings": list(outcome.warnings),
+        }
     return row

@@ -32,6 +32,7 @@ _COMMANDS = {
     "delete": "odfchain.cli.datasets",
     "digest": "odfchain.cli.data",
     "engine": "odfchain.cli.engine",
+    "evidence": "odfchain.cli.evidence",
     "fetch": "odfchain.cli.share",
     "fsck": "odfchain.cli.upkeep",
     "gc": "odfchain.cli.upkeep",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
+from odfchain.cli.common import DATASET, TIMESTAMP, DurationParam, merge_options, open_workspace, options
 from odfchain.cli.copies import (
     COLUMNS,
     CopyOptions,
@@ -33,20 +32,7 @@ if TYPE_CHECKING:
     from odfchain.share.sharing import Sharing
     from odfchain.transform.execute import TransformOptions
 
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
-
-
-class DurationParam(click.ParamType[float]):
-    """A length of time such as `60s`, `5m`, `1h`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(r"([0-9]+)(ms|[smhd])", str(value))
-        if found is None or int(found[1]) == 0:
-            self.fail(f"{value!r} is not a length of time like 60s, 5m or 1h", param, ctx)
-        return int(found[1]) / 1_000 if found[2] == "ms" else int(found[1]) * _UNITS[found[2]]
 
 
 @click.command("pull")
@@ -265,7 +251,8 @@ class _Run:
     def pull_all(self, targets: list[Target]) -> int:
         from odfchain.cli.main import report_error
 
-        rows, code = [], 0
+        rows: list[dict[str, Any]] = []
+        code = 0
         with TerminalProgress(quiet=options().quiet) as progress:
             for target in targets:
                 try:
@@ -289,6 +276,9 @@ class _Run:
             found = pull_copy(self.sharing, str(target.dataset.alias), self.copies, None, progress)
         else:
             found = pull_copy(self.sharing, target.ref, self.copies, self.token, progress)
+        for text in found.outcome.warnings:
+            progress.stop()
+            click.echo(f"warning: {text}", err=True)
         return copy_row(found, people=self.output == "table")
 
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, open_workspace, options
-from odfchain.cli.copies import token_for
+from odfchain.cli.common import DATASET, DurationParam, open_workspace, options
+from odfchain.cli.copies import signature_policy, token_for
 from odfchain.cli.output import format_option, human_size, print_records
 from odfchain.errors import OdfchainError, UnsupportedPeerError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.share.aliases import AliasKind
     from odfchain.share.catalog import RepositoryEntry
+    from odfchain.share.policy import SignaturePolicy
 
 _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 
@@ -48,11 +49,23 @@ def repo_command() -> None:
 @repo_command.command("add")
 @click.argument("name")
 @click.argument("url")
-def repo_add(name: str, url: str) -> None:
-    """Make a repository known: NAME/DATASET is then the dataset below its URL."""
-    from odfchain.ids.names import RepoName
+@click.option(
+    "--require-signature", is_flag=True, help="Refuse datasets from there whose head is not signed."
+)
+@click.option(
+    "--max-age", type=DurationParam(), help="Refuse heads from there whose signature is older, such as 7d."
+)
+def repo_add(name: str, url: str, require_signature: bool, max_age: float | None) -> None:
+    """Make a repository known: NAME/DATASET is then the dataset below its URL.
 
-    known = open_workspace().sharing.repositories.add(RepoName(name), url)
+    What is asked of signatures holds for every dataset below the URL, however it is named; the owner's key
+    has to have signed the newest block.
+    """
+    from odfchain.ids.names import RepoName
+    from odfchain.share.policy import NO_POLICY
+
+    policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
+    known = open_workspace().sharing.repositories.add(RepoName(name), url, policy)
     if not options().quiet:
         click.echo(f"{known.name} is {known.url}", err=True)
 
@@ -61,15 +74,29 @@ def repo_add(name: str, url: str) -> None:
 @format_option()
 def repo_list(output: str) -> None:
     """List the repositories that the workspace knows."""
-    rows = [
-        {"name": str(known.name), "url": str(known.url)}
+    rows: list[dict[str, Any]] = [
+        {
+            "name": str(known.name),
+            "url": str(known.url),
+            **_wanted(known.policy, people=output == "table"),
+        }
         for known in open_workspace().sharing.repositories.list()
     ]
     if not rows and output == "table":
         if not options().quiet:
             click.echo("no repositories yet; make one known with `odfchain repo add NAME URL`", err=True)
         return
-    print_records(rows, ["name", "url"], output)
+    print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
+
+
+def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
+    from odfchain.share.signatures import length
+
+    if not people:
+        return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
+    if policy.max_age is not None:
+        return {"signature": f"required, at most {length(policy.max_age)} old"}
+    return {"signature": "required" if policy.required else "not required"}
 
 
 @repo_command.command("delete")

@@ -65,6 +65,8 @@ def push_command(
             outcome = sharing.push(found.id, place, chosen, progress=TransferProgress(progress))
         if outcome.caveat and not options().quiet:
             click.echo(f"note: {outcome.caveat}", err=True)
+        if outcome.problem:
+            click.echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
         status = (
             "up to date"
             if outcome.up_to_date
@@ -74,10 +76,12 @@ def push_command(
             if outcome.plan.old_head
             else "created"
         )
-        _print_push(found.alias, outcome.plan, status, output)
+        _print_push(found.alias, outcome.plan, status, output, str(outcome.signature))
 
 
-def _print_push(alias: DatasetAlias, plan: PushPlan, status: str, output: str) -> None:
+def _print_push(
+    alias: DatasetAlias, plan: PushPlan, status: str, output: str, signature: str | None = None
+) -> None:
     people = output == "table"
     row: dict[str, Any] = {
         "dataset": str(alias),
@@ -93,6 +97,7 @@ def _print_push(alias: DatasetAlias, plan: PushPlan, status: str, output: str) -
             "overwrites": plan.overwrites,
             "head": str(plan.new_head),
             "oldHead": str(plan.old_head) if plan.old_head else None,
+            "signature": signature,
         }
     print_records([row], _PUSHED, output, right=_RIGHT[:3])
 

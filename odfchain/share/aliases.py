@@ -24,6 +24,7 @@ from odfchain.metadata.tree import to_tree
 from odfchain.metadata.yaml_reader import read_document
 from odfchain.metadata.yaml_writer import dump_yaml
 from odfchain.share.layout import PeerUrl
+from odfchain.share.policy import SignaturePolicy, as_fields, from_fields
 from odfchain.share.repositories import Repositories, intended_url, parse_peer_url
 from odfchain.store import fsio
 
@@ -38,6 +39,10 @@ class DatasetConfig:
     """Where the dataset is pulled from: remote aliases or URLs, the preferred one first."""
     push_aliases: tuple[str, ...] = ()
     """Where the dataset is pushed to: remote aliases or URLs."""
+    require_signature: bool | None = None
+    """Whether pulls need the owner's signature of the head."""
+    max_signature_age_seconds: int | None = None
+    """How old that signature may be [s]."""
 
 
 DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
@@ -169,6 +174,30 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
     return gone
 
 
+def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
+    """What pulls of a dataset want of the head's signature.
+
+    Raises:
+        ManifestError, StoreError: as `read_config`.
+    """
+    config = read_config(dataset)
+    path = dataset.folder / "info" / "config"
+    return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
+
+
+def set_policy(dataset: DatasetFiles, policy: SignaturePolicy) -> None:
+    """Durably remember what pulls of a dataset want of the head's signature.
+
+    Raises:
+        ManifestError, StoreError: the file is malformed, or cannot be written.
+    """
+    with fsio.locked(dataset.folder / "info" / "lock"):
+        config = read_config(dataset)
+        changed = replace(config, **as_fields(policy))
+        if changed != config:
+            _write_config(dataset, changed)
+
+
 def _normal(text: str) -> str:
     found = parse_ref_remote(text)
     if isinstance(found, RemoteDatasetId):
@@ -192,6 +221,10 @@ def _write(dataset: DatasetFiles, kind: AliasKind, texts: tuple[str, ...]) -> No
         config = replace(config, pull_aliases=texts)
     else:
         config = replace(config, push_aliases=texts)
+    _write_config(dataset, config)
+
+
+def _write_config(dataset: DatasetFiles, config: DatasetConfig) -> None:
     document = {
         "kind": DATASET_CONFIG.name,
         "version": DATASET_CONFIG.versions[-1],

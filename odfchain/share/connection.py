@@ -2,14 +2,16 @@
 
 Uvicorn has none of the extensions of ASGI for files; a copy through Python halves what one process can send.
 So `http.response.zerocopysend` is added here, on the event loop's own `sendfile`. Of uvicorn's insides it
-uses `transport`, and `expected_content_length` of a response. Imported by `odfchain.share.server` when a
-server starts, because uvicorn is slow to load.
+uses `transport`, `pipeline`, `on_response_complete` and `expected_content_length` of a response. Imported by
+`odfchain.share.server` when a server starts, because uvicorn is slow to load.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,6 +21,47 @@ from odfchain.share.serve import ZERO_COPY, Message, Receive, Send
 
 PIECE_BYTES = 4 << 20
 """What a client takes in `SHARING.piece_seconds` [bytes]: 14 KB/s at least, or it is dropped."""
+
+_HELD_BYTES = 64 << 10
+"""How much of responses is put together; copying more costs more than another write [bytes]."""
+
+
+class _Output:
+    """What uvicorn uses of a transport; what is written is held back until a response is complete.
+
+    Each write is a packet, and wakes the client: head and body go together, and so do responses to requests
+    that were sent without waiting (RFC 9112, 9.3.2).
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.below = transport
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if self._size + len(data) > _HELD_BYTES:
+            self.flush()
+            self.below.write(data)
+        else:
+            self._held.append(data)
+            self._size += len(data)
+
+    def flush(self) -> None:
+        """Send what was held back."""
+        if self._held:
+            self.below.write(b"".join(self._held))
+            self._held.clear()
+            self._size = 0
+
+    def close(self) -> None:
+        self.flush()
+        self.below.close()
+
+    def abort(self) -> None:
+        self.below.abort()
+
+    def is_closing(self) -> bool:
+        return self.below.is_closing()
 
 
 class Connection(HttpToolsProtocol):
@@ -37,6 +80,12 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The headers of the first request are expected from now on."""
         super().connection_made(transport)
+        with contextlib.suppress(OSError):
+            # asyncio leaves it out for a socket that was made without naming TCP; what is sent in two writes
+            # would wait for the client to acknowledge the first
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._output = _Output(transport)
+        self.transport = self._output  # type: ignore[assignment] # all that uvicorn uses of one
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
@@ -76,6 +125,12 @@ class Connection(HttpToolsProtocol):
             self._header_timer.cancel()
             self._header_timer = None
 
+    def on_response_complete(self) -> None:
+        """Responses are sent once no other request is waiting to be answered."""
+        if not self.pipeline:
+            self._output.flush()
+        super().on_response_complete()
+
     # --- files -------------------------------------------------------------------------------------
 
     async def _with_files(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -83,6 +138,7 @@ class Connection(HttpToolsProtocol):
             if message["type"] != ZERO_COPY:
                 await send(message)
                 return
+            self._output.flush()
             # uvicorn hands out the method of the response, whose count of bytes to come is its own
             response: Any = send.__self__  # type: ignore[attr-defined]
             sent = await self._send_file(message["file"], message["offset"], message["count"])
@@ -102,7 +158,7 @@ class Connection(HttpToolsProtocol):
                 piece = min(PIECE_BYTES, count - sent)
                 try:
                     async with asyncio.timeout(SHARING.piece_seconds):
-                        done = await self.loop.sendfile(self.transport, file, start + sent, piece)
+                        done = await self.loop.sendfile(self._output.below, file, start + sent, piece)
                 except (OSError, TimeoutError):
                     self.transport.abort()
                     break

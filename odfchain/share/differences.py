@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odfchain.attest.signed_head import BlockAt
 from odfchain.errors import (
     CodecError,
     CorruptedPeerError,
@@ -15,11 +16,13 @@ from odfchain.ids.multihash import Multihash
 from odfchain.metadata.blocks import decode_block
 from odfchain.metadata.events import Seed
 from odfchain.share.compare import (
+    Ahead,
     Behind,
     ChainLinks,
     Comparison,
     Descent,
     Diverged,
+    Equal,
     compare,
     whole_chain,
 )
@@ -70,6 +73,28 @@ class Source:
                 f"the chain of {self.peer.where} is broken: its first block {name} is {event.KIND}, not Seed"
             )
         return event
+
+
+def blocks_of(source: Source, destination: Destination, found: Comparison) -> BlockAt:
+    """The hashes of the peer's chain by number, read from the local one where both are the same.
+
+    Raises, when it is asked:
+        CorruptedPeerError, AccessError, TransferError: the peer's chain cannot be read.
+        BrokenChainError, StoreError: the local one cannot.
+    """
+    ours = destination.links
+    first = ours.link(destination.head).sequence_number + 1
+
+    def block_at(number: int) -> Multihash | None:
+        if not 0 <= number <= source.number:
+            return None
+        if not isinstance(found, Equal | Ahead):
+            return Descent(source.links, source.head).down_to(number)
+        if isinstance(found, Ahead) and number >= first:
+            return found.blocks[source.number - number]
+        return ours.chain.hashes(destination.head)[number]
+
+    return block_at
 
 
 def refuse_other_dataset(source: Source, destination: Destination, found: Comparison, *, force: bool) -> None:

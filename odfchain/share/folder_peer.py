@@ -31,7 +31,7 @@ from odfchain.limits import LIMITS
 from odfchain.progress import Progress
 from odfchain.share.hint_file import encode_hint, hint_bytes, parse_hint
 from odfchain.share.incoming import MIRROR_HINT, Incoming
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.store import fsio
 from odfchain.store.base import HEAD, check_object_name, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
@@ -166,6 +166,14 @@ class FolderPeer:
                 if incoming.received < size:
                     raise incoming.refuse(f"the object ended after {incoming.received:,} of {size:,} bytes")
 
+    def signed(self, file: SignedFile) -> bytes | None:
+        """A file of signed statements; None when it is not there.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
+        """
+        return self._read(file.value, file.limit)
+
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the folder says; None when it says nothing of use."""
         with contextlib.suppress(TransferError):
@@ -232,6 +240,19 @@ class FolderPeer:
         with self._writing(HINT_KEY):
             folder, _, file = HINT_KEY.partition("/")
             fsio.replace_file(self._part(folder) / file, encode_hint(hashes))
+
+    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
+        """Durably replace a file of signed statements; None removes it.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: it cannot be written.
+        """
+        with self._writing(file.value):
+            folder, _, name = file.value.partition("/")
+            if data is not None:
+                fsio.replace_file(self._part(folder) / name, data)
+            elif (self._folder / folder).is_dir():
+                fsio.remove_file(self._part(folder) / name)
 
     def close(self) -> None:
         """Remove what was staged."""

@@ -27,17 +27,18 @@ from odfchain.errors import (
 )
 from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import ContentRange, retry_after
-from odfchain.fetch.http_url import Route, parse_target
+from odfchain.fetch.http_url import Route, Target, parse_target
 from odfchain.fetch.retry import DEADLINE_HINT, Deadline, PassingError, Timing, with_retries
 from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING
 from odfchain.progress import Progress
 from odfchain.share.hint_file import hint_bytes, parse_hint
+from odfchain.share.http_pipeline import HttpPipeline
 from odfchain.share.http_pool import HttpPool
 from odfchain.share.http_wire import Answer
 from odfchain.share.incoming import MIRROR_HINT, Incoming
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.store.base import parse_ref
 from odfchain.version import __version__
 
@@ -151,6 +152,21 @@ class HttpPeer:
 
         return self._request(str(ObjectKey(Part.BLOCK, name)), take, size=LIMITS.block_bytes)
 
+    def pipeline(self) -> HttpPipeline | None:
+        """A way to ask for many blocks at once; None before the peer has kept a connection."""
+        route = self._route(self._base, self._where)
+        base = self._base.path
+        made = HttpPipeline(
+            self._pool,
+            route,
+            path=lambda name: b"%sblocks/%s" % (base, str(name).encode("ascii")),
+            headers=self._headers(route, 0),
+            limits=self._limits,
+            timing=self._timing,
+            name=f"{self._where}{Part.BLOCK.value}",
+        )
+        return made if made.open() else None
+
     def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
         """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
 
@@ -165,6 +181,25 @@ class HttpPeer:
 
             while not incoming.complete():
                 self._request(str(key), take, size=size, received=lambda: incoming.received)
+
+    def signed(self, file: SignedFile) -> bytes | None:
+        """A file of signed statements; None when the peer does not hand it out.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
+        """
+
+        def take(answer: Answer, where: str) -> bytes | None:
+            status = answer.status
+            if (400 <= status <= 499 and status not in _PASSING) or (self._ipfs_gateway and status == 500):
+                return None
+            _check_success(answer, where)
+            data = answer.read(file.limit)
+            if data is None:
+                raise TransferError(f"{where}: larger than the allowed {file.limit:,} bytes")
+            return data
+
+        return self._request(file.value, take, size=file.limit)
 
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the peer says; None when it says nothing of use."""
@@ -198,7 +233,7 @@ class HttpPeer:
         first = replace(self._base, path=self._base.path + key.encode("ascii"))
 
         def attempt() -> _T:
-            route = Route(first, name=name, limit=limits.redirects, allow_private=limits.allow_private)
+            route = self._route(first, name)
             where = name
             while True:
                 headers = self._headers(route, received())
@@ -213,6 +248,9 @@ class HttpPeer:
             seconds = limits.deadline + math.ceil(size / SHARING.bytes_per_second)
             deadline = Deadline(seconds, self._timing, name=name)
             return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
+
+    def _route(self, first: Target, name: str) -> Route:
+        return Route(first, name=name, limit=self._limits.redirects, allow_private=self._limits.allow_private)
 
     def _headers(self, route: Route, received: int) -> bytes:
         text = (

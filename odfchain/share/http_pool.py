@@ -17,6 +17,11 @@ from odfchain.share.http_wire import Answer, Connection, StaleError
 _Origin = tuple[str, str, int]
 
 
+def _origin(route: Route) -> _Origin:
+    target = route.current
+    return target.scheme, target.host, target.port
+
+
 class HttpPool:
     """Sends requests over kept connections, at most `parallel` at a time; safe to use from threads."""
 
@@ -47,8 +52,7 @@ class HttpPool:
             TransferError: it cannot succeed, or the pool is closed.
             FetchError: no such host, or time is up.
         """
-        target = route.current
-        origin = (target.scheme, target.host, target.port)
+        target, origin = route.current, _origin(route)
         while True:
             connection = self._take(origin, route)
             if connection is None:
@@ -71,6 +75,28 @@ class HttpPool:
             else:
                 self._drop(connection)
             return
+
+    def lend(self, route: Route, *, deadline: Deadline, name: str, new: bool) -> Connection | None:
+        """A kept connection to the route's present target, None if there is none; or else a new one.
+
+        It is for several requests at a time and counts as one of the parallel ones nowhere. Whoever gets it
+        gives it back.
+
+        Raises:
+            PassingError, TransferError, FetchError: as `exchange`.
+        """
+        if not new:
+            return self._take(_origin(route), route)
+        connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
+        self._admit(connection)
+        return connection
+
+    def give_back(self, route: Route, connection: Connection, *, usable: bool) -> None:
+        """Keep a lent connection for the next request if it can be used, or close it."""
+        if usable and connection.settle():
+            self._keep(_origin(route), connection)
+        else:
+            self._drop(connection)
 
     def _take(self, origin: _Origin, route: Route) -> Connection | None:
         with self._lock:

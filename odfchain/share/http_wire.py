@@ -12,6 +12,7 @@ import contextlib
 import re
 import socket
 import sys
+from collections.abc import Iterable
 
 from odfchain.errors import TransferError
 from odfchain.fetch.http_headers import Headers
@@ -72,6 +73,9 @@ class Answer:
         """
         if self.length is not None and self.length > limit:
             return None
+        whole = self._connection.take_buffered(self.length or 0)
+        if whole is not None:
+            return whole
         data = bytearray()
         piece = memoryview(bytearray(min(self.length or _BUFFER_BYTES, 1 << 20)))
         while count := self.read_into(piece):
@@ -130,13 +134,10 @@ class Connection:
         self.deadline, self.name = deadline, name
         used, self._used = self._used, True
         self._start = self._end = 0
-        request = b"%s %s%s HTTP/1.1\r\n%s%s\r\n" % (method, self._prefix, path, headers, self._extra)
         try:
             self._set_timeout(deadline)
-            self._sock.sendall(request)
-            if _QUICKACK is not None:
-                # many simple servers send the body only once the head is acknowledged
-                self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            self._sock.sendall(self._request(method, path, headers))
+            self._acknowledge_at_once()
             self._fill()
         except TimeoutError as error:
             raise self._late() from error
@@ -145,6 +146,44 @@ class Connection:
         if self._end == 0:
             raise (StaleError if used else PassingError)("the connection was closed without an answer")
         return self._read_head(connects=method == b"CONNECT")
+
+    def send_ahead(self, paths: Iterable[bytes], headers: bytes, deadline: Deadline) -> None:
+        """Send GETs whose answers `next_answer` reads in the same order (RFC 9112, 9.3.2).
+
+        Raises:
+            PassingError: they cannot be sent.
+            FetchError: time is up.
+        """
+        try:
+            self._set_timeout(deadline)
+            self._sock.sendall(b"".join(self._request(b"GET", path, headers) for path in paths))
+        except OSError as error:
+            raise PassingError(_lost(error)) from error
+
+    def next_answer(self, deadline: Deadline, name: str) -> Answer:
+        """The head of the next answer, once the body of the one before was read to its end.
+
+        Raises:
+            PassingError: there is none, because the connection was closed or nothing comes.
+            TransferError: what answers does not keep to the protocol, or says too much.
+            FetchError: time is up.
+        """
+        self.deadline, self.name = deadline, name
+        self._acknowledge_at_once()
+        return self._read_head(connects=False)
+
+    @property
+    def persists(self) -> bool:
+        """Whether the other side keeps the connection open for the next request."""
+        return self._keep and not self._until_close
+
+    def _request(self, method: bytes, path: bytes, headers: bytes) -> bytes:
+        return b"%s %s%s HTTP/1.1\r\n%s%s\r\n" % (method, self._prefix, path, headers, self._extra)
+
+    def _acknowledge_at_once(self) -> None:
+        """Many simple servers send the body only once the head is acknowledged."""
+        if _QUICKACK is not None and self._start == self._end:
+            self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
     def _read_head(self, *, connects: bool) -> Answer:
         allowed = _HEAD_BYTES
@@ -237,6 +276,14 @@ class Connection:
         if self._left == 0 and self._chunked and self._line():
             raise self._bad_chunk()
         return count
+
+    def take_buffered(self, length: int) -> bytes | None:
+        """A body of known length that was read along with its head; else nothing is taken."""
+        if not 0 < length == self._left <= self._end - self._start:
+            return None
+        self._left = 0
+        self._start += length
+        return bytes(self._view[self._start - length : self._start])
 
     def _next_chunk(self) -> None:
         match = _CHUNK.fullmatch(self._line())

@@ -5,6 +5,8 @@
     data/f1620…               slices
     checkpoints/f1620…        checkpoints
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
+    refs/head.jws             optional: the owner's signature of the head
+    attestations/audits.jws   optional: what auditors say, one signed statement to a line
 
 The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder. Source:
 specification "Dataset Layout"; RFC-007 of Open Data Fabric.
@@ -17,9 +19,12 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import unquote, urlsplit
 
+from odfchain.attest.attestations import ATTESTATIONS_KEY
+from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.errors import InvalidIdError, UnsupportedPeerError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetName
+from odfchain.limits import ATTEST
 from odfchain.store.base import check_object_name
 
 HEAD_KEY = "refs/head"
@@ -38,6 +43,18 @@ class Part(Enum):
     BLOCK = "blocks"
     DATA = "data"
     CHECKPOINT = "checkpoints"
+
+
+class SignedFile(Enum):
+    """The files of signed statements: unlike objects they change, and nothing about them is known before."""
+
+    HEAD = HEAD_SIGNATURE_KEY
+    AUDITS = ATTESTATIONS_KEY
+
+    @property
+    def limit(self) -> int:
+        """The largest that is read [bytes]."""
+        return ATTEST.statement_bytes + 1 if self is SignedFile.HEAD else ATTEST.attestations_bytes
 
 
 @dataclass(frozen=True, slots=True)

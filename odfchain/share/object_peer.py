@@ -15,6 +15,7 @@ from pathlib import Path
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
+    AccessError,
     CorruptedPeerError,
     ObjectNotFoundError,
     StoreError,
@@ -27,7 +28,7 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import Progress
 from odfchain.share.hint_file import encode_hint, hint_bytes, parse_hint
 from odfchain.share.incoming import MIRROR_HINT, Incoming
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.share.object_space import (
     PEER_LIMITS,
     ConditionsUnknownError,
@@ -152,6 +153,13 @@ class ObjectPeer:
         if incoming.received < size:
             raise TransferError(f"{self.where}{key}: ended after {incoming.received:,} of {size:,} bytes")
 
+    def signed(self, file: SignedFile) -> bytes | None:
+        """A file of signed statements; None when the store does not hand it out."""
+        try:
+            return self._space.read(file.value, file.limit).data
+        except (ObjectNotFoundError, AccessError):
+            return None  # without the right to list, a store refuses what is absent
+
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the peer says; None when it says nothing of use."""
         try:
@@ -194,6 +202,13 @@ class ObjectPeer:
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first."""
         self._space.write(HINT_KEY, encode_hint(hashes))
+
+    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
+        """Durably replace a file of signed statements; None removes it."""
+        if data is None:
+            self._space.delete(file.value)
+        else:
+            self._space.write(file.value, data)
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
         """Point the head at `new` if it points at `expected` now.

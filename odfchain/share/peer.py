@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import Progress
-from odfchain.share.layout import ObjectKey
+from odfchain.share.layout import ObjectKey, SignedFile
 
 
 class Peer(Protocol):
@@ -41,6 +41,13 @@ class Peer(Protocol):
         content nothing is left there. `progress` advances by bytes.
         """
 
+    def signed(self, file: SignedFile) -> bytes | None:
+        """A file of signed statements, of which nothing is checked but its size; None when it is not there.
+
+        A peer that hands out the head and refuses this file is taken to have none: many static hosts answer
+        so for what is absent.
+        """
+
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing.
 
@@ -49,6 +56,30 @@ class Peer(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+
+
+class BlockPipeline(Protocol):
+    """Blocks that are asked for ahead and received in the same order. For one thread."""
+
+    def ask(self, names: Sequence[Multihash]) -> None:
+        """Ask for blocks; nothing is waited for, and nothing is raised."""
+
+    def receive(self) -> bytes | None:
+        """The bytes of the next block in the order of asking, which hash to its name.
+
+        None: no more will come this way, for whatever reason; asking for the block alone says which.
+        """
+
+    def close(self) -> None:
+        """Forget what was asked for and has not come."""
+
+
+@runtime_checkable
+class PipeliningPeer(Peer, Protocol):
+    """A peer that may be asked for many blocks without waiting for each."""
+
+    def pipeline(self) -> BlockPipeline | None:
+        """A way to do that; None when it is not known to work now."""
 
 
 class WritablePeer(Peer, Protocol):
@@ -69,6 +100,9 @@ class WritablePeer(Peer, Protocol):
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first."""
+
+    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
+        """Durably replace a file of signed statements; None removes it."""
 
     @property
     def caveat(self) -> str | None:

@@ -4,16 +4,14 @@ A block that is known here (received before, or part of the local dataset) is no
 block is an unsynced file in a private folder and is hashed whenever it is read again, so a torn one is only
 missing.
 
-A hint lets blocks be asked for in parallel. It is never believed: the walk follows the links, takes what was
-prefetched if it needs it, and asks for the rest itself. Requests run ahead of the walk by a fixed number, so
-a wrong hint wastes no more than that (RFC-021).
+A hint lets blocks be asked for ahead of the walk (`odfchain.share.prefetch`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from odfchain.digest.physical import hash_bytes
@@ -32,27 +30,31 @@ from odfchain.metadata.blocks import decode_header
 from odfchain.progress import SILENT, Progress
 from odfchain.share.compare import BlockLink
 from odfchain.share.layout import ObjectKey, Part
-from odfchain.share.peer import Peer
+from odfchain.share.peer import Peer, PipeliningPeer
+from odfchain.share.prefetch import Prefetch
 from odfchain.store import fsio
 from odfchain.store.base import ObjectStore, check_object_name
 
-_PREFETCH_THREADS = 4
-"""More of them only wait for each other in one process."""
-_AHEAD = 64
-"""How many blocks are asked for before the walk needs them."""
-_AT_ONCE = 8
-"""How many of them one thread asks for in one go."""
-_LOOKED_AT = 4 * _AHEAD
-"""How many lines of a hint one step may pass over: the same one may be there a million times."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _HINT_FROM = 16
 """From how many unknown blocks on it is worth asking for a hint."""
+_MEMORY_BYTES = 64 << 20
+"""How much of what was received is kept at hand until it is read the second time [bytes]."""
+_ENTRY_BYTES = 400
+"""What keeping a block takes besides its bytes, roughly [bytes]."""
 
 
 class Spool:
-    """Received blocks in a private folder, one file each; threads may add different blocks at once."""
+    """Received blocks in a private folder, one file each; threads may add different blocks at once.
+
+    Bytes of blocks that were added are kept in memory, too, up to a bound and until they are taken.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._folder_text = str(folder)  # joining paths costs as much as writing a small file
+        self._room = _MEMORY_BYTES
+        self._at_hand: dict[Multihash, bytes] = {}
 
     def path(self, name: Multihash) -> Path:
         """Where a block is or would be."""
@@ -79,6 +81,9 @@ class Spool:
         Raises:
             StoreError: it cannot be read.
         """
+        if (at_hand := self._at_hand.pop(name, None)) is not None:
+            self._room += len(at_hand) + _ENTRY_BYTES
+            return at_hand
         path = self.path(name)
         try:
             with path.open("rb") as stream:
@@ -90,17 +95,27 @@ class Spool:
         return data if hash_bytes(data) == name else None
 
     def add(self, name: Multihash, data: bytes) -> None:
-        """Keep the bytes of a block.
+        """Keep the bytes of a block, which hash to its name.
 
         Raises:
             StorageFullError, StoreError: it cannot be written.
         """
-        path = self.path(name)
+        path = f"{self._folder_text}/{name}"
         try:
-            path.write_bytes(data)
+            fd = os.open(path, _NEW_FILE, 0o644)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            finally:
+                os.close(fd)
         except OSError as error:
-            fsio.remove_quietly(path)
+            fsio.remove_quietly(Path(path))
             raise fsio.storage_error(error, path) from error
+        needed = len(data) + _ENTRY_BYTES
+        if needed <= self._room:
+            self._room -= needed  # not exact when threads add at the same time, which does no harm
+            self._at_hand[name] = data
 
     def keep_only(self, names: Sequence[Multihash]) -> None:
         """Remove every other file.
@@ -134,7 +149,7 @@ class PeerLinks:
         self._spool = spool
         self._local = local
         self._progress = progress
-        self._prefetch: _Prefetch | None = None
+        self._prefetch: Prefetch | None = None
 
     def __enter__(self) -> PeerLinks:
         return self
@@ -155,8 +170,19 @@ class PeerLinks:
             with contextlib.suppress(OdfchainError):  # it only saves time; what is wrong shows without it
                 hint = self._peer.hint(number + 1)
                 if hint:
-                    self._prefetch = _Prefetch(hint, number + 1, head, self)
+                    self._prefetch = self._prefetched(_below(hint, number + 1, head))
         return number
+
+    def _prefetched(self, hinted: Iterator[Multihash]) -> Prefetch:
+        here = self.spooled()
+        return Prefetch(
+            hinted,
+            here=lambda name: str(name) in here,
+            local=self.local,
+            fetch=self.fetch,
+            keep=self._spool.add,
+            pipeline=self._peer.pipeline() if isinstance(self._peer, PipeliningPeer) else None,
+        )
 
     def spooled(self) -> frozenset[str]:
         """The names of the blocks that were received before.
@@ -230,6 +256,13 @@ class PeerLinks:
         return data
 
 
+def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[Multihash]:
+    """The hinted blocks before the head, newest first; all of them when the head is not among them."""
+    count = min(limit, len(hint))
+    end = next((i for i in range(count - 1, -1, -1) if hint[i] == head), count)
+    return (hint[i] for i in range(end - 1, -1, -1))
+
+
 def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerError:
     """The error for a block that cannot be read as one."""
     newer = isinstance(error, UnsupportedVersionError)
@@ -237,56 +270,3 @@ def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerErr
         f"{ObjectKey(Part.BLOCK, name)} of {peer.where}: {error}",
         hint="a newer version of odfchain may be able to read it" if newer else None,
     )
-
-
-class _Prefetch:
-    """Asks for hinted blocks before they are needed, newest first; what goes wrong here is nobody's error."""
-
-    def __init__(self, hint: Sequence[Multihash], limit: int, head: Multihash, links: PeerLinks) -> None:
-        self._hinted = self._below(hint, min(limit, len(hint)), head)
-        self._links = links
-        self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
-        self._spooled = links.spooled()
-        self._pool = ThreadPoolExecutor(_PREFETCH_THREADS, thread_name_prefix="prefetch")
-
-    @staticmethod
-    def _below(hint: Sequence[Multihash], count: int, head: Multihash) -> Iterator[Multihash]:
-        """The hinted blocks before the head, newest first; all of them when the head is not among them."""
-        end = next((i for i in range(count - 1, -1, -1) if hint[i] == head), count)
-        return (hint[i] for i in range(end - 1, -1, -1))
-
-    def take(self, name: Multihash) -> bytes | None:
-        """The block if it was asked for and came; asks for more."""
-        asked = self._asked.pop(name, None)
-        if len(self._asked) <= _AHEAD - _AT_ONCE:
-            self._ask(name)
-        return None if asked is None else asked.result().get(name)
-
-    def _ask(self, name: Multihash) -> None:
-        """Ask for what comes after a block, several by each thread: handing over each one costs too much."""
-        wanted: list[Multihash] = []
-        for _ in range(_LOOKED_AT):
-            if len(self._asked) + len(wanted) >= _AHEAD:
-                break
-            following = next(self._hinted, None)
-            if following is None or self._links.local(following):
-                self._hinted = iter(())  # below a local block all others are local, too
-                break
-            known = following in self._asked or following in wanted or str(following) in self._spooled
-            if following != name and not known:
-                wanted.append(following)
-        for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE]
-            self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch, part))
-
-    def _fetch(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
-        """The blocks that came; the others are asked for once more, where it counts."""
-        found = {}
-        for name in names:
-            with contextlib.suppress(OdfchainError):
-                found[name] = self._links.fetch(name)
-        return found
-
-    def close(self) -> None:
-        """Drop what was not needed."""
-        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -3,9 +3,10 @@
     incoming/<alias>/       a new dataset on its way; it appears by one rename when it is complete
     <dataset>/info/incoming/    what arrives for a dataset that is here already
 
-Order: head, blocks back to a known one, all append rules, then slices and checkpoints, then the blocks become
-visible oldest first, then one compare-and-swap of the head. An interruption before that leaves the dataset as
-it was, and what arrived is used by the next pull. Source: specification "Dataset Sharing"; RFC-021.
+Order: head and signature, blocks back to a known one, all append rules, then slices and checkpoints, then the
+blocks become visible oldest first, then one compare-and-swap of the head, then its signature. An interruption
+before that leaves the dataset as it was, and what arrived is used by the next pull. Source: specification
+"Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from odfchain.chain.history import History
@@ -24,22 +24,23 @@ from odfchain.errors import (
     CorruptedPeerError,
     DatasetNotFoundError,
     NameCollisionError,
-    UsageError,
+    SignatureError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata.events import Seed
-from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.share.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
 from odfchain.share.differences import (
     Destination,
     Source,
+    blocks_of,
     refuse_difference,
     refuse_other_dataset,
     refuse_rollback,
 )
+from odfchain.share.examination import Examination
 from odfchain.share.partial import (
     incoming_folder,
     is_partial,
@@ -51,70 +52,16 @@ from odfchain.share.partial import (
 )
 from odfchain.share.peer import Peer
 from odfchain.share.peer_links import PeerLinks, Spool
-from odfchain.share.received import checked_blocks
+from odfchain.share.policy import NO_POLICY
+from odfchain.share.received import checked_blocks, index_chain
 from odfchain.share.seen import Seen, SeenHeads
-from odfchain.share.slices import DataObject, Selection, absent, bring, objects_of
+from odfchain.share.signatures import Offer, read_offer
+from odfchain.share.slices import DataObject, absent, bring, objects_of
+from odfchain.share.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.store import fsio
 from odfchain.store.base import HEAD, ObjectStore
 from odfchain.store.local import LocalObjectStore
 from odfchain.workspace.workspace import WorkspaceFiles
-
-
-@dataclass(frozen=True, slots=True)
-class SyncOptions:
-    """How to pull.
-
-    Without a selection (`metadata_only`, `since`, `last`) a partial copy keeps the one it has.
-    """
-
-    force: bool = False
-    """Overwrite a dataset that is ahead or diverged, and accept an older head than was seen before."""
-    metadata_only: bool = False
-    since: Timestamp | None = None
-    last: int | None = None
-    parallel: int = 10
-    """Objects received at the same time."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: no transfer at all, or a selection that contradicts itself.
-        """
-        if self.parallel < 1:
-            raise UsageError(f"the number of parallel transfers is at least 1, not {self.parallel}")
-        _ = self.selection
-
-    @property
-    def selection(self) -> Selection:
-        """The objects that are asked for."""
-        return Selection(self.metadata_only, self.since, self.last)
-
-
-DEFAULTS = SyncOptions()
-
-
-class SyncStatus(Enum):
-    """What a pull did."""
-
-    UP_TO_DATE = "up-to-date"
-    CREATED = "created"
-    UPDATED = "updated"
-    OVERWRITTEN = "overwritten"
-
-
-@dataclass(frozen=True, slots=True)
-class SyncOutcome:
-    """What was done: the heads, the blocks written, and the objects and bytes (blocks' too) received."""
-
-    status: SyncStatus
-    old: Multihash | None
-    new: Multihash
-    blocks: int = 0
-    objects: int = 0
-    bytes: int = 0
-    missing_slices: int = 0
-    """Slices that are not here, because the copy is partial."""
 
 
 def pull_dataset(
@@ -130,17 +77,19 @@ def pull_dataset(
         DatasetNotFoundError: the peer has no such dataset.
         NameCollisionError: the dataset is here under another name.
         DestinationAheadError, DatasetsDivergedError, RollbackError: the chains are not one line.
+        SignatureError: the head's signature is not what the options want.
         CorruptedPeerError: what the peer sent is wrong; the message names the object or the block.
         AccessError, TransferError: the peer refuses or cannot be reached.
         RefConflictError: another writer moved the head meanwhile.
         BrokenChainError, CodecError: the local dataset is damaged.
         StorageFullError, StoreError: it cannot be stored.
     """
-    head = peer.head()
-    if head is None:
+    offer = read_offer(peer, options.signature or NO_POLICY)
+    if offer is None:
         raise DatasetNotFoundError(
             f"{peer.where}: there is no dataset (no refs/head)",
-            hint="check the URL; it ends in the dataset's name",
+            hint="check the URL: it ends in the dataset's name; "
+            "`odfchain search --repo URL` lists what a repository has",
         )
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)
@@ -148,11 +97,11 @@ def pull_dataset(
     with fsio.locked(incoming / f".lock-{key}"):
         present = _present(workspace, alias)
         if present is None:
-            return _Pull(workspace, peer, head, options, progress, incoming / key).create(alias)
+            return _Pull(workspace, peer, offer, options, progress, incoming / key).create(alias)
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(present)):
             area = incoming_folder(present)
-            return _Pull(workspace, peer, head, options, progress, area).update(present)
+            return _Pull(workspace, peer, offer, options, progress, area).update(present)
 
 
 def _present(workspace: WorkspaceFiles, alias: DatasetAlias) -> DatasetFiles | None:
@@ -164,10 +113,11 @@ def _present(workspace: WorkspaceFiles, alias: DatasetAlias) -> DatasetFiles | N
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """What the rules were checked over: the seed if it was among it, and the objects, oldest first."""
+    """What was checked: the seed if it was there; objects and kinds of events, oldest first."""
 
     seed: Seed | None
     objects: list[DataObject]
+    kinds: list[str]
 
 
 @dataclass(slots=True)
@@ -176,12 +126,21 @@ class _Pull:
 
     workspace: WorkspaceFiles
     peer: Peer
-    head: Multihash
+    offer: Offer
     options: SyncOptions
     progress: Progress
     area: Path
     objects: int = field(default=0, init=False)
     bytes: int = field(default=0, init=False)
+    statements: Examination = field(init=False)
+
+    def __post_init__(self) -> None:
+        policy = self.options.signature or NO_POLICY
+        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
+
+    @property
+    def head(self) -> Multihash:
+        return self.offer.head
 
     @property
     def memory(self) -> SeenHeads:
@@ -201,9 +160,12 @@ class _Pull:
             assert received.seed is not None  # noqa: S101 - the rules want it first
             dataset_id = received.seed.dataset_id
             self._check_new(dataset_id, alias)
-            seen = self._seen(dataset_id)
-            if seen is not None:
-                refuse_rollback(source, seen, None)
+            with self.statements.proving():
+                seen = self.statements.examine(
+                    dataset_id, None, source.number, lambda n: blocks[source.number - n], links, str(alias)
+                )
+                if seen is not None:
+                    refuse_rollback(source, seen, None)
         selection = self.options.selection
         self._bring(dataset, selection.of(received.objects))
         unmark(dataset)  # an earlier attempt may have had other options
@@ -211,6 +173,8 @@ class _Pull:
             set_selection(dataset, selection)
         self.progress.phase("Publishing", len(blocks))
         self._publish_hidden(dataset, spool, blocks)
+        index_chain(dataset, blocks, received.kinds)
+        self.statements.keep(dataset, dataset_id)
         dataset = self.workspace.adopt(dataset)
         return self._done(SyncStatus.CREATED, dataset, source, None, len(blocks))
 
@@ -243,8 +207,9 @@ class _Pull:
         with self._refusing(), self._links(spool, store) as links:
             source = self._source(links, known=ours.link(old).sequence_number)
             found = compare(self.head, links, old, ours)
-            self._guard(source, Destination(str(dataset.alias), old, ours, seed), found)
+            self._guard(source, dataset, Destination(str(dataset.alias), old, ours, seed), found)
             if isinstance(found, Equal):
+                self.statements.keep(dataset, seed.dataset_id)
                 return self._done(SyncStatus.UP_TO_DATE, dataset, source, old, 0)
             if isinstance(found, Ahead):
                 status, blocks, history = SyncStatus.UPDATED, found.blocks, dataset.chain.history(old)
@@ -265,15 +230,22 @@ class _Pull:
         if status is SyncStatus.OVERWRITTEN:
             _keep_reachable(dataset, old)
         dataset.chain.set_ref(HEAD, self.head, expected=old)
+        self.statements.keep(dataset, seed.dataset_id)
         return self._done(status, dataset, source, old, len(blocks))
 
-    def _guard(self, source: Source, destination: Destination, found: Comparison) -> None:
+    def _guard(
+        self, source: Source, dataset: DatasetFiles, destination: Destination, found: Comparison
+    ) -> None:
         refuse_other_dataset(source, destination, found, force=self.options.force)
-        seen = self._seen(destination.seed.dataset_id)
-        if seen is not None:
-            refuse_rollback(source, seen, destination)
-        if not self.options.force:
-            refuse_difference(source, destination, found)
+        with self.statements.proving():
+            theirs = blocks_of(source, destination, found)
+            seen = self.statements.examine(
+                destination.seed.dataset_id, dataset, source.number, theirs, source.links, destination.name
+            )
+            if seen is not None:
+                refuse_rollback(source, seen, destination)
+            if not self.options.force:
+                refuse_difference(source, destination, found)
 
     # --- both --------------------------------------------------------------------------------------
 
@@ -282,7 +254,7 @@ class _Pull:
         """What came from a peer that is refused is of no use to the next attempt."""
         try:
             yield
-        except (CorruptedPeerError, ChainsDifferError, NameCollisionError):
+        except (CorruptedPeerError, ChainsDifferError, NameCollisionError, SignatureError):
             shutil.rmtree(self.area, ignore_errors=True)
             raise
 
@@ -298,19 +270,18 @@ class _Pull:
         self.progress.phase("Receiving blocks", max(0, number - known - 1))
         return Source(self.peer, self.head, number, links)
 
-    def _seen(self, dataset_id: DatasetId) -> Seen | None:
-        return None if self.options.force else self.memory.get(dataset_id)
-
     def _check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> _Received:
         seed: Seed | None = None
         objects: list[DataObject] = []
+        kinds: list[str] = []
         self.progress.phase("Checking blocks", len(blocks))
         for found in checked_blocks(self.peer, links, blocks, base):
             if isinstance(found.block.event, Seed):
                 seed = found.block.event
             objects += objects_of(found.block)
+            kinds.append(found.block.event.KIND)
             self.progress.advance()
-        return _Received(seed, objects)
+        return _Received(seed, objects, kinds)
 
     def _bring(self, dataset: DatasetFiles, wanted: Sequence[DataObject]) -> None:
         lacking = absent(dataset, wanted)
@@ -324,10 +295,21 @@ class _Pull:
         self, status: SyncStatus, dataset: DatasetFiles, source: Source, old: Multihash | None, blocks: int
     ) -> SyncOutcome:
         shutil.rmtree(self.area, ignore_errors=True)
-        seen = Seen(source.number, self.head)
+        seen = Seen(source.number, self.head, self.statements.text)
         self.memory.remember(dataset.id, seen, lower=self.options.force)
         lacking = len(missing(dataset)) if is_partial(dataset) else 0
-        return SyncOutcome(status, old, self.head, blocks, self.objects, self.bytes, lacking)
+        return SyncOutcome(
+            status,
+            old,
+            self.head,
+            blocks,
+            self.objects,
+            self.bytes,
+            lacking,
+            self.statements.signature,
+            self.statements.attestations,
+            tuple(self.statements.warnings),
+        )
 
 
 def _keep_reachable(dataset: DatasetFiles, old: Multihash) -> None:

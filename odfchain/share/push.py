@@ -1,8 +1,9 @@
 """Sending a dataset to a place that can be written to.
 
-Slices and checkpoints go first, then blocks, oldest first, then the hint, and last the head by one
-compare-and-swap. So whoever reads there sees the old dataset until it sees all of the new one, and what was
-interrupted is continued by running the same again. Source: specification "Dataset Sharing"; RFC-021.
+Slices and checkpoints go first, then blocks, oldest first, then the hint, then the head by one
+compare-and-swap, and last what is signed (`odfchain.share.push_signed`). So whoever reads there sees the old
+dataset until it sees all of the new one, and what was interrupted is continued by running the same again.
+Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from odfchain.attest.keys import Did
+from odfchain.attest.signed_head import SignatureStatus
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import (
     BrokenChainError,
@@ -46,6 +49,7 @@ from odfchain.share.differences import shortened
 from odfchain.share.layout import ObjectKey, Part, PeerUrl
 from odfchain.share.open import open_writable
 from odfchain.share.peer import WritablePeer
+from odfchain.share.push_signed import push_statements
 from odfchain.share.slices import DataObject, objects_of
 from odfchain.store.local import LocalObjectStore
 
@@ -62,6 +66,8 @@ class PushOptions:
     """Overwrite what the destination has and the source has not."""
     parallel: int = SHARING.parallel
     """Objects that are sent at the same time [count]."""
+    trusted: tuple[Did, ...] = ()
+    """Auditors whose attestations come first where there is no room for all."""
 
 
 _OPTIONS = PushOptions()
@@ -102,6 +108,10 @@ class PushOutcome:
     plan: PushPlan
     caveat: str | None
     """What the user should know of how the head was swapped."""
+    signature: SignatureStatus = SignatureStatus.UNSIGNED
+    """What the destination's head is now."""
+    problem: str | None = None
+    """What was not written after the head."""
 
     @property
     def up_to_date(self) -> bool:
@@ -171,8 +181,17 @@ def push_dataset(
         And all errors of `plan_push`.
     """
     plan = plan_push(dataset, peer, options)
-    if plan.up_to_date:
-        return PushOutcome(plan=plan, caveat=None)
+    caveat = None
+    if not plan.up_to_date:
+        _send(dataset, peer, plan, options, progress)
+        caveat = peer.caveat
+    signed = push_statements(dataset, peer, plan.new_head, options.trusted)
+    return PushOutcome(plan=plan, caveat=caveat, signature=signed.signature, problem=signed.problem)
+
+
+def _send(
+    dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
+) -> None:
     stores = {Part.DATA: dataset.data, Part.CHECKPOINT: dataset.checkpoints}
     blocks = LocalObjectStore(dataset.folder / "blocks")
 
@@ -190,7 +209,6 @@ def push_dataset(
     _in_parallel(send_block, plan.blocks, options.parallel)
     _put_hint(dataset, peer, plan.new_head, progress)
     peer.swap_head(plan.old_head, plan.new_head)
-    return PushOutcome(plan=plan, caveat=peer.caveat)
 
 
 def open_destination(url: PeerUrl) -> WritablePeer:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.history import History, ReplayHistory, sources_in_force
+from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.rules import check_append
+from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import AppendError, CodecError, CorruptedPeerError
 from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
@@ -15,6 +17,7 @@ from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.blocks import decode_block
 from odfchain.share.peer import Peer
 from odfchain.share.peer_links import PeerLinks, bad_block
+from odfchain.store.scratch import LocalScratch
 
 
 class ContinuedHistory:
@@ -45,6 +48,18 @@ class ContinuedHistory:
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         """The push sources in force, the most recently defined first."""
         return sources_in_force([*reversed(self._changes.values()), *self._base.push_sources().values()])
+
+
+def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds: Sequence[str]) -> None:
+    """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
+
+    `kinds` are those of the blocks' events, oldest first. The index is a cache: if it is wrong or cannot be
+    written, whoever needs it builds it from the blocks.
+    """
+    top = len(newest_first) - 1
+    links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(newest_first))
+    scratch = LocalScratch(dataset.folder / "info" / "chain-index")
+    ChainIndex(scratch, lambda _: links).sync(Link(newest_first[0], top, kinds[top]))
 
 
 def checked_blocks(

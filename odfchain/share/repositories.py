@@ -24,6 +24,7 @@ from odfchain.metadata.tree import to_tree
 from odfchain.metadata.yaml_reader import read_document
 from odfchain.metadata.yaml_writer import dump_yaml
 from odfchain.share.layout import PeerUrl
+from odfchain.share.policy import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.store import fsio
 
 _READ_BYTES = 1 << 16
@@ -36,6 +37,10 @@ class Repository:
 
     url: str
     """Where it is; a dataset's alias is appended to it."""
+    require_signature: bool | None = None
+    """Whether copies from here need the owner's signature of the head."""
+    max_signature_age_seconds: int | None = None
+    """How old that signature may be [s]."""
 
 
 REPOSITORY = ManifestKind("Repository", Repository, range(1, 2))
@@ -47,6 +52,7 @@ class KnownRepository:
 
     name: RepoName
     url: PeerUrl
+    policy: SignaturePolicy = NO_POLICY
 
 
 def parse_peer_url(text: str) -> PeerUrl:
@@ -88,7 +94,7 @@ class Repositories:
     def _folder(self) -> Path:
         return self.root / "repos"
 
-    def add(self, name: RepoName, url: str) -> KnownRepository:
+    def add(self, name: RepoName, url: str, policy: SignaturePolicy = NO_POLICY) -> KnownRepository:
         """Durably remember a repository; its URL gets a slash at its end.
 
         Raises:
@@ -108,11 +114,11 @@ class Repositories:
             document = {
                 "kind": REPOSITORY.name,
                 "version": REPOSITORY.versions[-1],
-                "content": to_tree(Repository(url=found.text)),
+                "content": to_tree(Repository(url=found.text, **as_fields(policy))),
             }
             # not for everybody: a URL may have a password in it
             fsio.create_file(self._folder / str(name), dump_yaml(document).encode(), mode=0o600)
-        return KnownRepository(name, found)
+        return KnownRepository(name, found, policy)
 
     def delete(self, name: RepoName) -> None:
         """Forget a repository; datasets and their aliases stay as they are.
@@ -161,6 +167,18 @@ class Repositories:
             raise self._unknown(name)
         return found
 
+    def policy(self, url: PeerUrl) -> SignaturePolicy:
+        """What the repositories want of the signature of a dataset below their URL.
+
+        Raises:
+            ManifestError, UnsupportedPeerError: as `list`.
+        """
+        found = NO_POLICY
+        for known in self.list():
+            if url.text.startswith(known.url.text):
+                found = found.and_also(known.policy)
+        return found
+
     def _unknown(self, name: RepoName) -> WorkspaceError:
         known = ", ".join(str(found) for found in sorted(self._paths()))
         return WorkspaceError(
@@ -194,7 +212,10 @@ class Repositories:
         if len(data) > _READ_BYTES:
             raise ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
         repository: Repository = read_manifest(read_document(data, source=str(path)), REPOSITORY, str(path))
-        return KnownRepository(RepoName(path.name), parse_peer_url(repository.url))
+        policy = from_fields(
+            repository.require_signature, repository.max_signature_age_seconds, source=str(path)
+        )
+        return KnownRepository(RepoName(path.name), parse_peer_url(repository.url), policy)
 
 
 def _name_of(path: Path) -> RepoName | None:

@@ -5,6 +5,7 @@
     /{alias}/refs/head      hash of the newest block
     /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
     /{alias}/hints/chain    hashes of all blocks (`odfchain.share.hints`)
+    /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
 
 `alias` is `name` or `account/name`. That is all there is: the grammar of aliases and keys needs no escapes,
 so a path with a percent sign, like every other text, is not found. Objects never change, hence they may be
@@ -30,7 +31,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
 from odfchain.share import conditional
 from odfchain.share.hints import HintCache
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, SignedFile
 from odfchain.share.published import OpenFile, Published, open_public
 from odfchain.share.repository_index import IndexEntry, RepositoryIndex, render_index
 from odfchain.store.base import parse_ref
@@ -50,6 +51,9 @@ _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _ASK_AGAIN = (b"cache-control", b"no-cache")
 _TEXT = b"text/plain; charset=us-ascii"
+
+_SIGNED = frozenset(file.value for file in SignedFile)
+_CHANGING = frozenset({HEAD_KEY, HINT_KEY, *_SIGNED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class Repository:
         parts = path.split("/")
         alias, key = _alias("/".join(parts[:-2])), "/".join(parts[-2:])
         name = ObjectKey.parse(key)
-        if alias is None or (name is None and key not in (HEAD_KEY, HINT_KEY)):
+        if alias is None or (name is None and key not in _CHANGING):
             return _NOT_FOUND
         dataset = self._published.dataset(alias)
         if dataset is None:
@@ -130,6 +134,9 @@ class Repository:
             return _NOT_FOUND
         if key == HEAD_KEY:
             return _current(scope, _TEXT, str(head).encode(), str(head))
+        if key in _SIGNED:
+            statements = _statements(dataset, SignedFile(key))
+            return _NOT_FOUND if statements is None else _current(scope, _TEXT, statements)
         hint = await asyncio.to_thread(self._hint, dataset, head)
         return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
 
@@ -161,6 +168,18 @@ def _head(dataset: DatasetFiles) -> Multihash | None:
         return parse_ref(file.read(0, LIMITS.ref_bytes + 1), str(dataset.folder / HEAD_KEY))
     finally:
         file.close()
+
+
+def _statements(dataset: DatasetFiles, file: SignedFile) -> bytes | None:
+    """What is in a file of signed statements; None when there is none, or one that no reader would take."""
+    found = open_public(dataset.folder, *file.value.split("/"))
+    if found is None:
+        return None
+    try:
+        data = found.read(0, file.limit + 1)
+    finally:
+        found.close()
+    return data if len(data) <= file.limit else None
 
 
 def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:

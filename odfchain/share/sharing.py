@@ -8,26 +8,43 @@ workspace must not decide who gets it. Source: specification "Dataset Sharing"; 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from odfchain.attest.keys import parse_did
+from odfchain.attest.signed_head import SignatureStatus
 from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.signature import head_signature
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, UsageError
 from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.share.aliases import AliasKind, add_alias, aliases, delete_alias, read_reference, resolve_remote
+from odfchain.share.aliases import (
+    AliasKind,
+    add_alias,
+    aliases,
+    delete_alias,
+    policy_of,
+    read_reference,
+    resolve_remote,
+    set_policy,
+)
+from odfchain.share.evidence_store import EvidenceStore
 from odfchain.share.layout import PeerUrl
 from odfchain.share.open import PeerOptions, open_peer
 from odfchain.share.partial import FetchOutcome, LocalSlices, fetch_missing, local_slices
 from odfchain.share.peer import Peer
-from odfchain.share.pull import SyncOptions, SyncOutcome, pull_dataset
+from odfchain.share.policy import NO_POLICY, SignaturePolicy
+from odfchain.share.pull import pull_dataset
 from odfchain.share.push import PushOptions, PushOutcome, PushPlan, open_destination, plan_push, push_dataset
 from odfchain.share.repositories import Repositories, intended_url, parse_peer_url
+from odfchain.share.seen import Seen, SeenHeads
+from odfchain.share.sync import SyncOptions, SyncOutcome
 from odfchain.workspace.workspace import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -59,6 +76,11 @@ class Sharing:
     def repositories(self) -> Repositories:
         """The repositories that the workspace knows by name."""
         return Repositories(self.workspace.root)
+
+    @property
+    def evidence(self) -> EvidenceStore:
+        """The proofs that owners of datasets signed two histories."""
+        return EvidenceStore(self.workspace.root / "evidence")
 
     @property
     def config(self) -> ShareConfig:
@@ -183,7 +205,8 @@ class Sharing:
 
         `ref` is a URL or `repo/name`, or a copy in this workspace, which comes from where it came before.
         Without `alias` the dataset that was pulled from there before is continued, else a new one gets the
-        last part of the URL as its name.
+        last part of the URL as its name. A signature that was required once is required from then on, until
+        `options` say that none is.
 
         Raises:
             UsageError: a copy cannot be given another name, or it is not known where it comes from.
@@ -227,9 +250,11 @@ class Sharing:
         dataset = self.workspace.dataset(ref)
         url, remember = self._destination(dataset, target)
         options = options or PushOptions(parallel=self.config.parallel)
+        trusted = tuple(parse_did(text) for text in self.workspace.config.audit.trusted_auditors)
         with closing(open_destination(url)) as peer:
-            outcome = push_dataset(dataset, peer, options, progress)
+            outcome = push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
         add_alias(dataset, AliasKind.PUSH, remember)
+        self._published(dataset, outcome.plan.new_head)
         return outcome
 
     def plan_push(self, ref: Ref, target: str | None = None, options: PushOptions | None = None) -> PushPlan:
@@ -344,11 +369,25 @@ class Sharing:
         token: str | None,
         progress: Progress,
     ) -> Pulled:
+        policy = self._policy(url, alias, options.signature)
         with closing(self._open(url, options.parallel, token)) as peer:
-            outcome = pull_dataset(self.workspace, peer, alias, options, progress)
+            chosen = replace(options, signature=policy)
+            outcome = pull_dataset(self.workspace, peer, alias, chosen, progress)
         dataset = self.workspace.dataset(alias)
+        if options.signature is not None:
+            set_policy(dataset, policy if options.signature.required else NO_POLICY)
         add_alias(dataset, AliasKind.PULL, remember)
         return Pulled(dataset.alias, str(url), outcome)
+
+    def _policy(self, url: PeerUrl, alias: DatasetAlias, given: SignaturePolicy | None) -> SignaturePolicy:
+        """What is wanted of the head's signature: by the caller, the dataset and the repositories."""
+        if given is not None and not given.required:
+            return given
+        try:
+            own = policy_of(self.workspace.dataset(alias))
+        except DatasetNotFoundError:
+            own = NO_POLICY
+        return (given or NO_POLICY).and_also(own).and_also(self.repositories.policy(url))
 
     def _open(self, url: PeerUrl, parallel: int, token: str | None) -> Peer:
         config = self.config
@@ -373,6 +412,13 @@ class Sharing:
             if url.text in known:
                 return dataset
         return None
+
+    def _published(self, dataset: DatasetFiles, head: Multihash) -> None:
+        """Whoever pulls this dataset back later, also after it was deleted here, is not sent further back."""
+        number = dataset.chain.get(head).sequence_number
+        found = head_signature(dataset)
+        text = found.text if found.status is SignatureStatus.SIGNED else None
+        SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))
 
     def _destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
         """Where to push to, and how that is remembered."""

@@ -124,7 +124,7 @@ def _with_proof(
     except StoreError:
         seen = None
     if seen is not None and seen.head == name:
-        return Candidate(name, number, "it is the block that was last pulled")
+        return Candidate(name, number, "it is the block that was last pulled or pushed")
     if peer is not None and _contains(peer, stored, name, number):
         return Candidate(name, number, f"the chain of {peer.where} contains it")
     return Candidate(name, number)

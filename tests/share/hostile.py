@@ -106,7 +106,8 @@ class HostilePeer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with contextlib.suppress(OSError):
-                while (request := _head_of(connection)) is not None:
+                unread = bytearray()
+                while (request := _head_of(connection, unread)) is not None:
                     key, start = request
                     self.requests.append(key)
                     trick = self._tricks.get(key) or self._tricks.get(key.partition("/")[0] + "/*")
@@ -154,14 +155,15 @@ class HostilePeer:
             self.sent += len(data)
 
 
-def _head_of(connection: socket.socket) -> tuple[str, int] | None:
-    """Key and first byte of the next request."""
-    data = b""
-    while not data.endswith(b"\r\n\r\n"):
+def _head_of(connection: socket.socket, unread: bytearray) -> tuple[str, int] | None:
+    """Key and first byte of the next request; what was read beyond it is left in `unread`."""
+    while (end := unread.find(b"\r\n\r\n")) < 0:
         piece = connection.recv(1 << 16)
         if not piece:
             return None
-        data += piece
+        unread += piece
+    data = bytes(unread[: end + 4])
+    del unread[: end + 4]
     found = re.match(rb"GET /ds/(\S*) HTTP/1\.1\r\n", data)
     assert found is not None, data
     start = re.search(rb"\r\nRange: bytes=(\d+)-\r\n", data, re.IGNORECASE)

@@ -13,7 +13,7 @@ from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import Progress
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, SignedFile
 
 WHERE = "memory://peer/"
 
@@ -27,6 +27,8 @@ class MemoryPeer:
         self.chain = chain
         self.hinted = hint
         self.requests: list[str] = []
+        self.statements: dict[SignedFile, bytes] = {}
+        """Files of signed statements; requests for them are not written down."""
         self.replaced: dict[ObjectKey, bytes | None] = {}
         """Other bodies; None: not there."""
         self.cut: dict[ObjectKey, int] = {}
@@ -48,6 +50,10 @@ class MemoryPeer:
     def head(self) -> Multihash | None:
         self._note(HEAD_KEY)
         return self.chain.head if self.chain else None
+
+    def signed(self, file: SignedFile) -> bytes | None:
+        self.before(file.value)
+        return self.statements.get(file)
 
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         self._note(HINT_KEY)

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.layout import ObjectKey, Part, PeerUrl, SignedFile
 
 
 class Place(Protocol):
@@ -137,6 +137,10 @@ class Published:
     def head(self, text: bytes) -> None:
         """Write the head's file."""
         self._write("refs/head", text)
+
+    def signed(self, file: SignedFile, text: bytes) -> None:
+        """Write a file of signed statements."""
+        self._write(file.value, text)
 
     def hint(self, text: bytes) -> None:
         """Write the hint's file."""

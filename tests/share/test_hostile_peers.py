@@ -48,8 +48,9 @@ from odfchain.metadata import events as ev
 from odfchain.metadata.enums import DatasetKind
 from odfchain.share import compare, http_dial, peer_links
 from odfchain.share.http_peer import PEER_LIMITS, HttpPeer
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
-from odfchain.share.pull import SyncOptions, pull_dataset
+from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.share.pull import pull_dataset
+from odfchain.share.sync import SyncOptions
 from odfchain.workspace.workspace import WorkspaceFiles
 
 RSS = 300 << 20
@@ -279,6 +280,42 @@ def test_a_head_that_is_no_hash(
 
 def test_a_place_without_a_dataset(world: World, empty: Path, behind: Path) -> None:
     both(world, empty, behind, lambda _: None, None, "there is no dataset")
+
+
+# --- signed statements ---------------------------------------------------------------------------------
+
+SIGNED = [file.value for file in SignedFile]
+
+
+@pytest.mark.parametrize("key", SIGNED)
+@pytest.mark.parametrize(
+    "trick",
+    [
+        pytest.param(ENDLESS, id="endless"),
+        pytest.param(ENDLESS_CHUNKS, id="endless chunks"),
+        pytest.param(HEADER_FLOOD, id="headers without end"),
+        pytest.param(raw(answer(b"", length=100_000_000), end=End.HANG), id="announced as 100 MB"),
+        pytest.param(body(lambda _: b"junk\n" * 10_000), id="10,000 lines"),
+        pytest.param(body(lambda _: b"a.b." + b"c" * 86 + b"\n"), id="a line that looks signed"),
+        pytest.param(body(lambda _: b"<html>\x1b[2J</html>"), id="html"),
+    ],
+)
+def test_statements_that_cannot_be_any_are_not_kept_and_do_no_harm(
+    key: str, trick: Trick, world: World, behind: Path
+) -> None:
+    before = next(iter(state(behind).values())).keys()
+    with HostilePeer(lookup(world.chain), {key: trick}) as peer:
+        ended = world.client.run("pull", behind, peer.url)
+    done(ended)
+    assert ended.rss < RSS
+    assert ended.seconds < SECONDS
+    assert peer.sent < TAKEN
+    assert len(peer.asked(key)) <= 2
+    (dataset,) = published(behind)
+    assert tree_of(dataset) == copy_of(world.chain)
+    assert before < tree_of(dataset).keys()
+    if OURS:
+        assert not (dataset / "attestations/audits.jws").exists()
 
 
 # --- redirects -----------------------------------------------------------------------------------------
@@ -579,7 +616,8 @@ class TestPassingFailures:
         clock = Clock()
 
         def drops(honest: bytes) -> Iterator[bytes]:
-            for n in answer(honest):
+            # long enough that the client is not asleep until all of it is there
+            for n in answer(honest, more=f"X-Padding: {'.' * 20_000}\r\n"):
                 clock.now += 1
                 yield bytes([n])
 
@@ -603,7 +641,8 @@ def test_the_limit_of_blocks_is_inclusive(
             return
         with pytest.raises(CorruptedPeerError, match="at most 5 blocks are read"):
             pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
-        assert len(peer.requests) == 2
+        assert peer.requests[:2] == [HEAD_KEY, SignedFile.HEAD.value]
+        assert len(peer.requests) == 3
     assert state(empty) == {}
 
 

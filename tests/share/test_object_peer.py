@@ -24,7 +24,7 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.layout import ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.share.object_peer import LOCK_KEY, ObjectPeer
 from odfchain.share.object_space import PEER_LIMITS, ObjectAddress
 
@@ -89,6 +89,31 @@ def said(error: pytest.ExceptionInfo[TransferError], peer: ObjectPeer, key: obje
     assert text.isprintable()
     assert "s3cret" not in text
     return text
+
+
+# --- signed statements -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", SignedFile)
+def test_signed_statements_are_replaced_read_and_removed(store: SmallS3, file: SignedFile) -> None:
+    peer = peer_at(store.url("bucket/x"))
+    assert peer.signed(file) is None
+    for data in (b"one\n", b"two\n"):
+        peer.put_signed(file, data)
+        assert store.objects[f"bucket/x/{file.value}"] == data
+        assert peer.signed(file) == data
+    for _ in range(2):
+        peer.put_signed(file, None)
+        assert peer.signed(file) is None
+    store.objects[f"bucket/x/{file.value}"] = b"x" * (file.limit + 1)
+    with pytest.raises(TransferError, match="larger than the allowed") as caught:
+        peer.signed(file)
+    said(caught, peer, file.value)
+
+
+def test_a_store_that_refuses_to_say_that_a_statement_is_absent_has_none(store: SmallS3) -> None:
+    store.before = lambda method, path: 403
+    assert peer_at(store.url("bucket/x")).signed(SignedFile.HEAD) is None
 
 
 # --- a simulated S3 ----------------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ from odfchain.share.partial import (
     missing_objects,
     selection_of,
 )
-from odfchain.share.pull import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.share.pull import pull_dataset
 from odfchain.share.slices import EVERYTHING, Selection
+from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.workspace.workspace import WorkspaceFiles
 
 LABELS = ["seed", "schema", "d1", "d2", "note", "d3", "d4"]

@@ -25,7 +25,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
 from odfchain.share.folder_peer import FolderPeer
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.share.layout import ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.share.open import PeerOptions, gateway_url, open_peer, open_writable
 from odfchain.share.peer import Peer, WritablePeer
 
@@ -250,6 +250,24 @@ def test_a_hint_that_is_wrong_is_no_hint(peer: Open, dataset: Published, text: b
     assert peer().hint(5) is None
 
 
+# --- signed statements ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", SignedFile)
+def test_signed_statements_come_as_they_are_up_to_their_limit(
+    peer: Open, dataset: Published, file: SignedFile
+) -> None:
+    assert peer().signed(file) is None
+    for data in (b"", b"any bytes\xff\n", b"x" * file.limit):
+        dataset.signed(file, data)
+        assert peer().signed(file) == data
+    dataset.signed(file, b"x" * (file.limit + 1))
+    opened = peer()
+    with pytest.raises(TransferError, match="larger than") as caught:
+        opened.signed(file)
+    refused(caught.value, opened, file.value)
+
+
 # --- writing -----------------------------------------------------------------------------------------
 
 
@@ -303,6 +321,20 @@ def test_the_head_is_swapped_only_from_what_it_is(writable: Callable[[], Writabl
             writable().swap_head(wrong, three)
     peer.swap_head(one, two)
     assert writable().head() == two
+
+
+@pytest.mark.parametrize("file", SignedFile)
+def test_signed_statements_are_replaced_and_removed(
+    writable: Callable[[], WritablePeer], file: SignedFile
+) -> None:
+    peer = writable()
+    peer.put_signed(file, None)  # nothing is there yet
+    for data in (b"one\n", b"two\n"):
+        peer.put_signed(file, data)
+        assert writable().signed(file) == data
+    for _ in range(2):
+        peer.put_signed(file, None)
+        assert writable().signed(file) is None
 
 
 def test_of_many_writers_one_wins(writable: Callable[[], WritablePeer]) -> None:
@@ -365,7 +397,7 @@ def test_links_are_not_followed(dataset: Published, tmp_path: Path) -> None:
 def test_nothing_is_written_through_a_linked_folder(dataset: Published, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "source").write_bytes(b"x")
-    for part in ("data", "refs", "hints"):
+    for part in ("data", "refs", "hints", "attestations"):
         (dataset.folder / part).symlink_to(tmp_path / "outside")
     peer = folder_peer(dataset)
     key = ObjectKey(Part.DATA, hash_bytes(b"x"))
@@ -373,6 +405,9 @@ def test_nothing_is_written_through_a_linked_folder(dataset: Published, tmp_path
         lambda: peer.put(key, tmp_path / "source", SILENT),
         lambda: peer.swap_head(None, NAME),
         lambda: peer.put_hint(HASHES),
+        *(lambda file=file: peer.put_signed(file, b"x") for file in SignedFile),
+        *(lambda file=file: peer.put_signed(file, None) for file in SignedFile),
+        *(lambda file=file: peer.signed(file) for file in SignedFile),
     ):
         with pytest.raises(CorruptedPeerError, match="symbolic link"):
             write()

@@ -31,9 +31,10 @@ from odfchain.metadata import events as ev
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.progress import Silent
-from odfchain.share import peer_links
+from odfchain.share import prefetch
 from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
-from odfchain.share.pull import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.share.pull import pull_dataset
+from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.store.base import HEAD
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -248,7 +249,8 @@ def test_a_new_dataset_is_the_peers_byte_for_byte(workspace: WorkspaceFiles) -> 
     found = pull(workspace, peer)
     assert holds(workspace.dataset("name"), chain)
     size = sum(len(data) for data in chain.objects.values())
-    assert found == SyncOutcome(SyncStatus.CREATED, None, chain.head, 5, 4, size, 0)
+    expected = SyncOutcome(SyncStatus.CREATED, None, chain.head, 5, 4, size, 0, found.signature)
+    assert found == expected
     blocks = [str(chain.key(n)) for n in (4, 3, 2, 1, 0)]
     assert peer.requests[:6] == [HEAD_KEY, *blocks]
     assert sorted(peer.requests[6:]) == sorted(str(key) for key in chain.files)
@@ -385,7 +387,7 @@ def test_the_result_does_not_depend_on_the_hint(lie: str, workspace: WorkspaceFi
     peer = MemoryPeer(chain, lies(chain)[lie])
     pull(workspace, peer)
     assert holds(workspace.dataset("name"), chain)
-    assert len(peer.asked("blocks/")) <= 100 + peer_links._AHEAD
+    assert len(peer.asked("blocks/")) <= 100 + prefetch.AHEAD
 
 
 def test_a_hint_that_cannot_be_read_is_done_without(workspace: WorkspaceFiles) -> None:

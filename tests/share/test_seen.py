@@ -13,8 +13,9 @@ from odfchain.errors import DestinationAheadError, RollbackError, StoreError
 from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata import events as ev
-from odfchain.share.pull import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.share.pull import pull_dataset
 from odfchain.share.seen import Seen, SeenHeads
+from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.workspace.workspace import WorkspaceFiles
 
 ID = seeded_id("seed")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from served import add_slice, ask, make_dataset, raw
@@ -29,6 +30,7 @@ from odfchain.metadata import events as ev
 from odfchain.share import connection
 from odfchain.share.hint_file import parse_hint
 from odfchain.share.hints import HintCache, chain_hint
+from odfchain.share.layout import SignedFile
 from odfchain.share.repository_index import RepositoryIndex, parse_index, render_index
 from odfchain.share.serve import repository
 from odfchain.share.server import RepositoryServer
@@ -85,6 +87,26 @@ def test_a_head_with_a_newline_is_served_without(url: str, dataset: DatasetFiles
     file = dataset.folder / "refs" / "head"
     file.write_text(f"  {file.read_text()}\n")
     assert ask(url, "/Org/Cities/refs/head").body.decode() == str(head_of(dataset))
+
+
+@pytest.mark.parametrize("file", SignedFile)
+def test_signed_statements_are_served_and_asked_for_again(
+    url: str, dataset: DatasetFiles, file: SignedFile
+) -> None:
+    where, path = f"/Org/Cities/{file.value}", dataset.folder / file.value
+    path.parent.mkdir(exist_ok=True)
+    for data in (b"one\n", b"two\n"):
+        path.write_bytes(data)
+        reply = ask(url, where)
+        assert (reply.status, reply.body) == (200, data)
+        assert reply.headers["cache-control"] == "no-cache"
+        assert ask(url, where, If_None_Match=reply.headers["etag"]).status == 304
+    path.write_bytes(b"x" * (file.limit + 1))
+    assert ask(url, where).status == 404
+    path.unlink()
+    assert ask(url, where).status == 404
+    path.symlink_to(dataset.folder / "info" / "alias")
+    assert ask(url, where).status == 404
 
 
 @pytest.mark.parametrize("size", [100, BIG])
@@ -148,6 +170,44 @@ RANGES = [
     (f"BYTES=5-{BIG * 9}", 5, BIG),
     ("bytes=1000-200999", 1000, 201_000),
 ]
+
+
+def test_requests_that_are_sent_together_are_answered_together(url: str, dataset: DatasetFiles) -> None:
+    names = [str(found.hash) for found in dataset.chain.walk()]
+    paths = [f"/Org/Cities/blocks/{name}" for name in names] * 5
+    request = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths).encode()
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=20) as client:
+        client.sendall(request)
+        found = client.recv(1 << 20)  # one packet, for the loopback's are larger than all of this
+    bodies = [dataset.chain.get_bytes(Multihash.parse(name)) for name in names] * 5
+    assert found.count(b"HTTP/1.1 200 OK\r\n") == len(bodies)
+    for body in bodies:
+        before, _, found = found.partition(b"\r\n\r\n" + body)
+        assert b"content-length: %d" % len(body) in before
+    assert found == b""
+
+
+def test_responses_of_all_kinds_keep_their_order_when_asked_for_together(
+    url: str, dataset: DatasetFiles
+) -> None:
+    big, small = slice_of(dataset, BIG), slice_of(dataset, 100)
+    asked = [
+        ("GET", f"data/{small}", b"200", 100),
+        ("GET", f"data/{big}", b"200", BIG),
+        ("HEAD", f"data/{small}", b"200", 0),
+        ("GET", "no/such", b"404", len(b"not found\n")),
+        ("GET", "hints/chain", b"200", len(chain_hint(dataset))),
+        ("POST", f"data/{small}", b"405", len(b"datasets here can only be read\n")),
+        ("HEAD", f"data/{big}", b"200", 0),
+    ]
+    heads = [f"{method} /Org/Cities/{key} HTTP/1.1\r\nHost: x\r\n" for method, key, _, _ in asked]
+    heads[-1] += "Connection: close\r\n"
+    found = raw(url, "".join(f"{head}\r\n" for head in heads).encode())
+    for _, _, status, size in asked:
+        head, _, found = found.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 " + status)
+        found = found[size:]
+    assert found == b""
 
 
 @pytest.mark.parametrize(("asked", "start", "stop"), RANGES, ids=[case[0] for case in RANGES])

@@ -14,7 +14,7 @@ from odfchain.errors import DatasetNotFoundError, RollbackError, UsageError, Wor
 from odfchain.ids.names import RepoName
 from odfchain.share.aliases import AliasKind
 from odfchain.share.partial import LocalSlices
-from odfchain.share.pull import SyncOptions, SyncStatus
+from odfchain.share.sync import SyncOptions, SyncStatus
 from odfchain.workspace.workspace import WorkspaceFiles
 
 POLLED = manifest().replace(

@@ -134,7 +134,8 @@ def test_a_pull_asks_for_what_is_new_and_for_nothing_else(
     before = owner.files()
 
     assert friend.row("pull", "cities")["status"] == "up to date"
-    assert server.requests() == ["refs/head"]
+    signed = {"refs/head.jws", "attestations/audits.jws"}
+    assert sorted(server.requests()) == sorted({"refs/head", *signed})
 
     owner.ingest("Brno")
     row = friend.row("pull", "cities")
@@ -142,10 +143,10 @@ def test_a_pull_asks_for_what_is_new_and_for_nothing_else(
     assert row.items() >= {"status": "updated", "blocks": 1, "objects": len(new) - 1}.items()
     asked = server.requests()
     assert sorted(path for path in asked if "1620" in path) == sorted(new)
-    assert set(asked) - new <= {"refs/head", "hints/chain"}
+    assert set(asked) - new <= {"refs/head", "hints/chain", *signed}
     assert (friend.files(), friend.head()) == (owner.files(), owner.head())
     assert friend("tail", "cities").out == owner("tail", "cities").out
-    assert friend.row("verify", "cities")["ok"] is True
+    assert friend.row("verify", "cities")["verdict"] == "clean"
 
 
 def test_a_fork_is_refused_and_force_takes_the_side_of_the_peer(
@@ -166,7 +167,7 @@ def test_a_fork_is_refused_and_force_takes_the_side_of_the_peer(
     row = friend.row("pull", "cities", "--force")
     assert row.items() >= {"status": "overwritten", "head": owner.head(), "oldHead": forked}.items()
     assert forked in {path.read_text() for path in (friend.dataset / "refs").glob("overwritten-*")}
-    assert friend.row("verify", "cities")["ok"] is True
+    assert friend.row("verify", "cities")["verdict"] == "clean"
     assert friend.row("pull", "cities")["status"] == "up to date"
 
 
@@ -191,4 +192,6 @@ def test_a_folder_is_a_peer_and_a_mirror(owner: Person, friend: Person, run_cli:
     with closed_port(urlsplit(server.url).port or 0):
         assert friend("fetch", "cities").code == 8
     assert friend.row("fetch", "cities", "--from", public)["missing"] == 0
-    assert friend.row("verify", "cities").items() >= {"ok": True, "slices": 2, "records": 3}.items()
+    report = friend.row("verify", "cities")
+    assert report["verdict"] == "clean"
+    assert report["counts"].items() >= {"slices": 2, "records": 3}.items()

@@ -1,0 +1,139 @@
+"""The command about owners who signed two histories: evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.common import DATASET, open_workspace, options
+from odfchain.cli.output import format_option, print_records
+from odfchain.errors import SignatureError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain.api import Workspace
+    from odfchain.ids.did import DatasetId
+    from odfchain.share.evidence import Evidence
+    from odfchain.share.evidence_store import KeptEvidence
+
+_COLUMNS = ["dataset", "sequenceNumber", "block", "otherBlock", "seen", "from"]
+_TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
+
+
+@click.command("evidence")
+@click.argument("dataset", type=DATASET, required=False)
+@click.option(
+    "--export",
+    "target",
+    type=click.Path(path_type=Path),
+    help="Copy the proofs: one into a new file, or all into a folder.",
+)
+@click.option(
+    "--check",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Check a proof that somebody sent; no workspace and no network is needed.",
+)
+@format_option()
+def evidence_command(dataset: str | None, target: Path | None, file: Path | None, output: str) -> None:
+    """List proofs that owners of datasets have signed two histories.
+
+    Whoever pulls compares the signed heads that they are offered with those that were seen before. Two
+    different blocks with one sequence number, both covered by heads that are signed with the dataset's key,
+    are kept as a proof, also when the pull is refused or forced. Owners who go back behind what they have
+    published (`reset`, `compact`, `pull --force`) leave such a proof to everybody who saw both.
+    """
+    if file is not None:
+        if dataset is not None or target is not None:
+            raise UsageError("--check is about a file, not about what is kept here")
+        from odfchain.share.evidence_store import read_evidence_file
+
+        print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
+        return
+    with open_workspace() as workspace:
+        kept = workspace.sharing.evidence.list(_id_of(workspace, dataset) if dataset else None)
+        names = {str(d.id): str(d.alias) for d in workspace.datasets()}
+    sound = [item for item in kept if item.evidence is not None]
+    for item in kept:
+        if item.evidence is None:
+            click.echo(f"warning: {item.problem}", err=True)
+    if target is not None:
+        _export([item for item in sound if item.evidence is not None], target)
+    rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
+    if rows or output != "table":
+        print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
+    elif not kept and not options().quiet:
+        click.echo("no owner is known to have signed two histories", err=True)
+    if len(sound) < len(kept):
+        raise SignatureError(
+            "damaged",
+            f"{len(kept) - len(sound)} of {len(kept)} proofs are damaged",
+            hint="a later pull from a peer that shows the conflict makes them anew",
+        )
+
+
+def _id_of(workspace: Workspace, text: str) -> DatasetId:
+    """The id that is meant; it need not be that of a dataset that is here."""
+    from odfchain.ids.did import DatasetId
+
+    return DatasetId.parse(text) if text.startswith("did:") else workspace.dataset(text).id
+
+
+def _row(
+    evidence: Evidence, kept: KeptEvidence | None, names: dict[str, str] | None = None
+) -> dict[str, Any]:
+    one, other = evidence.hashes
+    dataset_id = str(evidence.dataset_id)
+    row: dict[str, Any] = {
+        "dataset": (names or {}).get(dataset_id, dataset_id),
+        "sequenceNumber": evidence.sequence_number,
+        "block": str(one),
+        "otherBlock": str(other),
+    }
+    if kept is not None:
+        first = kept.sightings[0] if kept.sightings else None
+        more = f" (+{len(kept.sightings) - 1})" if len(kept.sightings) > 1 else ""
+        row |= {
+            "seen": str(first.time) if first else None,
+            "from": f"{first.where}{more}" if first else None,
+        }
+    row |= {
+        "id": dataset_id,
+        "signed": [
+            {"head": str(s.head), "sequenceNumber": s.sequence_number, "time": str(s.time)}
+            for s in evidence.signed
+        ],
+        "blocks": [len(branch.blocks) for branch in evidence.branches],
+    }
+    if kept is not None:
+        row |= {
+            "sightings": [{"time": str(s.time), "from": s.where} for s in kept.sightings],
+            "file": str(kept.path),
+        }
+    return row
+
+
+def _export(kept: list[KeptEvidence], target: Path) -> None:
+    """Copy proofs; a file that exists is never replaced.
+
+    Raises:
+        UsageError: there are none.
+        StoreError: a file exists already, or cannot be written.
+    """
+    from odfchain.ids.multibase import encode_base16
+    from odfchain.store import fsio
+
+    if not kept:
+        raise UsageError("there is no proof to export")
+    into_folder = target.is_dir() or len(kept) > 1
+    if into_folder:
+        fsio.make_folder(target)
+    for item in kept:
+        assert item.evidence is not None  # noqa: S101
+        name = f"{encode_base16(item.evidence.dataset_id.to_bytes())}-{item.evidence.name}.json"
+        path = target / name if into_folder else target
+        if not fsio.create_file(path, item.evidence.to_bytes()):
+            raise StoreError(f"{path}: the file exists already", hint="choose another name")
+        if not options().quiet:
+            click.echo(f"wrote {path}", err=True)

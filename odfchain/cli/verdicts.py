@@ -1,0 +1,211 @@
+"""Reports of verifications as people read them: the verdict, faults, what was not checked, the signature.
+
+In a terminal these are tables, and what is clean takes few lines. Elsewhere they are plain lines, one fact to
+a line and the same with every version, which scripts may look for.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.output import human_size, print_records
+
+if TYPE_CHECKING:
+    from odfchain.audit.report import Report
+
+_STATES = {"notChecked": "not checked", "notApplicable": "nothing"}
+
+
+def print_report(report: Report, *, verbose: bool = False) -> None:
+    """One report; with `verbose` all checks are listed also where the dataset is clean."""
+    _print_verdict(report)
+    if sys.stdout.isatty():
+        _print_tables(report, verbose=verbose)
+        return
+    _print_lines(report)
+    if verbose:
+        _print_checks(report)
+
+
+def _print_verdict(report: Report) -> None:
+    word, colour = {"faulty": ("FAULT ", "red"), "clean": ("ok    ", "green")}.get(
+        report.verdict, ("PART  ", "yellow")
+    )
+    click.secho(word, fg=colour, bold=True, nl=False)
+    click.echo(
+        f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
+        f"{human_size(report.data_bytes)}{_replayed(report)}"
+    )
+
+
+def _replayed(report: Report) -> str:
+    if report.replay is None:
+        return ""
+    count, engines = report.replay.transactions, report.replay.engines
+    said = f", replayed {count:,} transaction{'' if count == 1 else 's'}"
+    return f"{said} with {' and '.join(engines)}" if engines else said
+
+
+# --- lines -----------------------------------------------------------------------------------------
+
+
+def _print_lines(report: Report) -> None:
+    for fault in report.faults:
+        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
+        click.echo(f"  {_named([fault.check])}{block}")
+        click.echo(f"    {fault.file}")
+        click.echo(f"    {fault.message}")
+    for item in report.unchecked:
+        click.echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
+    for numbers, reason in _not_run(report):
+        click.echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
+    for note in _notes(report):
+        click.echo(f"  note: {note}")
+
+
+def _not_run(report: Report) -> list[tuple[list[int], str]]:
+    """Checks that did not run, or not on everything, with the reason; what is asked for is said apart."""
+    from odfchain.audit.checks import CHECKS
+
+    known = {item.message for item in report.unchecked}
+    found = []
+    for reason in dict.fromkeys(report.reasons.values()):
+        numbers = [n for n in CHECKS if report.reasons.get(n) == reason and report.state(n) == "notChecked"]
+        if numbers and reason not in known:
+            found.append((numbers, reason))
+    return found
+
+
+def _notes(report: Report) -> list[str]:
+    return [note for note in report.notes if note not in report.reasons.values()]
+
+
+def _named(numbers: list[int]) -> str:
+    from odfchain.audit.checks import CHECKS
+
+    if len(numbers) > 3:
+        return "checks " + ", ".join(map(str, numbers))
+    return ", ".join(f"check {n} ({CHECKS[n].name})" for n in numbers)
+
+
+# --- tables ----------------------------------------------------------------------------------------
+
+
+def _print_tables(report: Report, *, verbose: bool) -> None:
+    long = verbose or report.verdict != "clean"
+    if report.faults:
+        click.echo()
+        rows = [
+            {
+                "check": _numbered(fault.check),
+                "block": fault.sequence_number,
+                "file, and what is wrong with it": f"{fault.file}\n{fault.message}",
+            }
+            for fault in report.faults
+        ]
+        _print_rows(rows, right=["block"])
+    if long:
+        click.echo()
+        _print_checks(report)
+    # the signature has a line of its own
+    left = [(n, reason) for n, reason in _not_run(report) if reason != report.signature.message]
+    if long and (report.unchecked or left):
+        click.echo()
+        asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
+        others = [(_numbers(numbers), reason) for numbers, reason in left]
+        _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
+    if long:
+        click.echo()
+    _say(_signature(report))
+    if not long:
+        for numbers, reason in left:
+            _say(f"not checked: {_named(numbers)}: {reason}")
+    for note in _notes(report):
+        if note != report.signature.message:
+            _say(f"note: {note}")
+    if long:
+        click.echo()
+
+
+def _print_checks(report: Report) -> None:
+    from odfchain.audit.checks import CHECKS
+
+    rows = [
+        {
+            "check": _numbered(number),
+            "state": _STATES.get(report.state(number), report.state(number)),
+            "checked": report.done.get(number, 0),
+            "faults": sum(fault.check == number for fault in report.faults),
+            "section": check.section,
+        }
+        for number, check in CHECKS.items()
+    ]
+    _print_rows(rows, right=["checked", "faults"])
+
+
+def _print_rows(
+    rows: list[dict[str, Any]], *, right: Sequence[str] = (), keep: Sequence[str] = ("check",)
+) -> None:
+    """A table as `print_records` prints it, but for the columns to keep on one line; the last one folds."""
+    if not sys.stdout.isatty():
+        print_records(rows, list(rows[0]), "table", right=right)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in rows[0]:
+        table.add_column(
+            Text(name),
+            justify="right" if name in right else "left",
+            overflow="fold",
+            no_wrap=name in (*keep, *right),
+        )
+    for row in rows:
+        table.add_row(*[Text("" if cell is None else str(cell)) for cell in row.values()])
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    """An indented line, wrapped between words; what is longer than the terminal is left to it."""
+    click.echo(
+        textwrap.fill(
+            text,
+            max(40, shutil.get_terminal_size().columns),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def _numbered(number: int) -> str:
+    from odfchain.audit.checks import CHECKS
+
+    return f"{number:>2} {CHECKS[number].name}"
+
+
+def _numbers(numbers: list[int]) -> str:
+    return f"check{'s' if len(numbers) > 1 else ''} " + ", ".join(map(str, numbers))
+
+
+def _signature(report: Report) -> str:
+    from odfchain.audit.checks import SIGNATURE
+
+    found = report.signature
+    match found.status:
+        case "signed":
+            return f"signed at {found.time} by {found.signer}"
+        case "unsigned":
+            return f"unsigned: {found.message}"
+        case "invalid":
+            return f"invalid signature: {found.message}"
+    return f"signature not checked: {found.message or report.reasons.get(SIGNATURE)}"

@@ -1,0 +1,330 @@
+"""Attacks on heads and on their signatures through real peers, each by its name; all of them are noticed.
+
+The first twelve turn a reader back, keep one where it is, or show another history. The other twenty-five strip
+or move signatures of a reader who requires one. After each, what the reader has is byte for byte as it was, and
+so is the memory of the newest block seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import curve
+import forge
+import pytest
+from forge import OWNER, STRANGER, container, header
+from peers import WebPlace, by_threads
+from scenario import Chain
+from signed import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
+from support import hash_of
+
+from odfchain.attest.problems import Problem
+from odfchain.attest.signed_head import SignatureStatus
+from odfchain.attest.statements import sign_attestation
+from odfchain.errors import (
+    CorruptedPeerError,
+    DatasetsDivergedError,
+    OdfchainError,
+    RollbackError,
+    SignatureError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.share.policy import SignaturePolicy
+from odfchain.share.sync import SyncStatus
+
+OLD = owned(COMMON)
+"""What the reader has."""
+NEW = owned([*COMMON, "d3", "note 2"])
+"""What the owner has by now."""
+FORK = owned([*COMMON[:-1], "another d2", "another d3", "another note", "more"])
+WEEK = SignaturePolicy(max_age=7 * 86_400, now=now)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A reader with a copy of `OLD`, and the place where it came from, which is the attacker's now."""
+
+    reader: Reader
+    folder: Path
+    url: str
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reader's workspace after a first pull."""
+    folder = tmp_path_factory.mktemp("prepared")
+    publish(folder / "peer", OLD)
+    Reader(folder / "reader").pull((folder / "peer").as_uri(), REQUIRE)
+    return folder / "reader"
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebPlace]:
+    with by_threads(tmp_path_factory.mktemp("web")) as place:
+        yield place
+
+
+@pytest.fixture
+def scene(prepared: Path, web: WebPlace, tmp_path: Path) -> Scene:
+    folder = web.root / tmp_path.name
+    shutil.copytree(prepared, tmp_path / "reader")
+    return Scene(Reader(tmp_path / "reader"), folder, web.publish(folder).text)
+
+
+def refused(
+    scene: Scene, kind: type[OdfchainError], policy: SignaturePolicy | None, words: str
+) -> OdfchainError:
+    """The pull ends with this error, which names the attack, and nothing of the reader's is changed."""
+    before = scene.reader.state()
+    with pytest.raises(kind, match=words) as caught:
+        scene.reader.pull(scene.url, policy)
+    assert type(caught.value) is kind
+    assert str(caught.value).isprintable()
+    assert scene.url in str(caught.value)
+    assert scene.reader.state() == before
+    return caught.value
+
+
+def honest(scene: Scene) -> None:
+    """The owner's own head is still accepted."""
+    publish(scene.folder, NEW)
+    assert scene.reader.pull(scene.url, REQUIRE).outcome.status is SyncStatus.UPDATED
+
+
+def test_without_an_attack_the_signed_head_is_accepted(scene: Scene) -> None:
+    publish(scene.folder, NEW)
+    outcome = scene.reader.pull(scene.url, replace(WEEK, require=True)).outcome
+    assert (outcome.status, outcome.warnings) == (SyncStatus.UPDATED, ())
+    assert outcome.signature is not None
+    assert outcome.signature.status is SignatureStatus.SIGNED
+    assert scene.reader.signature() == line(head_of(NEW))
+
+
+# --- rollback, freeze, fork: twelve attacks ------------------------------------------------------------
+
+
+def test_rollback_by_one_block(scene: Scene) -> None:
+    publish(scene.folder, owned(COMMON[:-1]))
+    refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before: its head is block 3")
+    honest(scene)
+
+
+def test_rollback_to_the_seed(scene: Scene) -> None:
+    publish(scene.folder, owned([]))
+    refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before: its head is block 1")
+    honest(scene)
+
+
+def test_rollback_after_the_copy_was_deleted(scene: Scene) -> None:
+    (dataset,) = scene.reader.files.datasets()
+    scene.reader.files.delete(dataset)
+    publish(scene.folder, owned(COMMON[:-1]))
+    refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before")
+    publish(scene.folder, NEW)
+    assert scene.reader.pull(scene.url, REQUIRE).outcome.status is SyncStatus.CREATED
+
+
+def test_fork_at_the_same_sequence_number(scene: Scene) -> None:
+    publish(scene.folder, owned([*COMMON[:-1], "another"]))
+    error = refused(scene, RollbackError, REQUIRE, "offers another chain than was seen before")
+    assert "the proof is kept" in (error.hint or "")
+    honest(scene)
+
+
+def test_fork_below_the_newest_block_that_is_shorter(scene: Scene) -> None:
+    publish(scene.folder, owned([COMMON[0], "another"]))
+    error = refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before")
+    assert "the proof is kept" in (error.hint or "")
+    honest(scene)
+
+
+def test_fork_that_is_longer(scene: Scene) -> None:
+    publish(scene.folder, FORK)
+    error = refused(scene, RollbackError, REQUIRE, "another chain .* which it does not contain")
+    assert "the proof is kept" in (error.hint or "")
+    honest(scene)
+
+
+def test_freeze_past_the_longest_age(scene: Scene) -> None:
+    publish(scene.folder, OLD, line(head_of(OLD, time=Timestamp.parse("2025-12-20T00:00:00Z"))))
+    error = refused(scene, SignatureError, WEEK, "13 days ago .*at most 7 days.* frozen, newer blocks may")
+    assert isinstance(error, SignatureError)
+    assert error.problem == Problem.TOO_OLD
+    honest(scene)
+
+
+def test_freeze_without_a_longest_age_is_seen_by_nobody(scene: Scene) -> None:
+    """What is signed stays signed: only a longest age tells that nothing new has come for long."""
+    long_ago = line(head_of(OLD, time=Timestamp.parse("2020-01-01T00:00:00Z")))
+    publish(scene.folder, OLD, long_ago)
+    before = scene.reader.state()
+    outcome = scene.reader.pull(scene.url, REQUIRE).outcome
+    assert (outcome.status, outcome.warnings) == (SyncStatus.UP_TO_DATE, ())
+    assert scene.reader.state() == before  # the younger signature stays
+    honest(scene)
+
+
+def test_mix_of_an_older_head_with_the_newest_signature(scene: Scene) -> None:
+    publish(scene.folder, OLD, line(head_of(NEW)))
+    refused(scene, SignatureError, REQUIRE, "of a newer head .* set back, or blocks were withheld")
+    honest(scene)
+
+
+def test_mix_of_a_newer_head_with_an_older_signature(scene: Scene) -> None:
+    publish(scene.folder, NEW, line(head_of(OLD)))
+    refused(scene, SignatureError, REQUIRE, "of an older head .*what came after it is not signed")
+    honest(scene)
+
+
+def test_mix_of_a_newer_head_with_older_blocks(scene: Scene) -> None:
+    publish(scene.folder, NEW)
+    (scene.folder / str(NEW.key(-2))).unlink()
+    refused(scene, CorruptedPeerError, REQUIRE, "not there .HTTP status 404., though the chain refers to it")
+    honest(scene)
+
+
+def test_fast_forward_to_a_number_that_nobody_reaches(scene: Scene) -> None:
+    """It does not stick: the memory is of blocks that were received, so the owner's next head is accepted."""
+    publish(scene.folder, NEW, line(forge.signed(head=NEW.head, sequence_number=2**63)))
+    refused(scene, SignatureError, REQUIRE, "of a newer head .block 9223372036854775808")
+    honest(scene)
+
+
+# --- signatures: twenty-five attacks -------------------------------------------------------------------
+
+
+def hs256(text: bytes) -> bytes:
+    """The public key as the secret of a symmetric algorithm."""
+    return hmac.new(forge.DATASET.public_key, text, hashlib.sha256).digest().ljust(64, b"\0")
+
+
+def malleable(text: bytes) -> bytes:
+    """The same signature with the group's order added to S."""
+    made = OWNER.sign(text)
+    return made[:32] + (int.from_bytes(made[32:], "little") + curve.L).to_bytes(32, "little")
+
+
+def neutral(_: bytes) -> bytes:
+    """The signature that keys of small order accept."""
+    return b"\1" + b"\0" * 63
+
+
+def payload(chain: Chain) -> dict[str, object]:
+    return head_of(chain).to_json()
+
+
+def by_weak_key(key: bytes) -> bytes:
+    weak = DatasetId(key)
+    said = payload(NEW) | {"datasetId": str(weak)}
+    return container(header(kid=str(weak)), said, neutral) + b"\n"
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+VALID = line(head_of(NEW))
+JWK = {"kty": "OKP", "crv": "Ed25519", "x": forge.b64(STRANGER.dataset_id.public_key).decode()}
+OTHER = forge.signed(dataset_id=STRANGER.dataset_id, head=NEW.head, sequence_number=6)
+
+ATTACKS: dict[str, tuple[Callable[[], bytes | None], str]] = {
+    "dropped": (lambda: None, "not signed: there is no signature, or it was stripped"),
+    "empty": (lambda: b"", "not a signed statement: empty, cut"),
+    "truncated": (lambda: VALID[: len(VALID) // 2], "not a signed statement"),
+    "without its end of line": (lambda: VALID[:-1], "not a signed statement"),
+    "two of them": (lambda: VALID * 2, "not a signed statement"),
+    "one bit flipped": (lambda: flipped(VALID), "was not made by the signer that it names"),
+    "larger than any": (lambda: b"A" * (17 << 10) + b"\n", "cannot be read: .*larger than the allowed"),
+    "algorithm none": (
+        lambda: container(header(alg="none"), payload(NEW), lambda _: b"\0" * 64) + b"\n",
+        "algorithm is 'none'",
+    ),
+    "algorithm HS256 with the public key as secret": (
+        lambda: container(header(alg="HS256"), payload(NEW), hs256) + b"\n",
+        "algorithm is 'HS256'",
+    ),
+    "the attacker's key in the header": (
+        lambda: container(header(jwk=JWK), payload(NEW), STRANGER.sign) + b"\n",
+        "header has 'jwk'",
+    ),
+    "made by a stranger in the owner's name": (
+        lambda: container(header(), payload(NEW), STRANGER.sign) + b"\n",
+        "was not made by the signer that it names",
+    ),
+    "made by a stranger in the stranger's name": (
+        lambda: container(header(kid=str(STRANGER.dataset_id)), payload(NEW), STRANGER.sign) + b"\n",
+        "not signed by the dataset's key but by did:odf",
+    ),
+    "zero key": (lambda: by_weak_key(b"\0" * 32), "small order: anyone can sign"),
+    "small-order key": (lambda: by_weak_key(b"\1" + b"\0" * 31), "small order: anyone can sign"),
+    "non-canonical key": (lambda: by_weak_key((curve.P + 3).to_bytes(32, "little")), "not in canonical form"),
+    "zero signature": (
+        lambda: container(header(), payload(NEW), lambda _: b"\0" * 64) + b"\n",
+        "was not made by the signer that it names",
+    ),
+    "non-canonical signature": (
+        lambda: container(header(), payload(NEW), malleable) + b"\n",
+        "was not made by the signer that it names",
+    ),
+    "right signature of another dataset": (lambda: line(OTHER, STRANGER), "of another dataset, did:odf"),
+    "right signature of another head": (
+        lambda: line(forge.signed(head=hash_of("other"), sequence_number=6)),
+        "another head with the same sequence number 6.*two histories",
+    ),
+    "right signature of an older head of another history": (
+        lambda: line(forge.signed(head=hash_of("other"), sequence_number=5)),
+        "older head .* not in this chain: two histories",
+    ),
+    "right signature of this head at another number": (
+        lambda: line(forge.signed(head=NEW.head, sequence_number=5)),
+        "older head .* not in this chain",
+    ),
+    "right signature of another type": (
+        lambda: (
+            sign_attestation(
+                OWNER,
+                forge.attestation(OWNER, auditor=forge.DATASET, head=NEW.head, sequence_number=6),
+            ).encode()
+            + b"\n"
+        ),
+        "'odf-attestation.jws', not odf-head",
+    ),
+    "right key for another use": (
+        lambda: container(header(typ="JWT"), payload(NEW)) + b"\n",
+        "of type 'JWT', not odf-head",
+    ),
+    "of the future": (
+        lambda: line(head_of(NEW, time=Timestamp.parse("2026-01-02T04:05:01Z"))),
+        "which is in the future",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_signature(attack: str, scene: Scene) -> None:
+    make, words = ATTACKS[attack]
+    publish(scene.folder, NEW, make())
+    refused(scene, SignatureError, REQUIRE, words)
+    honest(scene)
+
+
+def test_signature_downgraded_by_leaving_it_out_where_the_policy_is_remembered(scene: Scene) -> None:
+    publish(scene.folder, NEW, None)
+    error = refused(scene, SignatureError, None, "a signature is required")
+    assert isinstance(error, SignatureError)
+    assert error.problem == Problem.MISSING
+    assert "--no-require-signature" in (error.hint or "")
+    honest(scene)
+
+
+def test_another_dataset_at_the_place_is_not_the_owners_after_a_change_of_keys(scene: Scene) -> None:
+    """The id is the key, so a new key is a new dataset, however its heads are signed."""
+    chain = owned([*COMMON, "d3", "note 2", "note 3"], STRANGER)
+    publish(scene.folder, chain, line(replace(OTHER, head=chain.head, sequence_number=7), STRANGER))
+    refused(scene, DatasetsDivergedError, REQUIRE, "is another dataset than 'copy' here")

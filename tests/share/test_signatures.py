@@ -1,0 +1,528 @@
+"""Signatures and attestations travel with a dataset: from owner to destination, from peer to copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forge import AUDITORS, OWNER, attestation, signed
+from memory_peer import MemoryPeer
+from scenario import Chain
+from served import add_slice, make_dataset
+from signed import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
+from support import Result, hash_of, unchanged
+
+from odfchain.attest.signed_head import SignatureStatus
+from odfchain.attest.statements import sign_attestation
+from odfchain.cli.main import main
+from odfchain.dataset.signature import head_signature
+from odfchain.errors import (
+    ManifestError,
+    RollbackError,
+    SignatureError,
+    StoreError,
+    TransferError,
+    UsageError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias, RepoName
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.share.aliases import policy_of
+from odfchain.share.layout import HEAD_KEY, PeerUrl, SignedFile
+from odfchain.share.policy import NO_POLICY, SignaturePolicy
+from odfchain.share.pull import pull_dataset
+from odfchain.share.seen import Seen, SeenHeads
+from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
+from odfchain.workspace.signing import Signing
+
+OLD = owned(COMMON)
+NEW = owned([*COMMON, "d3", "note 2"])
+PLAIN = SignaturePolicy(now=now)
+LATER = Timestamp.parse("2026-01-02T03:30:00Z")
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path / "reader")
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Path:
+    return tmp_path / "peer"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*args: object) -> Result:
+        capsys.readouterr()
+        code = main([str(a) for a in args])
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+def status(outcome: SyncOutcome) -> SignatureStatus:
+    assert outcome.signature is not None
+    return outcome.signature.status
+
+
+def said(chain: Chain, auditor: int = 0, number: int = -1) -> bytes:
+    """A line of an attestations file."""
+    head = head_of(chain, number)
+    made = attestation(AUDITORS[auditor], head=head.head, sequence_number=head.sequence_number)
+    return sign_attestation(AUDITORS[auditor], made).encode() + b"\n"
+
+
+def attested(folder: Path) -> list[bytes]:
+    path = folder / "attestations/audits.jws"
+    return sorted(path.read_bytes().splitlines(keepends=True)) if path.exists() else []
+
+
+# --- a copy --------------------------------------------------------------------------------------------
+
+
+def test_a_copy_has_the_signature_of_its_head(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    created = reader.pull(peer.as_uri()).outcome
+    assert (created.status, status(created), created.warnings) == (
+        SyncStatus.CREATED,
+        SignatureStatus.SIGNED,
+        (),
+    )
+    assert reader.signature() == line(head_of(OLD))
+    publish(peer, NEW)
+    assert status(reader.pull(peer.as_uri()).outcome) is SignatureStatus.SIGNED
+    assert reader.signature() == line(head_of(NEW))
+
+
+def test_a_head_that_is_signed_anew_is_taken_and_an_older_signature_is_not(
+    reader: Reader, peer: Path
+) -> None:
+    young = line(head_of(OLD, time=LATER))
+    for content, kept in (
+        (line(head_of(OLD)), line(head_of(OLD))),
+        (young, young),
+        (line(head_of(OLD)), young),
+    ):
+        publish(peer, OLD, content)
+        assert status(reader.pull(peer.as_uri()).outcome) is SignatureStatus.SIGNED
+        assert reader.signature() == kept
+
+
+def test_an_unsigned_head_is_said_and_accepted(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD, None)
+    outcome = reader.pull(peer.as_uri()).outcome
+    assert (status(outcome), outcome.warnings) == (SignatureStatus.UNSIGNED, ())
+    assert reader.signature() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"junk\n", "the head's signature: not a signed statement"),
+        (line(signed(head=hash_of("x"), sequence_number=6)), "two histories of this dataset exist"),
+        (line(head_of(owned([*COMMON, "d3", "note 2", "more"]))), "blocks were withheld"),
+    ],
+)
+def test_an_invalid_signature_is_said_and_not_kept(
+    content: bytes, words: str, reader: Reader, peer: Path
+) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    publish(peer, NEW, content)
+    outcome = reader.pull(peer.as_uri()).outcome
+    assert (outcome.status, status(outcome)) == (SyncStatus.UPDATED, SignatureStatus.INVALID)
+    (warning,) = outcome.warnings
+    assert words in warning
+    assert warning.endswith("this signature is not kept")
+    # what was signed of this chain before is still true
+    assert reader.signature() == line(head_of(OLD))
+    assert head_signature(reader.files.dataset("copy")).status is SignatureStatus.UNSIGNED
+
+
+def test_the_signature_of_an_older_block_of_the_chain_is_kept_as_that(reader: Reader, peer: Path) -> None:
+    publish(peer, NEW, line(head_of(NEW, 4)))
+    outcome = reader.pull(peer.as_uri()).outcome
+    assert status(outcome) is SignatureStatus.UNSIGNED
+    assert reader.signature() == line(head_of(NEW, 4))
+
+
+def test_a_wrong_signature_does_not_survive_a_history_that_is_replaced(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    publish(peer, owned([COMMON[0], "other"]), None)
+    assert reader.pull(peer.as_uri(), force=True).outcome.status is SyncStatus.OVERWRITTEN
+    assert reader.signature() is None
+
+
+def test_something_else_in_the_place_of_the_signature_is_replaced(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    path = reader.copy / "refs/head.jws"
+    path.unlink()
+    path.symlink_to(peer / "refs/head.jws")
+    reader.pull(peer.as_uri())
+    assert not path.is_symlink()
+    assert reader.signature() == line(head_of(OLD))
+
+
+@pytest.mark.parametrize("content", [b"", b"junk\n"])
+def test_a_dataset_that_was_signed_and_is_not_any_more_is_said_loudly(
+    content: bytes, reader: Reader, peer: Path
+) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    publish(peer, NEW, content or None)
+    (warning,) = reader.pull(peer.as_uri()).outcome.warnings
+    assert ("was signed when it was last seen" if not content else "not kept") in warning
+    (reader.copy / "refs/head.jws").unlink()
+    (dataset,) = reader.files.datasets()
+    reader.files.delete(dataset)  # the memory stays
+    publish(peer, NEW, None)
+    (warning,) = reader.pull(peer.as_uri()).outcome.warnings
+    assert "block 4 was signed when it was last seen (2026-01-02T03:04:05Z)" in warning
+
+
+def test_blocks_that_somebody_added_to_a_signed_dataset_are_said(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    publish(peer, NEW, line(head_of(OLD)))
+    outcome = reader.pull(peer.as_uri()).outcome
+    assert status(outcome) is SignatureStatus.UNSIGNED
+    (warning,) = outcome.warnings
+    assert "blocks were added" in warning
+
+
+def test_a_signature_of_the_future_is_said(reader: Reader, peer: Path) -> None:
+    for time, words in (("2026-01-02T04:05:00Z", 0), ("2026-01-02T04:05:01Z", 1)):
+        publish(peer, OLD, line(head_of(OLD, time=Timestamp.parse(time))))
+        assert len(reader.pull(peer.as_uri(), PLAIN).outcome.warnings) == words
+
+
+# --- owners who commit meanwhile -----------------------------------------------------------------------
+
+
+class Moving(MemoryPeer):
+    """An owner who publishes another head as soon as something was asked for."""
+
+    def __init__(self, chain: Chain, when: str, then: Callable[[Moving], None]) -> None:
+        super().__init__(chain)
+        self.statements[SignedFile.HEAD] = line(head_of(chain))
+
+        def act(key: str) -> None:
+            if key == when:
+                self.before = lambda _: None
+                then(self)
+
+        self.before = act
+
+
+def take_new(peer: MemoryPeer) -> None:
+    peer.chain = NEW
+    peer.statements[SignedFile.HEAD] = line(head_of(NEW))
+
+
+def pulled(reader: Reader, peer: MemoryPeer, policy: SignaturePolicy | None = REQUIRE) -> SyncOutcome:
+    alias = DatasetAlias.parse("copy")
+    return pull_dataset(reader.files, peer, alias, SyncOptions(signature=policy))
+
+
+def test_a_head_that_moves_before_its_signature_is_read_is_read_again(reader: Reader) -> None:
+    peer = Moving(OLD, SignedFile.HEAD.value, take_new)
+    outcome = pulled(reader, peer)
+    assert (outcome.new, status(outcome)) == (NEW.head, SignatureStatus.SIGNED)
+
+
+def test_a_signature_that_follows_its_head_is_waited_for_once(reader: Reader) -> None:
+    peer = MemoryPeer(NEW)
+    peer.statements[SignedFile.HEAD] = line(head_of(OLD))
+    asked = 0
+
+    def sign(key: str) -> None:
+        nonlocal asked
+        asked += key == HEAD_KEY
+        if asked == 2:
+            peer.statements[SignedFile.HEAD] = line(head_of(NEW))
+
+    peer.before = sign
+    assert status(pulled(reader, peer)) is SignatureStatus.SIGNED
+    assert asked == 2
+
+
+def test_without_a_policy_a_missing_signature_is_asked_for_once(reader: Reader) -> None:
+    peer = MemoryPeer(OLD)
+    asked: list[str] = []
+    peer.before = asked.append
+    pulled(reader, peer, None)
+    assert asked.count(HEAD_KEY) == asked.count(SignedFile.HEAD.value) == 1
+
+
+class Failing(MemoryPeer):
+    """A peer that cannot give what is signed."""
+
+    def signed(self, file: SignedFile) -> bytes | None:
+        raise TransferError(f"{self.where}{file.value}: too slow")
+
+
+def test_what_is_signed_and_cannot_be_read_fails_only_where_it_is_required(reader: Reader) -> None:
+    outcome = pulled(reader, Failing(OLD), None)
+    assert status(outcome) is SignatureStatus.UNSIGNED
+    assert [
+        words in text for words, text in zip(("cannot be read", "not taken"), outcome.warnings, strict=True)
+    ]
+    assert all("too slow" in text for text in outcome.warnings)
+    with pytest.raises(SignatureError, match=r"copy at memory://peer/: .* cannot be read: .*too slow"):
+        pulled(reader, Failing(OLD))
+
+
+# --- policies ------------------------------------------------------------------------------------------
+
+
+def test_a_policy_is_remembered_with_the_copy_until_it_is_lifted(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(
+        peer.as_uri(), SignaturePolicy(max_age=60, now=lambda: Timestamp.parse("2026-01-02T03:04:06Z"))
+    )
+    dataset = reader.files.dataset("copy")
+    assert policy_of(dataset) == SignaturePolicy(require=True, max_age=60)
+    with unchanged(dataset.folder), pytest.raises(SignatureError, match="frozen"):
+        reader.sharing.pull("copy")
+    publish(peer, NEW, None)
+    reader.pull(peer.as_uri(), SignaturePolicy(require=False))
+    assert policy_of(dataset) == NO_POLICY
+    assert "Signature" not in (dataset.folder / "info/config").read_text()
+    assert reader.sharing.pull("copy").outcome.status is SyncStatus.UP_TO_DATE
+
+
+def test_a_pull_that_is_refused_remembers_no_policy(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD, None)
+    reader.pull(peer.as_uri())
+    with pytest.raises(SignatureError):
+        reader.pull(peer.as_uri(), REQUIRE)
+    assert reader.sharing.pull("copy").outcome.status is SyncStatus.UP_TO_DATE
+
+
+@pytest.mark.parametrize("by_url", [False, True])
+def test_a_repository_may_want_signatures(by_url: bool, reader: Reader, peer: Path) -> None:
+    repositories = reader.sharing.repositories
+    wanted = SignaturePolicy(require=True)
+    known = repositories.add(RepoName("friends"), peer.as_uri(), wanted)
+    assert repositories.list() == [known]
+    assert known.policy == wanted
+    publish(peer / "cities", OLD, None)
+    ref = (peer / "cities").as_uri() if by_url else "friends/cities"
+    with pytest.raises(SignatureError, match=r"cities at file:.*signature is required"):
+        reader.sharing.pull(ref)
+    assert list(reader.files.datasets()) == []
+    publish(peer / "cities", OLD)
+    assert reader.sharing.pull(ref).outcome.status is SyncStatus.CREATED
+    assert repositories.policy(PeerUrl.parse("file:///elsewhere")) == NO_POLICY
+
+
+def test_policies_add_up() -> None:
+    day, week = SignaturePolicy(max_age=86_400), SignaturePolicy(max_age=7 * 86_400)
+    assert NO_POLICY.and_also(NO_POLICY) == NO_POLICY
+    assert not NO_POLICY.required
+    assert week.required
+    assert week.and_also(day).max_age == day.and_also(week).max_age == 86_400
+    assert SignaturePolicy(require=True).and_also(NO_POLICY).required
+    with pytest.raises(UsageError, match="younger than 0"):
+        SignaturePolicy(max_age=0)
+
+
+def test_a_malformed_age_names_its_file(reader: Reader) -> None:
+    reader.sharing.repositories.add(RepoName("r"), "file:///x", SignaturePolicy(max_age=1))
+    path = reader.files.root / "repos/r"
+    path.write_text(path.read_text().replace("Seconds: 1", "Seconds: 0"))
+    with pytest.raises(ManifestError, match=r"repos/r: maxSignatureAgeSeconds: .* 0 seconds"):
+        reader.sharing.repositories.list()
+
+
+# --- attestations --------------------------------------------------------------------------------------
+
+
+def test_attestations_of_blocks_of_the_chain_come_with_a_pull(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    (peer / "attestations").mkdir()
+    foreign = owned([*COMMON[:-1], "other"])
+    (peer / "attestations/audits.jws").write_bytes(
+        said(OLD, 0) + said(OLD, 1, 2) + said(foreign, 2) + said(NEW, 3) + b"junk\n"
+    )
+    outcome = reader.pull(peer.as_uri()).outcome
+    assert outcome.attestations == 2
+    assert attested(reader.copy) == sorted([said(OLD, 0), said(OLD, 1, 2)])
+    (warning,) = outcome.warnings
+    assert "were not taken: line 5: not a signed statement" in warning
+    # those that are here already stay
+    (peer / "attestations/audits.jws").write_bytes(said(OLD, 4))
+    again = reader.pull(peer.as_uri()).outcome
+    assert (again.status, again.attestations) == (SyncStatus.UP_TO_DATE, 1)
+    assert len(attested(reader.copy)) == 3
+
+
+# --- pushing -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Reader:
+    found = Reader(tmp_path / "owner")
+    make_dataset(found.files, "mine", 10, 20)
+    return found
+
+
+def test_a_push_takes_the_signature_along_and_a_pull_requires_it(
+    owner: Reader, reader: Reader, peer: Path
+) -> None:
+    (dataset,) = owner.files.datasets()
+    for size in (30, 40):
+        assert owner.sharing.push("mine", peer.as_uri()).signature is SignatureStatus.SIGNED
+        assert (peer / "refs/head.jws").read_bytes() == owner.signature()
+        reader.pull(peer.as_uri(), SignaturePolicy(require=True))
+        assert reader.signature() == owner.signature()
+        add_slice(dataset, size)
+
+
+def test_a_push_of_nothing_new_brings_a_younger_signature(owner: Reader, peer: Path) -> None:
+    owner.sharing.push("mine", peer.as_uri())
+    Signing(owner.files).sign("mine")
+    assert (peer / "refs/head.jws").read_bytes() != owner.signature()
+    outcome = owner.sharing.push("mine", peer.as_uri())
+    assert (outcome.up_to_date, outcome.signature) == (True, SignatureStatus.SIGNED)
+    assert (peer / "refs/head.jws").read_bytes() == owner.signature()
+
+
+def test_a_mirror_without_the_signature_does_not_strip_the_destinations(
+    owner: Reader, reader: Reader, peer: Path
+) -> None:
+    owner.sharing.push("mine", peer.as_uri())
+    reader.pull(peer.as_uri())
+    (reader.copy / "refs/head.jws").unlink()
+    outcome = reader.sharing.push("copy", peer.as_uri())
+    assert outcome.signature is SignatureStatus.SIGNED
+    assert (peer / "refs/head.jws").read_bytes() == owner.signature()
+
+
+def test_a_wrong_signature_at_the_destination_is_removed(owner: Reader, peer: Path) -> None:
+    owner.sharing.push("mine", peer.as_uri())
+    (owner.copy / "refs/head.jws").unlink()
+    for content in (b"junk", b"x" * (17 << 10)):
+        (peer / "refs/head.jws").write_bytes(content)
+        assert owner.sharing.push("mine", peer.as_uri()).signature is SignatureStatus.UNSIGNED
+        assert not (peer / "refs/head.jws").exists()
+
+
+def test_attestations_of_both_sides_are_joined_by_a_push(owner: Reader, peer: Path) -> None:
+    owner.sharing.push("mine", peer.as_uri())
+    (dataset,) = owner.files.datasets()
+    head = dataset.chain.head()
+    assert head is not None
+
+    def said_of(auditor: int, name: Multihash, number: int) -> bytes:
+        key = AUDITORS[auditor]
+        made = attestation(key, dataset_id=dataset.id, head=name, sequence_number=number)
+        return sign_attestation(key, made).encode() + b"\n"
+
+    for folder, auditor in ((dataset.folder, 0), (peer, 1)):
+        (folder / "attestations").mkdir(exist_ok=True)
+        stale = said_of(auditor + 5, hash_of("given up"), 2)
+        (folder / "attestations/audits.jws").write_bytes(said_of(auditor, head, 3) + stale)
+    owner.sharing.push("mine", peer.as_uri())
+    assert attested(peer) == sorted(said_of(auditor, head, 3) for auditor in (0, 1))
+
+
+def test_a_signature_that_cannot_be_written_is_said_and_the_push_is_done(owner: Reader, peer: Path) -> None:
+    (peer / "refs/head.jws/in the way").mkdir(parents=True)
+    outcome = owner.sharing.push("mine", peer.as_uri())
+    assert "not all signed statements were written" in (outcome.problem or "")
+    assert (peer / "refs/head").read_text() == str(outcome.plan.new_head)
+
+
+def test_what_was_pushed_is_remembered_so_that_nobody_sends_its_owner_back(owner: Reader, peer: Path) -> None:
+    owner.sharing.push("mine", peer.as_uri())
+    (dataset,) = owner.files.datasets()
+    first = dataset.chain.head()
+    old = (peer / "refs/head").read_bytes()
+    add_slice(dataset, 30)
+    owner.sharing.push("mine", peer.as_uri())
+    owner.files.delete(dataset)
+    (peer / "refs/head").write_bytes(old)
+    with pytest.raises(RollbackError, match="offers an older chain"):
+        owner.pull(peer.as_uri())
+    assert old.decode() == str(first)
+
+
+# --- the memory ----------------------------------------------------------------------------------------
+
+
+def test_the_memory_keeps_the_newest_signature(tmp_path: Path) -> None:
+    memory = SeenHeads(tmp_path / "seen")
+    texts = {n: line(head_of(NEW, n)).decode().rstrip() for n in (3, 4, 6)}
+    young = line(head_of(NEW, 4, LATER)).decode().rstrip()
+    for given, expected in (
+        (Seen(4, NEW.hashes[4], texts[4]), Seen(4, NEW.hashes[4], texts[4])),
+        (Seen(5, NEW.hashes[5]), Seen(5, NEW.hashes[5], texts[4])),
+        (Seen(3, NEW.hashes[3], texts[3]), Seen(5, NEW.hashes[5], texts[4])),
+        (Seen(4, NEW.hashes[4], young), Seen(5, NEW.hashes[5], young)),
+        (Seen(4, NEW.hashes[4], texts[4]), Seen(5, NEW.hashes[5], young)),
+        (Seen(6, NEW.hashes[6], texts[6]), Seen(6, NEW.hashes[6], texts[6])),
+    ):
+        memory.remember(OWNER.dataset_id, given)
+        assert memory.get(OWNER.dataset_id) == expected
+    memory.remember(OWNER.dataset_id, Seen(3, NEW.hashes[3]), lower=True)
+    assert memory.get(OWNER.dataset_id) == Seen(3, NEW.hashes[3])
+
+
+def test_a_damaged_signature_in_the_memory_is_no_missing_one(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    (path,) = (reader.files.root / "seen").glob("f*")
+    path.write_bytes(path.read_bytes()[:-1] + b"_")
+    with pytest.raises(StoreError, match="the memory of the newest block seen is damaged"):
+        reader.pull(peer.as_uri())
+    assert reader.pull(peer.as_uri(), force=True).outcome.warnings == ()
+
+
+# --- the command line ----------------------------------------------------------------------------------
+
+
+def test_the_commands_say_what_a_signature_is_worth(reader: Reader, peer: Path, run: Run) -> None:
+    at = ("-w", reader.root)
+    publish(peer, OLD)
+    (row,) = run(*at, "pull", peer.as_uri(), "--as", "copy", "-o", "json").rows
+    assert (row["signature"], row["signatureMessage"], row["warnings"]) == ("signed", None, [])
+    publish(peer, NEW, b"junk\n")
+    result = run(*at, "pull", "copy", "-o", "json")
+    (row,) = result.rows
+    assert row["signature"] == "invalid"
+    assert "not a signed statement" in row["signatureMessage"]
+    assert result.err.startswith("warning: copy at file:")
+    publish(peer, NEW, None)
+    result = run(*at, "pull", "copy", "--require-signature")
+    assert result.code == 6
+    assert "error: copy at file:" in result.err
+    assert "a signature is required" in result.err
+    assert run(*at, "pull", "copy", "--max-age", "1d").code == 6
+    assert run(*at, "pull", "copy", "--no-require-signature").code == 0
+    assert run(*at, "pull", "copy", "--no-require-signature", "--max-age", "1d").code == 2
+
+
+def test_repositories_say_what_they_want(reader: Reader, run: Run) -> None:
+    at = ("-w", reader.root)
+    for name, more in (("a", ()), ("b", ("--require-signature",)), ("c", ("--max-age", "7d"))):
+        assert run(*at, "repo", "add", name, "file:///x", *more).code == 0
+    rows = run(*at, "repo", "list", "-o", "json").rows
+    assert [(r["requireSignature"], r["maxSignatureAgeSeconds"]) for r in rows] == [
+        (False, None),
+        (True, None),
+        (True, 604_800),
+    ]
+    table = run(*at, "repo", "list").out
+    assert [words in table for words in ("not required", "required, at most 7 days old")] == [True, True]
+
+
+def test_a_push_says_that_the_head_is_signed(owner: Reader, peer: Path, run: Run) -> None:
+    (row,) = json.loads(run("-w", owner.root, "push", "mine", "--to", peer.as_uri(), "-o", "json").out)
+    assert row["signature"] == "signed"
