@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, confirm, open_workspace, options
+from odfchain.cli.common import DATASET, DurationParam, confirm, open_workspace, options
 from odfchain.cli.copies import token_for
 from odfchain.cli.output import format_option, human_size, print_records
 from odfchain.cli.progress import TerminalProgress
@@ -27,23 +26,6 @@ if TYPE_CHECKING:
     from odfchain.upkeep.soft import SoftPlan
 
 INTEGRITY_FAULT = 6
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)", re.ASCII)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-class DurationParam(click.ParamType[float]):
-    """A number with a unit: `90m`, `24h`, `7d`; in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = _DURATION.fullmatch(str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a duration (write it like 90m, 24h or 7d)", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
-
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
 
@@ -85,6 +67,7 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
             workspace.upkeep.reset(found.id, plan)  # says why not
         if not plan.returns:
             _tell_consequences(plan.places, plan.dependents)
+            _tell_of_proof(workspace, found)
             confirm(
                 f"Drop {_count(len(plan.dropped), 'block')} with {_count(plan.records, 'record')} "
                 f"of {plan.dataset}?"
@@ -99,6 +82,11 @@ def _tell_consequences(places: Sequence[Place], dependents: Sequence[Dependent])
         _say(f"  {' and '.join(place.kinds)} {place.alias}: {place.problem or known}")
     for item in dependents:
         _say(f"  breaks {item.alias}: {_count(item.transactions, 'transaction')} read what is given up")
+
+
+def _tell_of_proof(workspace: Workspace, dataset: Dataset) -> None:
+    if workspace.signing.has_key(dataset.id):
+        _say("  the old head was signed: whoever saw it and sees the new one has proof of two histories")
 
 
 def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) -> None:
@@ -427,6 +415,7 @@ def _hard(
         _print_hard(plan, "nothing to do" if plan.nothing else "would be compacted", plan.old_head, output)
         return
     _tell_consequences(plan.places, plan.dependents)
+    _tell_of_proof(workspace, dataset)
     what = "give up all data" if metadata_only else f"merge {_count(plan.slices_before, 'slice')}"
     confirm(
         f"Replace {_count(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "

@@ -212,7 +212,7 @@ def collect_workspace(
     found.append(Garbage("run", *fsio.clear_abandoned(root / "run", keep=dry_run)))
     temporary = [
         path
-        for folder in (root, root / "seen", root / "keys")
+        for folder in (root, root / "seen", root / "keys", root / "evidence", *(root / "evidence").glob("*"))
         for path in folder.glob(f"{fsio.TEMP_PREFIX}*")
         if fsio.is_unused_since(path, before_ns)
     ]

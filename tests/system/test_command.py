@@ -169,7 +169,7 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 
 def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour, python, derived, shared = (
+    tour, python, derived, shared, audited = (
         m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL)
     )
     lines = tour.splitlines()
@@ -213,6 +213,20 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     assert re.search(r"airports +created +", done.stdout), done.stdout
     assert re.search(r"airports +up to date +", done.stdout), done.stdout
     assert done.stdout.count("ok    airports: 9 blocks, 4 slices, 25,272 records") == 2
+    done = subprocess.run(
+        ["bash", "-euxc", audited], cwd=tmp_path / ".third", env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"airports\.by-country +created .* signed\n", done.stdout), done.stdout
+    assert re.search(r"ok +airports\.by-country: .* replayed 1 transaction with odfchain_", done.stdout)
+    (auditor,) = set(re.findall(r"^attested as clean by (did:key:\w+)$", done.stdout, re.MULTILINE))
+    assert re.search(rf"^{auditor} +clean +4 .* true +valid$", done.stdout, re.MULTILINE)
+    assert "replayed 0 transactions" in done.stdout
+    assert f"not computed again: {auditor} attested block 4" in done.stdout
+    report = (tmp_path / ".auditor" / "report.html").read_text(encoding="utf-8")
+    assert report.startswith("<!DOCTYPE html>")
+    assert "airports.by-country" in report
 
 
 def test_watching_a_source(tmp_path: Path) -> None:
