@@ -110,14 +110,19 @@ class Auditing:
         with (
             closing(open_peer(url, peer_options)) as peer,
             remote_copy(
-                peer, alias, self.workspace.run_folder / "verify", progress, parallel=config.parallel
+                peer,
+                alias,
+                self.workspace.run_folder / "verify",
+                progress,
+                parallel=config.parallel,
+                require_signature=options.require_signature,
             ) as copy,
         ):
             scope = Scope(
                 span=Range(after=options.after, upto=options.upto),
                 jobs=options.jobs,
                 require_signature=options.require_signature,
-                signed_here=False,
+                signature_unread=copy.unsigned,
                 trusted=trusted_auditors(self.workspace, options),
             )
             report = examine(copy.dataset, scope, finder(self.workspace), progress).report

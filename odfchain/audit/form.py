@@ -7,7 +7,6 @@ Types are compared as Parquet can tell them: it has no seconds, fixed-size lists
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,28 +48,41 @@ class Finding:
 
 
 class Forms:
-    """Follows a chain, oldest block first, and knows the form in force; None behind damage."""
+    """Follows a chain, oldest block first, and knows the form in force; schemas are read when asked for."""
 
     def __init__(self, *, believed: bool) -> None:
-        self._form: Form | None = Form(DatasetVocabulary()) if believed else None
+        self._believed = believed
+        self._vocabulary = DatasetVocabulary()
+        self._declared: SetDataSchema | None = None
+        self._form: Form | None = None
+        self._known = False
 
-    def after(self, found: StoredBlock) -> Form | None:
-        """The form in force after this block."""
-        if not found.sound:
-            self._form = None
-        if self._form is None:
-            return None
+    def add(self, found: StoredBlock) -> None:
+        """The next block; nothing is believed behind one that is damaged."""
+        self._believed = self._believed and found.sound
         match found.block.event:
             case SetVocab() as event:
-                self._form = dataclasses.replace(self._form, vocabulary=DatasetVocabulary.from_event(event))
+                self._vocabulary = DatasetVocabulary.from_event(event)
+                self._known = False
             case SetDataSchema() as event:
-                try:
-                    schema = schema_of_event(event.raw_arrow_schema, event.schema)
-                except OdfchainError:
-                    self._form = None  # the append rules say what is wrong with it
-                else:
-                    self._form = dataclasses.replace(self._form, schema=schema)
-        return self._form
+                self._declared = event
+                self._known = False
+
+    @property
+    def form(self) -> Form | None:
+        """The form in force; None behind damage, and where the schema cannot be read (rules say why)."""
+        if not self._known:
+            self._form, self._known = self._read(), True
+        return self._form if self._believed else None
+
+    def _read(self) -> Form | None:
+        if self._declared is None:
+            return Form(self._vocabulary)
+        try:
+            schema = schema_of_event(self._declared.raw_arrow_schema, self._declared.schema)
+        except OdfchainError:
+            return None
+        return Form(self._vocabulary, schema)
 
 
 def check_columns(schema: pa.Schema, form: Form) -> tuple[list[Finding], list[str]]:

@@ -54,6 +54,15 @@ def check_signature(
         report.notes.append(found.message or "the head is not signed")
 
 
+def leave_out_signature(reason: str, report: Report, *, required: bool) -> None:
+    """Say that it is not known whether the head is signed; if that is required, it is not clean."""
+    report.signature = SignatureLine(message=reason)
+    if required:
+        report.leave_out(reason, check=SIGNATURE)
+    else:
+        report.skip([SIGNATURE], reason)
+
+
 def attested(
     dataset: DatasetFiles,
     chain: StoredChain,

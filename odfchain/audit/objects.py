@@ -29,12 +29,13 @@ def check_objects(
     partial = is_partial(dataset)
     forms = Forms(believed=chain.complete)
     for found in chain.blocks:
-        form = forms.after(found)
+        forms.add(found)
         event = found.block.event
         inside = after < found.number <= upto and found.sound
         if not inside or not isinstance(event, AddData | ExecuteTransform):
             continue
         if event.new_data is not None:
+            form = forms.form
             job = SliceJob(
                 found.number,
                 found.block.system_time,
@@ -82,8 +83,10 @@ def _check_checkpoint(
     try:
         store.verified_path(name)
     except OdfchainError as error:
-        message = f"PhysicalHashMismatch: the checkpoint is damaged: {error.message}"
-        report.fault(PHYSICAL, store.locate(name), message, found.number)
+        place = store.locate(name)
+        reason = error.message.removeprefix(f"{place}: ")
+        message = f"PhysicalHashMismatch: the checkpoint is damaged: {reason}"
+        report.fault(PHYSICAL, place, message, found.number)
 
 
 def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
@@ -107,7 +110,9 @@ def _check_size(
     try:
         actual = store.size(name)
     except OdfchainError as error:
-        report.fault(PRESENT, _locate(store, name), f"the {what} is missing: {error.message}", number)
+        place = _locate(store, name)
+        message = f"the {what} is missing: {error.message.removeprefix(f'{place}: ')}"
+        report.fault(PRESENT, place, message, number)
         return False
     if actual == size or any_size:
         return True

@@ -18,13 +18,16 @@ from odfchain.audit.checks import PHYSICAL, PRESENT
 from odfchain.audit.report import Fault, Report, Unchecked
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import CodecError, CorruptedPeerError, StorageFullError, TransferError
+from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
 from odfchain.metadata.blocks import decode_block
 from odfchain.progress import Progress
-from odfchain.share.layout import HEAD_KEY, ObjectKey, Part
+from odfchain.share.layout import HEAD_KEY, ObjectKey, Part, SignedFile
 from odfchain.share.peer import Peer
+from odfchain.share.policy import SignaturePolicy
+from odfchain.share.signatures import read_offer
 from odfchain.share.slices import DataObject, objects_of
 from odfchain.store import fsio
 
@@ -39,6 +42,9 @@ class RemoteCopy:
     """Objects that are not there or not what they should be."""
     unreached: dict[str, str] = field(default_factory=dict)
     """Objects that could not be asked for: that proves nothing."""
+    unsigned: str | None = None
+    """Why it is not known whether the head is signed."""
+    notes: list[str] = field(default_factory=list)
 
     def relate(self, report: Report) -> None:
         """Let a report of the copy speak of the peer: places are keys there, reasons are the peer's words."""
@@ -54,7 +60,7 @@ class RemoteCopy:
             check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check
             faults.append(replace(fault, file=f"{self.where}{key}", message=message, check=check))
         report.faults = faults
-        report.notes = [self._text(note) for note in report.notes]
+        report.notes = [self._text(note) for note in report.notes] + self.notes
 
     def _key(self, file: str) -> str:
         path = Path(file)
@@ -67,9 +73,17 @@ class RemoteCopy:
 
 @contextmanager
 def remote_copy(
-    peer: Peer, alias: DatasetAlias, base: Path, progress: Progress, *, parallel: int = 10
+    peer: Peer,
+    alias: DatasetAlias,
+    base: Path,
+    progress: Progress,
+    *,
+    parallel: int = 10,
+    require_signature: bool = False,
 ) -> Iterator[RemoteCopy]:
     """A copy of whatever a peer gives of a dataset, in a private folder that is gone afterwards.
+
+    With `require_signature` a missing signature is asked for twice: its owner may just be publishing.
 
     Raises:
         AccessError, TransferError: the head cannot be asked for.
@@ -80,7 +94,8 @@ def remote_copy(
         folder = private / "dataset"
         DatasetFiles.create_folders(folder, alias)
         copy = RemoteCopy(DatasetFiles.open(folder), peer.where)
-        objects = _receive_chain(peer, copy, folder, progress)
+        head = _receive_head(peer, copy, folder, SignaturePolicy(require=require_signature))
+        objects = _receive_chain(peer, copy, folder, head, progress)
         _check_space(folder, objects, peer.where)
         progress.phase(f"Receiving {len(objects):,} objects", sum(item.size for item in objects))
         with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
@@ -89,16 +104,36 @@ def remote_copy(
         yield copy
 
 
-def _receive_chain(peer: Peer, copy: RemoteCopy, folder: Path, progress: Progress) -> list[DataObject]:
-    """The head and its blocks; returns the objects that they name, each once."""
+def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
+    """The head, its signature, and what auditors say; None where there is no head to go on from."""
     try:
-        head = peer.head()
+        offer = read_offer(peer, policy)
     except CorruptedPeerError as error:
         copy.wrong[HEAD_KEY] = error.message
-        return []
-    if head is None:
-        return []
-    (folder / HEAD_KEY).write_text(str(head), encoding="ascii")
+        return None
+    if offer is None:
+        return None
+    fsio.create_file(folder / HEAD_KEY, str(offer.head).encode("ascii"))
+    if offer.unread is not None:
+        copy.unsigned = f"the signature of the head cannot be read: {offer.unread}"
+    if offer.content is not None:
+        fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
+    try:
+        attested = peer.signed(SignedFile.AUDITS)
+    except TransferError as error:
+        copy.notes.append(f"the attestations of auditors cannot be read: {shown(error.message, 800)}")
+        return offer.head
+    if attested is not None:
+        target = folder / SignedFile.AUDITS.value
+        fsio.make_folder(target.parent)
+        fsio.create_file(target, attested)
+    return offer.head
+
+
+def _receive_chain(
+    peer: Peer, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
+) -> list[DataObject]:
+    """The blocks; returns the objects that they name, each once."""
     progress.phase("Receiving blocks")
     objects: dict[tuple[ObjectKey, int], DataObject] = {}
     current: Multihash | None = head

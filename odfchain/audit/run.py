@@ -106,17 +106,21 @@ def trusted_auditors(workspace: WorkspaceFiles, options: VerifyOptions) -> tuple
     """The auditors that the workspace's settings trust.
 
     Raises:
-        UsageError: they are fewer than are asked for.
+        UsageError: they are fewer than are asked for, or there is no replay that they could spare.
         ManifestError: the settings are malformed.
     """
+    if options.trusted_by and not options.replay:
+        raise UsageError(
+            "the word of trusted auditors spares a replay, and none is asked for: everything else is checked "
+            "anyway",
+            hint="add --replay; or leave out --trusted-by, and `odfchain attestations` lists who said what",
+        )
     trusted = tuple(dict.fromkeys(workspace.config.audit.trusted_auditors))
     if options.trusted_by > len(trusted):
         raise UsageError(
             f"{options.trusted_by} trusted auditors are asked for, and the settings name {len(trusted)}",
             hint=f"name their DIDs under audit.trustedAuditors in {workspace.root / 'config.yaml'}",
         )
-    if options.trusted_by and not options.replay:
-        raise UsageError("--trusted-by is for --replay: it says what need not be computed again")
     return trusted
 
 

@@ -33,8 +33,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.attest.statements import Attestation
-from odfchain.audit.checks import CHECKS, LOGICAL, OF_ROWS, REPLAY, SIGNATURE
-from odfchain.audit.heads import attested, check_signature
+from odfchain.audit.checks import CHECKS, LOGICAL, OF_ROWS, REPLAY
+from odfchain.audit.heads import attested, check_signature, leave_out_signature
+from odfchain.audit.index_note import note_index
 from odfchain.audit.inputs import Find, InputChains, check_inputs
 from odfchain.audit.report import Fault, Report
 from odfchain.audit.walk import (
@@ -47,14 +48,12 @@ from odfchain.audit.walk import (
     read_chain,
     resolve_range,
 )
-from odfchain.chain.index import ROW_BYTES, ChainIndex
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import AddData, ExecuteTransform
 from odfchain.progress import SILENT, Progress
-from odfchain.store.scratch import LocalScratch
 
 if TYPE_CHECKING:
     from odfchain.audit.slices import SliceJob, SliceOutcome
@@ -76,8 +75,8 @@ class Scope:
     """Whether inputs that are not here leave the result incomplete."""
     require_signature: bool = False
     """An unsigned head is a fault."""
-    signed_here: bool = True
-    """Whether the signature of the head is here, if there is one."""
+    signature_unread: str | None = None
+    """Why it is not known whether the head is signed; None where it can be looked at."""
     trusted: tuple[str, ...] = ()
     """Auditors whose attestations are marked as trusted."""
 
@@ -132,14 +131,12 @@ def examine(
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
     identity = _identity(report)
-    if scope.signed_here:
+    if scope.signature_unread is None:
         check_signature(dataset, chain, identity, report, required=scope.require_signature)
-    elif scope.require_signature:
-        report.leave_out("the signature of the head was not asked for there", check=SIGNATURE)
     else:
-        report.skip([SIGNATURE], "the signature of the head was not asked for there")
+        leave_out_signature(scope.signature_unread, report, required=scope.require_signature)
     known = attested(dataset, chain, identity, scope.trusted, report)
-    _note_index(dataset, chain, report)
+    note_index(dataset, chain, report)
     report.sort()
     return Verified(report, chain, after, upto, tuple(known))
 
@@ -192,25 +189,26 @@ def _read_slices(
     from odfchain.audit.slices import check_slice  # noqa: PLC0415 - as above
 
     progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))
-    outcomes: dict[int, SliceOutcome] = {}
     threads = max(1, threads)
     with ExitStack() as pools:
         leaves: Executor | None = None
         if threads > 1 and len(jobs) < threads:
             leaves = pools.enter_context(ThreadPoolExecutor(threads))
 
-        def check(job: SliceJob) -> SliceOutcome:
-            return check_slice(dataset.data, job, progress, leaves)
+        def check(index: int) -> SliceOutcome:
+            return check_slice(dataset.data, jobs[index], progress, leaves)
 
+        # the largest first, so that none of the threads is left with one when the others are done
+        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].slice.size)
         found: Iterable[SliceOutcome]
         if threads == 1 or len(jobs) == 1:
-            found = map(check, jobs)
+            found = map(check, order)
         else:
-            found = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, jobs)
-        for job, outcome in zip(jobs, found, strict=True):
-            outcomes[job.number] = outcome
-            _report_slice(job, outcome, report)
-    return outcomes
+            found = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
+        outcomes = dict(zip(order, found, strict=True))
+    for index, job in enumerate(jobs):
+        _report_slice(job, outcomes[index], report)
+    return {job.number: outcomes[index] for index, job in enumerate(jobs)}
 
 
 def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
@@ -232,24 +230,3 @@ def count_slices(chain: StoredChain, upto: int) -> int:
         for found in chain.blocks
         if found.number <= upto
     )
-
-
-def _note_index(dataset: DatasetFiles, chain: StoredChain, report: Report) -> None:
-    """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
-    path = dataset.folder / "info" / "chain-index"
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return
-    index = ChainIndex(LocalScratch(path), lambda _: iter(()))
-    for found in chain.blocks:
-        if (found.number + 1) * ROW_BYTES > size:
-            break  # blocks that it does not know yet
-        row = index.row(found.number)
-        if found.sound and (row is None or (row.hash, row.kind) != (found.name, found.block.event.KIND)):
-            report.notes.append(
-                f"{path}: the index of the chain is damaged or old; it is made anew when used"
-            )
-            return
-    if size % ROW_BYTES:
-        report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")

@@ -146,14 +146,17 @@ def _read(
 
 
 def _check_link(folder: Path, item: StoredBlock, expected: int | None, report: Report) -> None:
-    path, number = folder / str(item.name), item.number
+    number = item.number
     report.count(LINKS)
+    wrong = []
     if expected is not None and number != expected:
-        report.fault(LINKS, path, f"sequence number {number} where {expected} is expected", expected)
+        wrong.append((f"sequence number {number} where {expected} is expected", expected))
     if item.block.prev_block_hash is None and number != 0:
-        report.fault(LINKS, path, f"block {number} has no predecessor", number)
+        wrong.append((f"block {number} has no predecessor", number))
     if item.block.prev_block_hash is not None and number == 0:
-        report.fault(LINKS, path, "the first block names a predecessor", number)
+        wrong.append(("the first block names a predecessor", number))
+    for message, at in wrong:
+        report.fault(LINKS, folder / str(item.name), message, at)
 
 
 def _describe(chain: StoredChain, report: Report) -> None:

@@ -8,11 +8,12 @@ all of them it can still be right, where the query moves event times, and only a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from odfchain.audit.checks import WATERMARKS
 from odfchain.audit.report import Report
 from odfchain.audit.slices import SliceOutcome
-from odfchain.audit.walk import StoredChain
+from odfchain.audit.walk import StoredBlock, StoredChain
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import OdfchainError
 from odfchain.metadata.events import AddData, ExecuteTransform
@@ -55,10 +56,9 @@ def check_watermarks(
         mark = event.new_watermark
         if found.number > after:
             report.count(WATERMARKS, int(mark is not None or last is not None))
-            path = dataset.folder / "blocks" / str(found.name)
             if last is not None and (mark is None or mark < last):
                 message = f"the watermark goes back from {last} to {mark or 'none'}"
-                report.fault(WATERMARKS, path, message, found.number)
+                report.fault(WATERMARKS, _path(dataset, found), message, found.number)
             elif mark is None or mark == last:
                 pass
             elif isinstance(event, ExecuteTransform):
@@ -68,10 +68,14 @@ def check_watermarks(
             elif latest_ms is None or mark.epoch_ms > latest_ms:
                 if known:
                     message = f"the watermark {mark} is ahead of the data, whose latest event time is "
-                    report.fault(WATERMARKS, path, message + _shown(latest_ms), found.number)
+                    report.fault(WATERMARKS, _path(dataset, found), message + _shown(latest_ms), found.number)
                 else:
                     report.skip([WATERMARKS], "the event times of earlier slices are not known")
         last = mark
+
+
+def _path(dataset: DatasetFiles, found: StoredBlock) -> Path:
+    return dataset.folder / "blocks" / str(found.name)
 
 
 def _shown(epoch_ms: int | None) -> str:

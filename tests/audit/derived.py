@@ -11,8 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from support import Result
 
 from odfchain.api import Dataset, Workspace
+from odfchain.cli.main import main
 from odfchain.dataset.commit import StagedFile, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
@@ -211,6 +214,13 @@ def with_level(row: int, level: int) -> Callable[[pa.Table], pa.Table]:
         )
 
     return change
+
+
+def command_line(capsys: pytest.CaptureFixture[str], *args: object) -> Result:
+    """A command in this process."""
+    capsys.readouterr()
+    code = main([str(a) for a in args])
+    return Result(code, *capsys.readouterr())
 
 
 # --- without an engine -----------------------------------------------------------------------------

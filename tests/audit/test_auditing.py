@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from derived import FIRST, SECOND, forge, on_paper, with_level
+from derived import FIRST, SECOND, command_line, forge, on_paper, with_level
 from support import ROOT, Result
 
 from odfchain.api import Workspace
@@ -45,8 +45,9 @@ def made(workspace: Workspace) -> tuple[DatasetFiles, DatasetFiles]:
 
 
 @pytest.fixture
-def run(run_cli: Callable[..., Result], tmp_path: Path) -> Callable[..., Result]:
-    return lambda *args: run_cli("-w", tmp_path, *args)
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """The command line; nothing here needs an engine."""
+    return lambda *args: command_line(capsys, "-w", tmp_path, *args)
 
 
 def first_slice(dataset: DatasetFiles) -> Path:
@@ -89,40 +90,6 @@ def test_reports_are_as_their_schema_says(
     (report,) = documents(run, "copied", "--recursive")
 
 
-def test_a_report_is_a_page_as_well(
-    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    result = run("verify", "%", "-o", "html")
-    assert result.code == 0
-    assert result.out.lower().startswith("<!doctype html>")
-    assert str(made[0].id) in result.out
-
-
-def test_people_are_told_faults_first_and_what_was_not_checked(
-    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    root, _ = made
-    lines = run("verify", "copied").out.splitlines()
-    assert lines[0].startswith("ok    copied")
-    assert (
-        "  not run, or not everywhere: check 15 (replayed transformations): it was not asked for (--replay)"
-        in lines
-    )
-    path = first_slice(root)
-    path.unlink()
-    lines = run("verify", "%").out.splitlines()
-    assert lines[0].startswith("FAULT readings")
-    assert lines[1:3] == ["  check 5 (files present, sizes), block 2", f"    {path}"]
-
-
-def test_integrity_and_replay_exclude_each_other(
-    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    assert run("verify", "copied", "--integrity").code == 0
-    assert run("verify", "copied", "--integrity", "--replay").code == 2
-    assert run("verify").code == 2
-
-
 # --- the signature ---------------------------------------------------------------------------------
 
 
@@ -149,64 +116,6 @@ def test_the_signature_of_another_dataset_is_a_fault(
     (fault,) = report["faults"]
     assert (fault["check"], report["signature"]["status"]) == (16, "invalid")
     assert "another dataset" in fault["message"]
-
-
-# --- elsewhere -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, made: tuple[DatasetFiles, DatasetFiles]) -> Iterator[Path]:
-    """The root's folder in another place; afterwards nothing of it is in the workspace."""
-    folder = tmp_path / "elsewhere" / "readings"
-    shutil.copytree(made[0].folder, folder)
-    yield folder
-    left = [p for p in (tmp_path / ".odfchain" / "run").rglob("*") if p.is_file() and p.name != ".lock"]
-    assert left == []
-
-
-def test_a_dataset_elsewhere_is_verified_there(run: Callable[..., Result], elsewhere: Path) -> None:
-    result = run("verify", "--remote", elsewhere.as_uri(), "-o", "json")
-    (report,) = result.rows
-    SCHEMA.validate(report)
-    assert (result.code, report["verdict"], report["counts"]["records"]) == (0, "clean", 6)
-    assert (report["signature"]["status"], report["checks"][15]["state"]) == ("notChecked", "notChecked")
-    assert len(run("list", "-o", "json").rows) == 2
-
-
-def test_faults_elsewhere_name_the_objects_there_and_do_not_stop_the_others(
-    run: Callable[..., Result], elsewhere: Path
-) -> None:
-    one, other = sorted((elsewhere / "data").glob("f*"))
-    one.unlink()
-    other.chmod(0o644)
-    data = bytearray(other.read_bytes())
-    data[9] ^= 1
-    other.write_bytes(data)
-    result = run("verify", "--remote", elsewhere.as_uri(), "-o", "json")
-    (report,) = result.rows
-    SCHEMA.validate(report)
-    assert (result.code, report["counts"]["blocks"]) == (6, 4)
-    assert {(f["check"], f["file"]) for f in report["faults"]} == {
-        (5, f"{elsewhere.as_uri()}/data/{one.name}"),
-        (6, f"{elsewhere.as_uri()}/data/{other.name}"),
-    }
-    assert str(elsewhere.parents[1] / ".odfchain") not in json.dumps(report)
-
-
-def test_a_block_that_a_peer_does_not_give(run: Callable[..., Result], elsewhere: Path) -> None:
-    head = (elsewhere / "refs" / "head").read_text()
-    (elsewhere / "blocks" / head).unlink()
-    (report,) = run("verify", "--remote", elsewhere.as_uri(), "-o", "json").rows
-    (fault,) = report["faults"]
-    assert (fault["check"], fault["file"]) == (2, f"{elsewhere.as_uri()}/blocks/{head}")
-
-
-def test_no_dataset_elsewhere(run: Callable[..., Result], elsewhere: Path) -> None:
-    (elsewhere / "refs" / "head").unlink()
-    (report,) = run("verify", "--remote", elsewhere.as_uri(), "-o", "json").rows
-    assert [f["file"] for f in report["faults"]] == [f"{elsewhere.as_uri()}/refs/head"]
-    assert run("verify", "--remote", elsewhere.as_uri(), "--replay").code == 2
-    assert run("verify", "readings", "--remote", elsewhere.as_uri()).code == 2
 
 
 # --- attestations ----------------------------------------------------------------------------------

@@ -14,16 +14,21 @@ from recorded import SCHEMA, add, add_slice, schema_event
 from support import hash_of
 from test_commit import make_seeded
 
+from odfchain.audit.form import Forms
 from odfchain.audit.verify import CHECKS, Report, verify_dataset
+from odfchain.audit.walk import StoredBlock
+from odfchain.chain.chain import link_blocks
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
+from odfchain.ids.multihash import Multihash
 from odfchain.metadata import events as ev
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.timestamp import Timestamp
 
+T = Timestamp.parse("2000-01-01T00:00:00Z")
 CHECKPOINT = b"a checkpoint"
 BY_HAND = "block 4 sets the watermark 2000-01-01T00:00:00Z by hand"
 UNSIGNED = "the head is not signed: there is no signature, or it was stripped"
@@ -228,6 +233,55 @@ def test_a_gap_between_offsets_breaks_a_rule(dataset: DatasetFiles) -> None:
     assert (rule.check, rule.sequence_number) == (4, 6)
     assert "rule offset-interval-start" in rule.message
     assert (rows.check, rows.message) == (8, "row at offset 7 has offset 4; offsets have no gaps")
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 8])
+def test_the_order_in_which_slices_are_read_does_not_show(dataset: DatasetFiles, jobs: int) -> None:
+    add_slice(dataset, [f"{n} a larger slice {n}" for n in range(50)])
+    for index in (3, 0, 1):
+        flip(slice_at(dataset, index), position=9)
+    report = verify_dataset(dataset, jobs=jobs)
+    assert found(report) == [(6, slice_at(dataset, index).name) for index in (0, 1, 3)]
+    assert [fault.sequence_number for fault in report.faults] == [2, 3, 6]
+    assert (report.slices, report.done[6], report.done[7]) == (4, 5, 1)
+
+
+def test_slices_of_blocks_with_the_same_number_are_all_looked_at(dataset: DatasetFiles) -> None:
+    slices = [slice_at(dataset, index) for index in (1, 2)]
+    head = dataset.chain.head()
+    assert head is not None
+    newest = dataset.chain.get(head)
+    event = dataset.chain.get(Multihash.parse(block_at(dataset, 3).name)).event
+    (again,) = link_blocks(
+        [event], prev=head, next_sequence_number=newest.sequence_number, system_time=newest.system_time
+    )
+    dataset.chain.publish([again], expected_head=head)
+    for path in slices:
+        flip(path, position=9)
+    wrong = [fault for fault in verify_dataset(dataset).faults if fault.check == 6]
+    assert {Path(fault.file) for fault in wrong if fault.sequence_number == 5} == set(slices)
+    assert len(wrong) == 3
+
+
+def test_a_schema_that_cannot_be_read_and_is_replaced_before_any_slice(dataset: DatasetFiles) -> None:
+    """The append rules have their word on it; rows are held against the schema that is in force."""
+    forms = Forms(believed=True)
+    head = hash_of("any block")
+
+    def declare(*events: ev.MetadataEvent) -> None:
+        blocks = link_blocks(list(events), prev=None, next_sequence_number=0, system_time=T)
+        for item in blocks:
+            forms.add(StoredBlock(head, item.block, True, 0))
+
+    declare(ev.SetDataSchema(raw_arrow_schema=b"no schema"))
+    assert forms.form is None
+    declare(schema_event())
+    assert forms.form is not None
+    assert forms.form.schema is not None
+    assert [field.name for field in forms.form.schema.fields] == SCHEMA.names
+    forms.add(StoredBlock(head, dataset.chain.get(dataset.chain.head()), False, 0))
+    declare(schema_event())
+    assert forms.form is None, "nothing is believed behind damage"
 
 
 def test_a_slice_that_is_no_parquet(dataset: DatasetFiles) -> None:

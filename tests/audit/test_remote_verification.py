@@ -1,0 +1,273 @@
+"""Datasets that are verified where they are: in a folder, and behind a server."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from derived import FIRST, SECOND, command_line, on_paper
+from support import ROOT
+
+from odfchain.api import Workspace
+from odfchain.attest.attestations import ATTESTATIONS_KEY
+from odfchain.attest.keys import create_key_file
+from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.ids.did import DidKey
+from odfchain.share.server import RepositoryServer
+from odfchain.workspace.workspace import WorkspaceFiles
+
+SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A signed root dataset that someone else publishes."""
+
+    url: str
+    workspace: Workspace
+    dataset: DatasetFiles
+    other: DatasetFiles
+
+    @property
+    def folder(self) -> Path:
+        return self.dataset.folder
+
+    def slices(self) -> list[Path]:
+        found = DatasetState.read(self.dataset.chain).slices()
+        return [Path(self.dataset.data.locate(item.slice.physical_hash)) for item in found]
+
+
+class Static(SimpleHTTPRequestHandler):
+    """Hands out the files of a folder, and says nothing about it."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def static_server(folder: Path) -> Iterator[str]:
+    """The URL of an ordinary web server that publishes a folder."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Static, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(params=["folder", "static", "server"])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
+    workspace = Workspace.init(tmp_path / "elsewhere")
+    root, copied = on_paper(workspace, FIRST, SECOND)
+    if request.param == "folder":
+        yield Elsewhere(f"{root.folder.as_uri()}/", workspace, root, copied)
+        return
+    if request.param == "static":
+        with static_server(root.folder) as url:
+            yield Elsewhere(url, workspace, root, copied)
+        return
+    with RepositoryServer(WorkspaceFiles.find(tmp_path / "elsewhere")) as server:
+        yield Elsewhere(f"{server.url}readings/", workspace, root, copied)
+
+
+@pytest.fixture
+def verify(
+    tmp_path: Path, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, dict[str, Any]]]]:
+    """(exit code, report) of a verification; afterwards nothing of the dataset is in the workspace."""
+    here = tmp_path / "here"
+    Workspace.init(here)
+
+    def run(*args: object) -> tuple[int, dict[str, Any]]:
+        result = command_line(capsys, "-w", here, "verify", "--remote", elsewhere.url, *args, "-o", "json")
+        (report,) = result.rows
+        SCHEMA.validate(report)
+        assert str(here) not in json.dumps(report)
+        return result.code, report
+
+    yield run
+    left = [p for p in (here / ".odfchain" / "run").rglob("*") if p.is_file() and p.name != ".lock"]
+    assert left == []
+    assert Workspace.find(here).datasets() == []
+
+
+def places(report: dict[str, Any]) -> set[tuple[int, str]]:
+    return {(fault["check"], fault["file"]) for fault in report["faults"]}
+
+
+def replace(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+Verify = Callable[..., tuple[int, dict[str, Any]]]
+
+
+def test_a_dataset_elsewhere_is_verified_with_its_signature(verify: Verify, elsewhere: Elsewhere) -> None:
+    code, report = verify("--require-signature")
+    assert (code, report["verdict"], report["counts"]["records"]) == (0, "clean", 6)
+    assert (report["signature"]["status"], report["signature"]["signer"]) == (
+        "signed",
+        str(elsewhere.dataset.id),
+    )
+    assert report["checks"][15]["state"] == "passed"
+
+
+def test_faults_elsewhere_name_the_objects_there_and_do_not_stop_the_others(
+    verify: Verify, elsewhere: Elsewhere
+) -> None:
+    one, other = elsewhere.slices()
+    one.unlink()
+    data = bytearray(other.read_bytes())
+    data[9] ^= 1
+    replace(other, bytes(data))
+    code, report = verify()
+    assert (code, report["counts"]["blocks"]) == (6, 4)
+    assert places(report) == {
+        (5, f"{elsewhere.url}data/{one.name}"),
+        (6, f"{elsewhere.url}data/{other.name}"),
+    }
+    assert {fault["sequenceNumber"] for fault in report["faults"]} == {2, 3}
+
+
+def test_a_slice_of_another_length_elsewhere(verify: Verify, elsewhere: Elsewhere) -> None:
+    path = elsewhere.slices()[0]
+    replace(path, path.read_bytes() + b"x")
+    code, report = verify()
+    assert (code, {file for _, file in places(report)}) == (6, {f"{elsewhere.url}data/{path.name}"})
+
+
+def test_a_block_that_a_peer_does_not_give(verify: Verify, elsewhere: Elsewhere) -> None:
+    head = (elsewhere.folder / "refs" / "head").read_text().strip()
+    (elsewhere.folder / "blocks" / head).unlink()
+    code, report = verify()
+    assert (code, places(report)) == (6, {(2, f"{elsewhere.url}blocks/{head}")})
+
+
+def test_a_block_with_other_bytes(verify: Verify, elsewhere: Elsewhere) -> None:
+    head = elsewhere.dataset.chain.head()
+    assert head is not None
+    before = elsewhere.dataset.chain.get(head).prev_block_hash
+    path = elsewhere.folder / "blocks" / str(before)
+    replace(path, path.read_bytes()[:-1] + b"x")
+    code, report = verify()
+    assert (code, places(report)) == (6, {(2, f"{elsewhere.url}blocks/{before}")})
+
+
+def test_no_dataset_elsewhere(verify: Verify, elsewhere: Elsewhere) -> None:
+    (elsewhere.folder / "refs" / "head").unlink()
+    code, report = verify()
+    assert (code, places(report)) == (6, {(1, f"{elsewhere.url}refs/head")})
+
+
+def test_a_replay_elsewhere_is_refused(
+    elsewhere: Elsewhere, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Workspace.init(tmp_path / "here")
+    result = command_line(capsys, "-w", tmp_path / "here", "verify", "--remote", elsewhere.url, "--replay")
+    assert (result.code, "pull the datasets" in result.err) == (2, True)
+
+
+# --- signatures ------------------------------------------------------------------------------------
+
+
+def test_a_stripped_signature_is_unsigned_and_where_one_is_required_a_fault(
+    verify: Verify, elsewhere: Elsewhere
+) -> None:
+    (elsewhere.folder / HEAD_SIGNATURE_KEY).unlink()
+    code, report = verify()
+    assert (code, report["signature"]["status"], report["checks"][15]["state"]) == (
+        0,
+        "unsigned",
+        "notChecked",
+    )
+    code, report = verify("--require-signature")
+    assert (code, places(report)) == (6, {(16, f"{elsewhere.url}{HEAD_SIGNATURE_KEY}")})
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "nonsense", "empty"])
+def test_a_damaged_signature_is_a_fault_of_its_file(
+    verify: Verify, elsewhere: Elsewhere, damage: str
+) -> None:
+    path = elsewhere.folder / HEAD_SIGNATURE_KEY
+    data = path.read_bytes()
+    replace(
+        path,
+        {
+            "flipped": data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+            "cut": data[:-1],
+            "nonsense": b"no signature\n",
+            "empty": b"",
+        }[damage],
+    )
+    code, report = verify()
+    assert (code, places(report)) == (6, {(16, f"{elsewhere.url}{HEAD_SIGNATURE_KEY}")})
+    assert report["signature"]["status"] == "invalid"
+
+
+def test_the_signature_of_another_dataset_elsewhere(verify: Verify, elsewhere: Elsewhere) -> None:
+    shutil.copy(elsewhere.other.folder / HEAD_SIGNATURE_KEY, elsewhere.folder / HEAD_SIGNATURE_KEY)
+    code, report = verify()
+    (fault,) = report["faults"]
+    assert (code, fault["check"], "another dataset" in fault["message"]) == (6, 16, True)
+
+
+@pytest.mark.parametrize("elsewhere", ["folder", "static"], indirect=True)
+def test_a_signature_that_cannot_be_read_is_not_known(verify: Verify, elsewhere: Elsewhere) -> None:
+    """It proves nothing against the owner, and it is not what was required."""
+    path = elsewhere.folder / HEAD_SIGNATURE_KEY
+    replace(path, b"x" * 10_000_000)
+    code, report = verify()
+    assert (code, report["signature"]["status"], report["faults"]) == (0, "notChecked", [])
+    assert "cannot be read" in report["checks"][15]["reason"]
+    code, report = verify("--require-signature")
+    assert (code, report["verdict"], report["unchecked"][0]["check"]) == (7, "incomplete", 16)
+
+
+# --- attestations ----------------------------------------------------------------------------------
+
+
+def test_attestations_elsewhere_are_read(verify: Verify, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    key = create_key_file(tmp_path / "auditor.pem")
+    elsewhere.workspace.auditing.attest("readings", tmp_path / "auditor.pem")
+    code, report = verify()
+    (line,) = report["attestations"]
+    assert (code, line["auditor"]) == (0, str(DidKey(key.dataset_id.public_key)))
+    assert (line["sequenceNumber"], line["verdict"], line["trusted"]) == (3, "clean", False)
+
+
+def test_damaged_attestations_elsewhere_are_a_fault_of_their_file(
+    verify: Verify, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    create_key_file(tmp_path / "auditor.pem")
+    elsewhere.workspace.auditing.attest("readings", tmp_path / "auditor.pem")
+    path = elsewhere.folder / ATTESTATIONS_KEY
+    replace(path, path.read_bytes()[:-20] + b"\n")
+    code, report = verify()
+    assert (code, places(report)) == (6, {(16, f"{elsewhere.url}{ATTESTATIONS_KEY}")})
+    assert report["signature"]["status"] == "signed"
+
+
+@pytest.mark.parametrize("elsewhere", ["folder", "static"], indirect=True)
+def test_attestations_that_cannot_be_read_are_noted(verify: Verify, elsewhere: Elsewhere) -> None:
+    path = elsewhere.folder / ATTESTATIONS_KEY
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x" * 10_000_000)
+    code, report = verify()
+    assert (code, report["attestations"], report["verdict"]) == (0, [], "clean")
+    (note,) = report["notes"]
+    assert note.startswith("the attestations of auditors cannot be read: ")

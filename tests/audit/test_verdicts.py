@@ -1,0 +1,177 @@
+"""What `odfchain verify` prints: lines for programs, tables for people, a page, and what it wants to be told."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from derived import FIRST, SECOND, command_line, on_paper
+from support import Result
+
+from odfchain.api import Workspace
+from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.cli.main import main
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[DatasetFiles, DatasetFiles]:
+    """(`readings`, `copied`)."""
+    return on_paper(Workspace.init(tmp_path), FIRST, SECOND)
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    return lambda *args: command_line(capsys, "-w", tmp_path, "verify", *args)
+
+
+@pytest.fixture
+def in_terminal(
+    tmp_path: Path, made: tuple[DatasetFiles, DatasetFiles], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """The lines that a terminal of some width shows of `odfchain verify`."""
+
+    def run(*args: object, width: int = 80) -> list[str]:
+        terminal, side = os.openpty()
+        shown = bytearray()
+
+        def read() -> None:
+            try:
+                while data := os.read(terminal, 1 << 16):
+                    shown.extend(data)
+            except OSError:
+                return  # nobody writes any more
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with monkeypatch.context() as patch, os.fdopen(side, "w", encoding="utf-8") as out:
+            patch.setenv("COLUMNS", str(width))
+            patch.setenv("TERM", "xterm")
+            patch.setattr(sys, "stdout", out)
+            main(["-w", str(tmp_path), "verify", *map(str, args)])
+        reader.join()
+        os.close(terminal)
+        lines = [click.unstyle(line).rstrip() for line in shown.decode().splitlines()]
+        assert max(map(len, lines)) <= width, lines
+        return lines
+
+    return run
+
+
+def slice_file(dataset: DatasetFiles) -> Path:
+    return Path(dataset.data.locate(DatasetState.read(dataset.chain).slices()[0].slice.physical_hash))
+
+
+def test_lines_tell_faults_first_and_what_was_not_checked(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    lines = run("copied").out.splitlines()
+    assert lines[0].startswith("ok    copied")
+    assert (
+        "  not run, or not everywhere: check 15 (replayed transformations): it was not asked for (--replay)"
+        in lines
+    )
+    assert not any(line.startswith(" 1 head reference ") for line in lines)
+    assert any(line.startswith(" 1 head reference ") for line in run("copied", "-v").out.splitlines())
+    path = slice_file(made[0])
+    path.unlink()
+    lines = run("%").out.splitlines()
+    assert lines[0].startswith("FAULT readings")
+    assert lines[1:4] == [
+        "  check 5 (files present, sizes), block 2",
+        f"    {path}",
+        "    the slice is missing: no such object",
+    ]
+
+
+def test_in_a_terminal_what_is_clean_is_short(
+    in_terminal: Callable[..., list[str]], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    lines = in_terminal("readings", width=130)
+    assert lines[0].startswith("ok    readings: 4 blocks, 2 slices, 6 records, ")
+    assert lines[1].startswith("  signed at ")
+    assert lines[1].endswith(f" by {made[0].id}")
+    assert len(lines) == 2
+    lines = in_terminal("copied", width=130)
+    assert lines[2:] == [
+        "  not checked: check 15 (replayed transformations): it was not asked for (--replay)"
+    ]
+
+
+def test_in_a_terminal_all_checks_are_a_table_where_they_are_asked_for(
+    in_terminal: Callable[..., list[str]],
+) -> None:
+    lines = in_terminal("readings", "--verbose", width=130)
+    head = next(n for n, line in enumerate(lines) if line.startswith("check "))
+    assert lines[head].split() == ["check", "state", "checked", "faults", "section"]
+    table = lines[head + 1 : head + 17]
+    assert [int(line[:2]) for line in table] == list(range(1, 17))
+    assert "10 corrections, retractions" in table[9]
+    assert table[1].split() == ["2", "block", "bytes", "passed", "4", "0", "Metadata", "Block", "Hashing"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_in_a_terminal_faults_come_first_and_long_names_are_folded(
+    in_terminal: Callable[..., list[str]], made: tuple[DatasetFiles, DatasetFiles], width: int
+) -> None:
+    path = slice_file(made[0])
+    path.unlink()
+    lines = in_terminal("%", width=width)
+    assert lines[0].startswith("FAULT readings: ")
+    assert lines[2].split() == ["check", "block", "file,", "and", "what", "is", "wrong", "with", "it"]
+    assert lines[3].startswith(" 5 files present, sizes      2  /")
+    end = lines.index("", 3)
+    cells = [line[32:] for line in lines[3:end]]
+    assert "".join(cells) == f"{path}the slice is missing: no such object"
+    assert lines[end + 1].split()[:2] == ["check", "state"]
+    assert any(line.startswith("not checked") for line in lines)
+    assert sum(line.startswith("ok    copied") for line in lines) == 1
+
+
+def test_in_a_terminal_the_signature_is_told_in_a_line(
+    in_terminal: Callable[..., list[str]], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    path = made[0].folder / HEAD_SIGNATURE_KEY
+    path.unlink()
+    lines = in_terminal("readings")
+    assert lines[1:] == ["  unsigned: the head is not signed: there is no signature, or it was stripped"]
+    path.write_text("nonsense\n")
+    assert any(line.startswith("  invalid signature: ") for line in in_terminal("readings"))
+    (made[0].folder / "refs" / "head").unlink()
+    assert "  signature not checked: there is no chain that could be read" in in_terminal("readings")
+
+
+def test_a_report_is_a_page_as_well_in_utf_8_whatever_the_locale_is(
+    made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.html"
+    with page.open("w", encoding="ascii") as out, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        assert main(["-w", str(tmp_path), "verify", "%", "-o", "html"]) == 0
+    text = page.read_bytes().decode("utf-8")
+    assert text.lower().startswith("<!doctype html>")
+    assert str(made[0].id) in text
+    assert not text.isascii()
+
+
+def test_what_is_to_be_verified_has_to_be_said(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    result = run()
+    assert (result.code, "`odfchain verify %`" in result.err) == (2, True)
+    assert run("readings", "--remote", made[0].folder.as_uri()).code == 2
+    assert run("copied", "--integrity").code == 0
+    assert run("copied", "--integrity", "--replay").code == 2
+
+
+def test_trusted_auditors_spare_a_replay_and_nothing_else(
+    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    result = run("readings", "--trusted-by", "2")
+    assert (result.code, "add --replay" in result.err) == (2, True)
