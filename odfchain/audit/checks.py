@@ -43,5 +43,8 @@ CHECKS = {
 }
 """By number, in the order in which they are reported."""
 
+OF_ENGINES = "checkpoints of engines are compared by a replay only"
+"""Why the content of such checkpoints was not checked."""
+
 OF_ROWS = (LOGICAL, OFFSETS, SYSTEM, CORRECTIONS, SCHEMA)
 """The checks that need the rows of a slice."""

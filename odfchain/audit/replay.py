@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.audit.checks import BLOCKS, HEAD, INPUTS, LINKS, REPLAY
+from odfchain.audit.checks import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY
 from odfchain.audit.compare import first_difference
 from odfchain.audit.inputs import Find
 from odfchain.audit.report import Replay, Report
@@ -79,6 +79,8 @@ class _Outcome:
     notes: tuple[str, ...] = ()
     engine: str | None = None
     """What computed; None when nothing did."""
+    checkpoint: Multihash | None = None
+    """The recorded checkpoint, if the same came out again."""
 
 
 def replay_dataset(
@@ -132,6 +134,11 @@ def _add(report: Report, dataset: DatasetFiles, found: HashedBlock, outcome: _Ou
     if outcome.unchecked is not None:
         report.leave_out(outcome.unchecked, number, check=REPLAY)
     report.notes += (f"block {number}: {note}" for note in outcome.notes)
+    if outcome.checkpoint in report.unjudged:
+        report.unjudged.discard(outcome.checkpoint)
+        report.count(CHECKPOINTS)
+        if not report.unjudged and report.reasons.get(CHECKPOINTS) == OF_ENGINES:
+            del report.reasons[CHECKPOINTS]
     replay = report.replay
     if replay is not None and outcome.engine is not None:
         report.count(REPLAY)
@@ -272,7 +279,7 @@ def _replayed(dataset: DatasetFiles, recorded: RecordedStep, engine: TransformEn
     except OdfchainError as error:
         return _Outcome(unchecked=f"it cannot be replayed: {error}")
     if not differences:
-        return _Outcome(notes=notes, engine=name)
+        return _Outcome(notes=notes, engine=name, checkpoint=_same_checkpoint(recorded, done))
     # another checkpoint goes without saying then
     return _Outcome(fault=f"DataNotReproducible: {'; '.join(differences)}", engine=name)
 
@@ -313,6 +320,11 @@ def _first(
         yield str(found)
     else:
         yield "the recorded logical hash is not that of the replayed records, which the slice does hold"
+
+
+def _same_checkpoint(recorded: RecordedStep, done: ExecutedStep) -> Multihash | None:
+    old, new = recorded.event.new_checkpoint, done.checkpoint
+    return old.physical_hash if old and new and old.physical_hash == new.physical_hash else None
 
 
 def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, name: str) -> Iterator[str]:

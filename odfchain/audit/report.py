@@ -125,6 +125,8 @@ class Report:
     """How many things each check looked at."""
     reasons: dict[int, str] = field(default_factory=dict)
     """Why a check did not run, or not on everything."""
+    unjudged: set[Multihash] = field(default_factory=set)
+    """Checkpoints of which only the bytes are known to be the recorded ones."""
     time: Timestamp = field(default_factory=Timestamp.now, compare=False)
 
     @property

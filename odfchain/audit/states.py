@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from odfchain.audit.checks import CHECKPOINTS
+from odfchain.audit.checks import CHECKPOINTS, OF_ENGINES
 from odfchain.audit.corrections import ReadableSlice, data_batches
 from odfchain.audit.report import Report
 from odfchain.audit.row_hash import Numbers, hash_rows
@@ -25,8 +25,6 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ingest.recorded import StateCheckpoint, read_description
 from odfchain.limits import AUDIT
 from odfchain.metadata.events import AddData, DatasetVocabulary, ExecuteTransform
-
-_OTHER = "checkpoints of engines are compared by a replay only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,8 @@ def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, rep
             report.skip([CHECKPOINTS], "a checkpoint is missing or damaged")
             continue
         if isinstance(event, ExecuteTransform):
-            report.skip([CHECKPOINTS], _OTHER)
+            report.unjudged.add(name)
+            report.skip([CHECKPOINTS], OF_ENGINES)
             continue
         try:
             described = read_description(path)
@@ -98,7 +97,7 @@ def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, rep
             report.fault(CHECKPOINTS, path, error.message, stored.number)
             continue
         if described is None:
-            report.skip([CHECKPOINTS], _OTHER)
+            report.skip([CHECKPOINTS], OF_ENGINES)
             continue
         found.append(_Named(stored.number, described, event.last_offset))
     return found
