@@ -151,7 +151,16 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
             f"{TOKEN_VARIABLE} is a token for one server, not for {servers}",
             hint="pull from one server at a time",
         )
+    for scheme, host in origins:
+        if scheme == "http" and not _is_here(host):
+            said = f"warning: {TOKEN_VARIABLE} goes to {host} over plain http: anybody on the way can read it"
+            click.echo(said, err=True)
     return token if origins else None
+
+
+def _is_here(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    return name in {"localhost", "::1"} or name.startswith("127.")
 
 
 def pull_copy(

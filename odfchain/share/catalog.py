@@ -28,6 +28,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS, SHARING
 from odfchain.metadata.enums import DatasetKind
 from odfchain.share.layout import HEAD_KEY, INDEX_KEY, PeerUrl
+from odfchain.share.open import DEFAULTS, PeerOptions
 from odfchain.share.repository_index import parse_index
 from odfchain.store.base import parse_ref
 
@@ -48,7 +49,7 @@ class RepositoryEntry:
     """Size of all slices [bytes]."""
 
 
-def list_repository(url: PeerUrl, *, token: str | None = None) -> list[RepositoryEntry]:
+def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[RepositoryEntry]:
     """The datasets of a repository, ordered by alias.
 
     Raises:
@@ -57,7 +58,7 @@ def list_repository(url: PeerUrl, *, token: str | None = None) -> list[Repositor
         AccessError, TransferError: the repository refuses, cannot be reached, or lists too much.
     """
     if url.scheme in ("http", "https"):
-        found = list(_index_entries(url, token))
+        found = list(_index_entries(url, options))
     elif url.scheme == "file":
         found = list(_folder_entries(Path(unquote(urlsplit(url.text).path)), url))
     elif url.scheme in ("ipfs", "ipns"):
@@ -73,11 +74,11 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
     return [e for e in entries if wanted in e.alias.key or (e.id is not None and wanted in str(e.id).lower())]
 
 
-def _index_entries(url: PeerUrl, token: str | None) -> Iterator[RepositoryEntry]:
+def _index_entries(url: PeerUrl, options: PeerOptions) -> Iterator[RepositoryEntry]:
     from odfchain.share.http_index import fetch_index  # noqa: PLC0415 - most commands ask nobody
 
     where = f"{url}{INDEX_KEY}"
-    listed = parse_index(fetch_index(url, SHARING.index_bytes, token=token), where)
+    listed = parse_index(fetch_index(url, SHARING.index_bytes, options), where)
     if len(listed) > SHARING.listed_datasets:
         raise TransferError(f"{where}: lists more than {SHARING.listed_datasets:,} datasets")
     for item in listed:

@@ -7,6 +7,7 @@ from odfchain.fetch.retry import PassingError
 from odfchain.share.http_peer import HttpPeer
 from odfchain.share.http_wire import Answer
 from odfchain.share.layout import INDEX_KEY, PeerUrl
+from odfchain.share.open import DEFAULTS, PeerOptions, limits_of
 
 
 class _IndexPeer(HttpPeer):
@@ -30,14 +31,14 @@ class _IndexPeer(HttpPeer):
         return self._request(INDEX_KEY, take, size=limit)
 
 
-def fetch_index(url: PeerUrl, limit: int, *, token: str | None = None) -> bytes:
+def fetch_index(url: PeerUrl, limit: int, options: PeerOptions = DEFAULTS) -> bytes:
     """The bytes of a repository's index; at most `limit`.
 
     Raises:
         UnsupportedPeerError: the server has no index.
         AccessError, TransferError: it refuses, cannot be reached, is too slow, or sends too much.
     """
-    peer = _IndexPeer(url, token=token)
+    peer = _IndexPeer(url, limits_of(options), token=options.token)
     try:
         data = peer.index(limit)
     finally:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from odfchain.errors import AccessError, UnsupportedPeerError
 from odfchain.share.layout import PeerUrl
 from odfchain.share.peer import Peer, WritablePeer
+
+if TYPE_CHECKING:
+    from odfchain.fetch.base import FetchLimits
 
 _WEB = ("http", "https")
 _IPFS = ("ipfs", "ipns")
@@ -30,10 +34,17 @@ class PeerOptions:
     """Attempts after the first, on failures that may pass."""
 
 
-_DEFAULTS = PeerOptions()
+DEFAULTS = PeerOptions()
 
 
-def open_peer(url: PeerUrl, options: PeerOptions = _DEFAULTS) -> Peer:
+def limits_of(options: PeerOptions) -> FetchLimits:
+    """The bounds on requests to a server that these options mean."""
+    from odfchain.share.http_peer import PEER_LIMITS  # noqa: PLC0415 - as below
+
+    return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
+
+
+def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
     """The peer to read a dataset from; nothing is asked of it yet.
 
     Raises:
@@ -42,13 +53,12 @@ def open_peer(url: PeerUrl, options: PeerOptions = _DEFAULTS) -> Peer:
         TransferError: the URL names no server.
     """
     if url.scheme in (*_WEB, *_IPFS):
-        from odfchain.share.http_peer import PEER_LIMITS, HttpPeer  # noqa: PLC0415 - most commands ask nobody
+        from odfchain.share.http_peer import HttpPeer  # noqa: PLC0415 - most commands ask nobody
 
-        limits = replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
         by_gateway = url.scheme in _IPFS
         return HttpPeer(
             gateway_url(url, options.ipfs_gateway) if by_gateway else url,
-            limits,
+            limits_of(options),
             token=None if by_gateway else options.token,
             parallel=options.parallel,
             ipfs_gateway=by_gateway,
@@ -56,7 +66,7 @@ def open_peer(url: PeerUrl, options: PeerOptions = _DEFAULTS) -> Peer:
     return open_writable(url, options)
 
 
-def open_writable(url: PeerUrl, options: PeerOptions = _DEFAULTS) -> WritablePeer:  # noqa: ARG001 - one signature
+def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:  # noqa: ARG001 - one signature
     """The peer to write a dataset to; nothing is asked of it yet.
 
     Raises:

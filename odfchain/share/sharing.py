@@ -321,7 +321,7 @@ class Sharing:
         """
         from odfchain.share.catalog import list_repository  # noqa: PLC0415 - most commands list nothing
 
-        return list_repository(self.repository_url(repository), token=token)
+        return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
 
     def repository_url(self, repository: str) -> PeerUrl:
         """Where a repository is that is named, or given by its URL.
@@ -390,16 +390,16 @@ class Sharing:
         return (given or NO_POLICY).and_also(own).and_also(self.repositories.policy(url))
 
     def _open(self, url: PeerUrl, parallel: int, token: str | None) -> Peer:
+        return open_peer(url, self._options(parallel, token))
+
+    def _options(self, parallel: int, token: str | None) -> PeerOptions:
         config = self.config
-        return open_peer(
-            url,
-            PeerOptions(
-                token=token,
-                allow_private_redirects=config.allow_private_redirects,
-                ipfs_gateway=config.ipfs_gateway,
-                parallel=parallel,
-                retries=config.retries,
-            ),
+        return PeerOptions(
+            token=token,
+            allow_private_redirects=config.allow_private_redirects,
+            ipfs_gateway=config.ipfs_gateway,
+            parallel=parallel,
+            retries=config.retries,
         )
 
     def _from(self, url: PeerUrl) -> DatasetFiles | None:

@@ -16,6 +16,7 @@ from odfchain.api import Workspace
 from odfchain.cli.main import main
 from odfchain.dataset.files import DatasetFiles
 from odfchain.share.aliases import AliasKind
+from odfchain.share.layout import PeerUrl
 from odfchain.share.server import RepositoryServer
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -235,6 +236,21 @@ def test_the_token_goes_to_the_server_that_is_named(
     assert run("pull", "cities").code == 0, "a place that is only remembered gets none"
     two = [f"{url}cities", "http://127.0.0.2:9/cities"]
     refused(run("pull", *two), 2, "ODFCHAIN_TOKEN is a token for one server", "http://127.0.0.2:9")
+
+
+def test_a_token_that_others_can_read_on_the_way_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from odfchain.cli.copies import token_for
+
+    monkeypatch.setenv("ODFCHAIN_TOKEN", "secret")
+    assert token_for([PeerUrl.parse("http://example.com/cities")]) == "secret"
+    said = capsys.readouterr().err
+    assert "goes to example.com over plain http" in said
+    assert "secret" not in said
+    for quiet in ("https://example.com/cities", "http://127.0.0.1:8090/cities", "http://[::1]/cities"):
+        token_for([PeerUrl.parse(quiet)])
+    assert capsys.readouterr().err == ""
 
 
 def test_no_message_shows_a_password(run: Run, url: str) -> None:
