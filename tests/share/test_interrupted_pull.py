@@ -162,7 +162,8 @@ def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
     allowed = {NEWEST.head, OLDER.head if older else None}
     after: Counter[Multihash | None] = Counter()
     attempts = 0
-    while killer.kills.total() < KILLS // 2:
+    # on a busy machine fewer are still there to be killed at the end: it goes on until enough were
+    while killer.kills.total() < KILLS // 2 or min(killer.kills[kind] for kind in KINDS) < KILLS // 20:
         attempts += 1
         assert attempts <= 2 * KILLS, killer.kills
         workspace = shutil.copytree(start.workspace, tmp_path / "workspace")
@@ -185,5 +186,4 @@ def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
             assert not (folder / "info" / "incoming").exists()
             assert list((workspace / ".odfchain" / "incoming").glob("[!.]*")) == []
         shutil.rmtree(workspace)
-    assert min(killer.kills[kind] for kind in KINDS) >= KILLS // 20, killer.kills
     assert after[OLDER.head if older else None] > attempts // 4, "many of them came before the end"
