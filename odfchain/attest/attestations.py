@@ -25,6 +25,9 @@ from odfchain.store import fsio
 ATTESTATIONS_KEY = "attestations/audits.jws"
 """Where they are in the dataset's folder, and in the simple transfer layout."""
 
+_DAMAGED_LINES = 100
+"""Bad lines after which a file is given up [count]: a million empty ones would cost a reader seconds."""
+
 Accept = Callable[[Attestation], bool]
 """Whether an attestation that was received is wanted, for instance because its head is in the chain."""
 
@@ -55,7 +58,13 @@ def read_lines(content: bytes | None, dataset_id: DatasetId) -> list[Attestation
     if len(content) > ATTEST.attestations_bytes:
         return [_bad(1, b"", f"more than {ATTEST.attestations_bytes} bytes of attestations")]
     *lines, rest = content.split(b"\n")
-    found = [_read(number, line, dataset_id) for number, line in enumerate(lines, start=1)]
+    found, damaged = [], 0
+    for number, line in enumerate(lines, start=1):
+        found.append(_read(number, line, dataset_id))
+        damaged += found[-1].attestation is None
+        if damaged == _DAMAGED_LINES and number < len(lines):
+            found.append(_bad(number + 1, b"", f"after {damaged} bad lines the rest is not read"))
+            return found
     if rest or not lines:
         found.append(_bad(len(lines) + 1, rest, "the file is empty or its last line is cut"))
     return found

@@ -21,13 +21,20 @@ def sign_command(dataset: str, output: str) -> None:
     that it was made in.
     """
     from odfchain.attest.problems import Problem
+    from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
 
     with open_workspace() as workspace:
         alias = workspace.dataset(dataset).alias
         if workspace.signing.has_key(dataset):
-            before = workspace.signing.status(dataset)
-            if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
-                confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
+            try:
+                before = workspace.signing.status(dataset)
+            except (ObjectNotFoundError, ObjectCorruptedError):
+                raise
+            except StoreError as error:  # a link or a pipe: signing puts a file in its place
+                click.echo(f"warning: {error.message}; a new signature takes its place", err=True)
+            else:
+                if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
+                    confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
         signed = workspace.signing.sign(dataset)
     row = {
         "dataset": str(alias),

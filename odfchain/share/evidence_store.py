@@ -108,7 +108,10 @@ def _is_sound(path: Path) -> bool:
 
 def _sightings(path: Path) -> tuple[Sighting, ...]:
     """Where a proof was met, as far as that can be read: nothing depends on it."""
-    data = read_bounded(path.with_suffix(".seen"), _SEEN_BYTES) or b""
+    try:
+        data = read_bounded(path.with_suffix(".seen"), _SEEN_BYTES) or b""
+    except StoreError:
+        return ()
     found = []
     for line in data.decode("utf-8", "replace").splitlines():
         time, _, where = line.partition(" ")

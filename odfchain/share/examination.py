@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from odfchain.attest.signed_head import BlockAt, HeadSignature, SignatureStatus
 from odfchain.dataset.files import DatasetFiles
-from odfchain.errors import ChainsDifferError, SignatureError, StoreError
+from odfchain.errors import ChainsDifferError, NameCollisionError, SignatureError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.share.evidence_store import EvidenceStore
 from odfchain.share.peer import Peer
@@ -22,6 +22,7 @@ from odfchain.share.signatures import (
     keep_signature,
     read_attestations_of,
     refuse_unsigned,
+    signed_last,
     warnings,
 )
 from odfchain.share.witness import EVIDENCE_HINT, Witness
@@ -39,6 +40,8 @@ class Examination:
     force: bool
     signature: HeadSignature | None = field(default=None, init=False)
     attestations: int = field(default=0, init=False)
+    forgets: bool = field(default=False, init=False)
+    """Whether the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
     _proofs: list[str] = field(default_factory=list, init=False)
     _received: bytes | None = field(default=None, init=False)
@@ -77,6 +80,7 @@ class Examination:
             if not self.force:
                 raise
             seen = known = None
+        self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
         found = judge(self.offer, dataset_id, number, theirs)
         witness = Witness(EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen)
         self._proofs = witness.examine(found, number, theirs, links.bytes_of, where=where, now=now)
@@ -84,9 +88,28 @@ class Examination:
         self.signature = found
         about = f"{name} at {where}"
         self.warnings += [*self._proofs, *warnings(found, self.offer, now, known, about=about)]
+        if dataset is not None and self.workspace.has_key(dataset_id):
+            self._to_the_owner(dataset, dataset_id, theirs, about)
         self._received, problem = read_attestations_of(self.peer)
         self._not_taken([problem] if problem else [])
         return None if self.force else seen
+
+    def _to_the_owner(
+        self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
+    ) -> None:
+        """Who has the key answers for everything below the next block, and for what was signed before."""
+        assert self.signature is not None  # noqa: S101 - it was judged before
+        if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
+            self.warnings.append(
+                f"{about}: its newest blocks are not signed with the dataset's key, which is here: your next "
+                "commit signs them, too"
+            )
+        signed = signed_last(dataset, dataset_id)
+        if self.force and signed is not None and theirs(signed.sequence_number) != signed.head:
+            self.warnings.append(
+                f"{about}: block {signed.sequence_number} {signed.head} is given up, which is signed with "
+                "the dataset's key: whoever has seen it has proof of two histories once you commit again"
+            )
 
     def _not_taken(self, problems: Sequence[str]) -> None:
         if problems:
@@ -98,7 +121,7 @@ class Examination:
         """Who is refused after a second history was shown is told where the proof is."""
         try:
             yield
-        except (ChainsDifferError, SignatureError) as error:
+        except (ChainsDifferError, NameCollisionError, SignatureError) as error:
             if self._proofs:
                 error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
             raise
@@ -106,14 +129,20 @@ class Examination:
     def keep(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
         """The head has moved: its signature is beside it, and what auditors say of this chain is here.
 
+        Attestations that cannot be written are a warning.
+
         Raises:
-            StoreError, BrokenChainError: they cannot be written, or the chain not be read.
+            StoreError, BrokenChainError: the signature cannot be written, or the chain not be read.
             ManifestError: the workspace's settings are malformed.
         """
         assert self.signature is not None  # noqa: S101 - it was judged before
-        keep_signature(dataset, dataset_id, self.offer.head, self.signature)
+        keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
         if self._received is not None:
             trusted = self.workspace.config.audit.trusted_auditors
-            merged = keep_attestations(self._received, dataset, dataset_id, self.offer.head, trusted)
+            try:
+                merged = keep_attestations(self._received, dataset, dataset_id, self.offer.head, trusted)
+            except StoreError as error:  # the head has moved: that must not seem to have failed
+                self._not_taken([error.message])
+                return
             self.attestations = merged.added
             self._not_taken(merged.refused)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from odfchain.attest.signed_head import BlockAt
 from odfchain.chain.history import History
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import (
@@ -104,11 +105,17 @@ def pull_dataset(
             return _Pull(workspace, peer, offer, options, progress, area).update(present)
 
 
-def _present(workspace: WorkspaceFiles, alias: DatasetAlias) -> DatasetFiles | None:
+def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
     try:
-        return workspace.dataset(alias)
+        return workspace.dataset(ref)
     except DatasetNotFoundError:
         return None
+
+
+def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
+    """The hashes of a whole chain by number."""
+    count = len(newest_first)
+    return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +166,12 @@ class _Pull:
             received = self._check(links, blocks, None)
             assert received.seed is not None  # noqa: S101 - the rules want it first
             dataset_id = received.seed.dataset_id
-            self._check_new(dataset_id, alias)
             with self.statements.proving():
+                here = _present(self.workspace, dataset_id)  # under another name
                 seen = self.statements.examine(
-                    dataset_id, None, source.number, lambda n: blocks[source.number - n], links, str(alias)
+                    dataset_id, here, source.number, _by_number(blocks), links, str(alias)
                 )
+                self._check_new(dataset_id, alias)
                 if seen is not None:
                     refuse_rollback(source, seen, None)
         selection = self.options.selection
@@ -296,7 +304,7 @@ class _Pull:
     ) -> SyncOutcome:
         shutil.rmtree(self.area, ignore_errors=True)
         seen = Seen(source.number, self.head, self.statements.text)
-        self.memory.remember(dataset.id, seen, lower=self.options.force)
+        self.memory.remember(dataset.id, seen, lower=self.statements.forgets)
         lacking = len(missing(dataset)) if is_partial(dataset) else 0
         return SyncOutcome(
             status,

@@ -13,10 +13,11 @@ from odfchain.attest.attestations import AttestationLine, joined, read_attestati
 from odfchain.attest.keys import Did
 from odfchain.attest.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature
 from odfchain.dataset.files import DatasetFiles
-from odfchain.errors import TransferError
+from odfchain.errors import StoreError, TransferError
 from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
+from odfchain.metadata.timestamp import Timestamp
 from odfchain.share.layout import SignedFile
 from odfchain.share.peer import WritablePeer
 from odfchain.share.signatures import better, chain_at, in_chain
@@ -35,17 +36,18 @@ def push_statements(
 ) -> Statements:
     """The destination, whose head is `head`, has its signature and the attestations of this chain.
 
-    A failure there is no failure of the push, which is done by then.
+    A failure there is no failure of the push, which is done by then; nor are local statements that cannot be
+    read.
 
     Raises:
-        BrokenChainError, StoreError, CodecError: the local dataset cannot be read.
+        BrokenChainError, CodecError: the local dataset cannot be read.
     """
     status = SignatureStatus.UNSIGNED
     dataset_id, block_at = dataset.id, chain_at(dataset, head)
     try:
         status = _push_signature(dataset, dataset_id, peer, head, block_at)
         _push_attestations(dataset, dataset_id, peer, block_at, trusted)
-    except TransferError as error:
+    except (TransferError, StoreError) as error:
         return Statements(status, f"not all signed statements were written: {shown(error.message, 800)}")
     return Statements(status)
 
@@ -56,7 +58,7 @@ def _push_signature(
     number = dataset.chain.get(head).sequence_number
     here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
     ours, theirs = (check_head(c, dataset_id, head, number, block_at=block_at) for c in (here, there))
-    best = better(theirs, ours)
+    best = better(theirs, ours, Timestamp.now())
     if best != there and peer.head() == head:
         peer.put_signed(SignedFile.HEAD, best)
     return check_head(best, dataset_id, head, number, block_at=block_at).status

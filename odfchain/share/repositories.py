@@ -24,6 +24,7 @@ from odfchain.metadata.tree import to_tree
 from odfchain.metadata.yaml_reader import read_document
 from odfchain.metadata.yaml_writer import dump_yaml
 from odfchain.share.layout import PeerUrl
+from odfchain.share.places import Place
 from odfchain.share.policy import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.store import fsio
 
@@ -168,14 +169,14 @@ class Repositories:
         return found
 
     def policy(self, url: PeerUrl) -> SignaturePolicy:
-        """What the repositories want of the signature of a dataset below their URL.
+        """What the repositories want of the signature of a dataset below their URL, however it is spelled.
 
         Raises:
             ManifestError, UnsupportedPeerError: as `list`.
         """
-        found = NO_POLICY
+        found, place = NO_POLICY, Place.of(url)
         for known in self.list():
-            if url.text.startswith(known.url.text):
+            if place.is_below(Place.of(known.url)):
                 found = found.and_also(known.policy)
         return found
 

@@ -7,7 +7,7 @@ workspace must not decide who gets it. Source: specification "Dataset Sharing"; 
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from odfchain.attest.signed_head import SignatureStatus
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.signature import head_signature
 from odfchain.dataset.state import DatasetState
-from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, UsageError
+from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, StoreError, UsageError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
@@ -374,8 +374,7 @@ class Sharing:
             chosen = replace(options, signature=policy)
             outcome = pull_dataset(self.workspace, peer, alias, chosen, progress)
         dataset = self.workspace.dataset(alias)
-        if options.signature is not None:
-            set_policy(dataset, policy if options.signature.required else NO_POLICY)
+        self._remember_policy(dataset, policy, options.signature)
         add_alias(dataset, AliasKind.PULL, remember)
         return Pulled(dataset.alias, str(url), outcome)
 
@@ -388,6 +387,20 @@ class Sharing:
         except DatasetNotFoundError:
             own = NO_POLICY
         return (given or NO_POLICY).and_also(own).and_also(self.repositories.policy(url))
+
+    @staticmethod
+    def _remember_policy(
+        dataset: DatasetFiles, policy: SignaturePolicy, given: SignaturePolicy | None
+    ) -> None:
+        """What was required of a copy once is required at every place, until the caller says otherwise.
+
+        The longest age that a repository sets stays the repository's.
+        """
+        if policy.required:
+            wanted = policy_of(dataset).and_also(given or NO_POLICY)
+            set_policy(dataset, wanted.and_also(SignaturePolicy(require=True)))
+        elif given is not None:
+            set_policy(dataset, NO_POLICY)
 
     def _open(self, url: PeerUrl, parallel: int, token: str | None) -> Peer:
         return open_peer(url, self._options(parallel, token))
@@ -416,8 +429,11 @@ class Sharing:
     def _published(self, dataset: DatasetFiles, head: Multihash) -> None:
         """Whoever pulls this dataset back later, also after it was deleted here, is not sent further back."""
         number = dataset.chain.get(head).sequence_number
-        found = head_signature(dataset)
-        text = found.text if found.status is SignatureStatus.SIGNED else None
+        text = None
+        with suppress(StoreError):  # something else in the signature's place: the push is done all the same
+            found = head_signature(dataset)
+            if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
+                text = found.text
         SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))
 
     def _destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:

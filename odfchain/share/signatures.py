@@ -6,6 +6,7 @@ stored only if it is that. Without a policy an unsigned or wrongly signed head i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -35,6 +36,8 @@ from odfchain.store import fsio
 from odfchain.store.base import HEAD
 
 _NS = 1_000_000_000
+_PAUSES = (0.02, 0.1)
+"""How long a signature is waited for that follows its head [s]: about as long as a push takes for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +49,25 @@ class Offer:
     unread: str | None = None
 
     @property
+    def signed(self) -> Multihash | None:
+        """The head that somebody has signed with a valid signature, this one or another."""
+        try:
+            return None if self.content is None else read_head(self.content[:-1])[1].head
+        except SignatureError:
+            return None
+
+    @property
     def fits(self) -> bool:
         """Whether it is a valid signature of this head, by whomever."""
-        try:
-            return self.content is not None and read_head(self.content[:-1])[1].head == self.head
-        except SignatureError:
-            return False
+        return self.signed == self.head
 
 
-def read_offer(peer: Peer, policy: SignaturePolicy) -> Offer | None:
+def read_offer(
+    peer: Peer, policy: SignaturePolicy, pause: Callable[[float], None] = time.sleep
+) -> Offer | None:
     """The peer's head and signature, read once more when they do not fit: its owner may just have committed.
+
+    Where a signature is required and that of another head is there, it is waited for a moment.
 
     None: there is no such dataset.
 
@@ -65,7 +77,13 @@ def read_offer(peer: Peer, policy: SignaturePolicy) -> Offer | None:
     offer = _read(peer)
     if offer is None or offer.fits or (offer.content is None and not policy.required):
         return offer
-    return _read(peer)
+    offer = _read(peer)
+    for seconds in _PAUSES if policy.required else ():
+        if offer is None or offer.fits or offer.signed is None:
+            break
+        pause(seconds)
+        offer = _read(peer)
+    return offer
 
 
 def _read(peer: Peer) -> Offer | None:
@@ -161,7 +179,7 @@ def length(seconds: int) -> str:
 
 
 def keep_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, found: HeadSignature
+    dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
 ) -> None:
     """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed.
 
@@ -180,7 +198,7 @@ def keep_signature(
         except StoreError:  # something else has its place; it is replaced
             content = b""
         here = check_head(content, dataset_id, head, number, block_at=lambda n: hashes(head)[n])
-        best = better(here, found)
+        best = better(here, found, now)
         path = dataset.folder / HEAD_SIGNATURE_KEY
         if best is None and content is not None:
             fsio.remove_file(path)
@@ -188,14 +206,26 @@ def keep_signature(
             fsio.replace_file(path, best)
 
 
-def better(one: HeadSignature, other: HeadSignature) -> bytes | None:
-    """The file of the signature that says more of the same head: the newer block, then the later time."""
+def signed_last(dataset: DatasetFiles, dataset_id: DatasetId) -> SignedHead | None:
+    """The head of a local dataset that its owner has signed last, as far as that is known here."""
+    try:
+        signer, signed = read_head((read_head_signature(dataset.folder) or b"")[:-1])
+    except (SignatureError, StoreError):
+        return None
+    return signed if signer == signed.dataset_id == dataset_id else None
+
+
+def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | None:
+    """The file of the signature that says more of the same head: the newer block, then the later time.
+
+    A time that has not come is worse than any that has: else nobody could make good what a wrong clock did.
+    """
     found = [
-        (s.signed.sequence_number, s.signed.time.epoch_ns, s.text)
+        (s.signed.sequence_number, _of_the_future(s.signed, now) is None, s.signed.time.epoch_ns, s.text)
         for s in (other, one)
         if s.status is not SignatureStatus.INVALID and s.signed is not None and s.text is not None
     ]
-    return max(found)[2].encode() + b"\n" if found else None
+    return max(found)[-1].encode() + b"\n" if found else None
 
 
 def in_chain(block_at: Callable[[int], Multihash | None]) -> Callable[[Attestation], bool]:

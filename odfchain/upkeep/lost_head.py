@@ -3,15 +3,14 @@
 A candidate is a stored block that no other block and no other reference names, whose chain is complete down
 to the Seed of this dataset. That alone proves nothing: a transaction that was interrupted leaves such a block
 too. So it is taken only if it is the only one and somebody else speaks for it: the owner's signature of the
-head, the memory of what was last pulled, or a peer whose chain contains it. Everything else is for the user
-to decide.
+head, the memory of what was last pulled, or a peer whose chain contains it; and never where signature or
+memory speak of a later block, or of another one. Everything else is for the user to decide.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.attest.signed_head import SignatureStatus, check_head, read_head_signature
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
 from odfchain.ids.did import DatasetId
@@ -22,6 +21,7 @@ from odfchain.metadata.events import Seed
 from odfchain.share.layout import Part
 from odfchain.share.peer import Peer
 from odfchain.share.seen import SeenHeads
+from odfchain.share.signatures import signed_last
 from odfchain.store.base import HEAD
 from odfchain.upkeep.reachable import ref_names, refs_of, store_of
 from odfchain.workspace.workspace import WorkspaceFiles
@@ -117,25 +117,20 @@ def _with_proof(
     peer: Peer | None,
 ) -> Candidate:
     number = stored.blocks[name].sequence_number
-    if _is_signed(dataset, stored.dataset_id, name, number):
+    signed = signed_last(dataset, stored.dataset_id)
+    if signed is not None and signed.head == name:
         return Candidate(name, number, "the owner has signed it as the head")
     try:
         seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
     except StoreError:
         seen = None
+    if any(s is not None and s.sequence_number >= number and s.head != name for s in (signed, seen)):
+        return Candidate(name, number)  # an owner who went on from here would sign a second history
     if seen is not None and seen.head == name:
         return Candidate(name, number, "it is the block that was last pulled or pushed")
     if peer is not None and _contains(peer, stored, name, number):
         return Candidate(name, number, f"the chain of {peer.where} contains it")
     return Candidate(name, number)
-
-
-def _is_signed(dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, number: int) -> bool:
-    try:
-        content = read_head_signature(dataset.folder)
-    except OdfchainError:
-        return False
-    return check_head(content, dataset_id, head, number).status is SignatureStatus.SIGNED
 
 
 def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:

@@ -258,6 +258,17 @@ def test_a_file_that_is_too_large_is_not_read(folder: Path) -> None:
     assert "more than 1048576 bytes" in (line.message or "")
 
 
+def test_a_file_of_junk_is_given_up_and_what_came_before_is_read() -> None:
+    line = text_of().encode() + b"\n"
+    junk = b"\n" * (ATTEST.attestations_bytes - len(line))
+    found = read_lines(line + junk, DATASET)
+    assert found[0].attestation is not None
+    assert len(found) == 102
+    assert found[-1].message == "after 100 bad lines the rest is not read"
+    few = read_lines(b"\n" * 99 + line, DATASET)
+    assert (len(few), few[-1].attestation) == (100, found[0].attestation)
+
+
 def test_damage_beside_valid_lines_is_told_and_goes_with_the_next_writing(folder: Path) -> None:
     add_attestation(folder, DATASET, text_of(0))
     path = folder / ATTESTATIONS_KEY

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support import Result, manifest
 
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus
 from odfchain.cli.main import main
+from odfchain.dataset.signature import head_signature
 from odfchain.store.base import HEAD
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -69,6 +70,19 @@ def test_signing_a_head_that_was_set_back_is_asked_for(run: Run) -> None:
     assert (cities.folder / HEAD_SIGNATURE_KEY).read_bytes() == before
     (row,) = run("-y", "sign", "cities", "-o", "json").rows
     assert (row["sequenceNumber"], row["head"]) == (0, str(first))
+
+
+def test_a_link_in_place_of_the_signature_is_replaced(run: Run, tmp_path: Path) -> None:
+    cities = WorkspaceFiles.find(Path()).dataset("cities")
+    path = cities.folder / HEAD_SIGNATURE_KEY
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    result = run("sign", "cities")
+    assert result.code == 0
+    assert "a link is not followed" in result.err
+    assert not path.is_symlink()
+    assert head_signature(cities).status is SignatureStatus.SIGNED
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_key_is_made_and_shown(run: Run) -> None:

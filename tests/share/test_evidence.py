@@ -18,7 +18,13 @@ from support import ROOT, Result, hash_of
 
 from odfchain.attest.statements import SignedHead, sign_head
 from odfchain.cli.main import main
-from odfchain.errors import DatasetsDivergedError, RollbackError, SignatureError, StoreError
+from odfchain.errors import (
+    DatasetsDivergedError,
+    NameCollisionError,
+    RollbackError,
+    SignatureError,
+    StoreError,
+)
 from odfchain.limits import ATTEST
 from odfchain.share import evidence as evidence_module
 from odfchain.share.evidence import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
@@ -256,6 +262,18 @@ def test_a_fork_is_proved_also_after_the_copy_was_deleted(reader: Reader, peer: 
         reader.pull(peer.as_uri(), PLAIN)
     found = only(reader)
     assert (found.sequence_number, set(found.hashes)) == (6, {ONE.hashes[6], FORK.hashes[6]})
+
+
+def test_a_fork_that_is_pulled_under_another_name_is_proved_too(reader: Reader, peer: Path) -> None:
+    publish(peer, ONE)
+    reader.pull(peer.as_uri(), PLAIN)
+    publish(peer, FORK)
+    before = reader.state()
+    with pytest.raises(NameCollisionError) as caught:
+        reader.pull(peer.as_uri(), PLAIN, name="other")
+    assert "`odfchain evidence`" in (caught.value.hint or "")
+    assert set(only(reader).hashes) == {ONE.hashes[6], FORK.hashes[6]}
+    assert reader.state() == before
 
 
 def test_blocks_of_somebody_else_are_no_proof_against_the_owner(reader: Reader, peer: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from odfchain.share.layout import HEAD_KEY, PeerUrl, SignedFile
 from odfchain.share.policy import NO_POLICY, SignaturePolicy
 from odfchain.share.pull import pull_dataset
 from odfchain.share.seen import Seen, SeenHeads
+from odfchain.share.signatures import read_offer
 from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.workspace.signing import Signing
 
@@ -202,6 +204,54 @@ def test_a_signature_of_the_future_is_said(reader: Reader, peer: Path) -> None:
         assert len(reader.pull(peer.as_uri(), PLAIN).outcome.warnings) == words
 
 
+FUTURE = Timestamp.parse("2999-01-01T00:00:00Z")
+
+
+def test_a_signature_of_the_future_gives_way_to_one_of_the_present(reader: Reader, peer: Path) -> None:
+    for content in (line(head_of(OLD, time=FUTURE)), line(head_of(OLD))):
+        publish(peer, OLD, content)
+        reader.pull(peer.as_uri(), PLAIN)
+        assert reader.signature() == content
+    publish(peer, OLD, line(head_of(OLD, time=FUTURE)))
+    reader.pull(peer.as_uri(), PLAIN)
+    assert reader.signature() == line(head_of(OLD))
+
+
+def test_unsigned_blocks_that_a_peer_adds_to_a_dataset_whose_key_is_here_are_said(
+    tmp_path: Path, peer: Path
+) -> None:
+    owner, twin = Reader(tmp_path / "owner"), Reader(tmp_path / "twin")
+    make_dataset(owner.files, "mine", 10)
+    owner.sharing.push("mine", peer.as_uri())
+    twin.pull(peer.as_uri())
+    for alone in (True, False):
+        (dataset,) = twin.files.datasets()
+        add_slice(dataset, 20)
+        twin.sharing.push("copy", peer.as_uri())
+        if alone:
+            assert not any("your next commit" in text for text in twin.pull(peer.as_uri()).outcome.warnings)
+        warnings = owner.pull(peer.as_uri(), name="mine").outcome.warnings
+        assert any("which is here: your next commit signs them, too" in text for text in warnings)
+    assert owner.pull(peer.as_uri(), name="mine").outcome.status is SyncStatus.UP_TO_DATE
+    Signing(owner.files).sign("mine")
+    owner.sharing.push("mine", peer.as_uri())
+    assert owner.pull(peer.as_uri(), name="mine").outcome.warnings == ()
+
+
+def test_owners_who_force_an_older_head_over_a_signed_one_are_told_what_that_means(
+    tmp_path: Path, peer: Path
+) -> None:
+    owner = Reader(tmp_path / "owner")
+    dataset = make_dataset(owner.files, "mine", 10)
+    owner.sharing.push("mine", peer.as_uri())
+    assert owner.pull(peer.as_uri(), name="mine", force=True).outcome.warnings == ()
+    add_slice(dataset, 20)
+    given_up = dataset.chain.head()
+    (warning,) = owner.pull(peer.as_uri(), name="mine", force=True).outcome.warnings
+    assert f"block 3 {given_up} is given up" in warning
+    assert "proof of two histories once you commit again" in warning
+
+
 # --- owners who commit meanwhile -----------------------------------------------------------------------
 
 
@@ -250,6 +300,33 @@ def test_a_signature_that_follows_its_head_is_waited_for_once(reader: Reader) ->
     peer.before = sign
     assert status(pulled(reader, peer)) is SignatureStatus.SIGNED
     assert asked == 2
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_the_signature_of_another_head_is_waited_for_where_one_is_required(late: int) -> None:
+    peer, waited = MemoryPeer(NEW), list[float]()
+    peer.statements[SignedFile.HEAD] = line(head_of(OLD))
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == late:
+            peer.statements[SignedFile.HEAD] = line(head_of(NEW))
+
+    found = read_offer(peer, REQUIRE, pause)
+    assert found is not None
+    assert found.fits == (late < 3)
+    assert waited == [0.02, 0.1][:late]
+
+
+@pytest.mark.parametrize("content", [None, b"junk\n"])
+def test_what_is_no_signature_is_not_waited_for(content: bytes | None) -> None:
+    peer, waited = MemoryPeer(NEW), list[float]()
+    if content is not None:
+        peer.statements[SignedFile.HEAD] = content
+    read_offer(peer, REQUIRE, waited.append)
+    peer.statements[SignedFile.HEAD] = line(head_of(OLD))
+    read_offer(peer, PLAIN, waited.append)
+    assert waited == []
 
 
 def test_without_a_policy_a_missing_signature_is_asked_for_once(reader: Reader) -> None:
@@ -322,6 +399,24 @@ def test_a_repository_may_want_signatures(by_url: bool, reader: Reader, peer: Pa
     assert repositories.policy(PeerUrl.parse("file:///elsewhere")) == NO_POLICY
 
 
+def test_what_a_repository_required_is_required_of_other_mirrors_too(
+    reader: Reader, peer: Path, tmp_path: Path
+) -> None:
+    mirror = tmp_path / "mirror"
+    publish(peer, OLD)
+    publish(mirror, NEW, None)
+    wanted = SignaturePolicy(max_age=10**10)
+    reader.sharing.repositories.add(RepoName("friends"), peer.as_uri(), wanted)
+    reader.pull(peer.as_uri())
+    dataset = reader.files.dataset("copy")
+    assert policy_of(dataset) == SignaturePolicy(require=True), "the age stays the repository's"
+    with unchanged(dataset.folder), pytest.raises(SignatureError, match="signature is required"):
+        reader.pull(mirror.as_uri())
+    lifted = reader.pull(mirror.as_uri(), SignaturePolicy(require=False))
+    assert lifted.outcome.status is SyncStatus.UPDATED
+    assert policy_of(dataset) == NO_POLICY
+
+
 def test_policies_add_up() -> None:
     day, week = SignaturePolicy(max_age=86_400), SignaturePolicy(max_age=7 * 86_400)
     assert NO_POLICY.and_also(NO_POLICY) == NO_POLICY
@@ -361,6 +456,24 @@ def test_attestations_of_blocks_of_the_chain_come_with_a_pull(reader: Reader, pe
     again = reader.pull(peer.as_uri()).outcome
     assert (again.status, again.attestations) == (SyncStatus.UP_TO_DATE, 1)
     assert len(attested(reader.copy)) == 3
+
+
+def test_attestations_that_cannot_be_written_do_not_undo_a_pull(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    (reader.copy / "attestations").mkdir(exist_ok=True)
+    path = reader.copy / "attestations/audits.jws"
+    path.symlink_to(peer)
+    publish(peer, NEW)
+    (peer / "attestations").mkdir()
+    (peer / "attestations/audits.jws").write_bytes(said(NEW))
+    outcome = reader.pull(peer.as_uri()).outcome
+    assert (outcome.status, outcome.new, status(outcome)) == (
+        SyncStatus.UPDATED,
+        NEW.head,
+        SignatureStatus.SIGNED,
+    )
+    assert any("were not taken" in text and str(path) in text for text in outcome.warnings)
 
 
 # --- pushing -------------------------------------------------------------------------------------------
@@ -440,6 +553,30 @@ def test_a_signature_that_cannot_be_written_is_said_and_the_push_is_done(owner: 
     assert (peer / "refs/head").read_text() == str(outcome.plan.new_head)
 
 
+def test_a_push_replaces_a_signature_of_the_future_by_one_of_the_present(owner: Reader, peer: Path) -> None:
+    (dataset,) = owner.files.datasets()
+    state = Signing(owner.files).sign("mine")
+    key = owner.files.key(dataset.id)
+    (dataset.folder / "refs/head.jws").write_bytes(line(replace(state, time=FUTURE), key))
+    owner.sharing.push("mine", peer.as_uri())
+    Signing(owner.files).sign("mine")
+    assert (peer / "refs/head.jws").read_bytes() != owner.signature()
+    owner.sharing.push("mine", peer.as_uri())
+    assert (peer / "refs/head.jws").read_bytes() == owner.signature()
+
+
+def test_a_link_in_place_of_the_signature_does_not_undo_a_push(owner: Reader, peer: Path) -> None:
+    path = owner.copy / "refs/head.jws"
+    path.unlink()
+    path.symlink_to(peer)
+    outcome = owner.sharing.push("mine", peer.as_uri())
+    assert f"{path}: a link is not followed" in (outcome.problem or "")
+    assert (peer / "refs/head").read_text() == str(outcome.plan.new_head)
+    (dataset,) = owner.files.datasets()
+    assert SeenHeads(owner.files.root / "seen").get(dataset.id) == Seen(3, outcome.plan.new_head)
+    assert owner.sharing.push("mine").up_to_date, "the place is remembered"
+
+
 def test_what_was_pushed_is_remembered_so_that_nobody_sends_its_owner_back(owner: Reader, peer: Path) -> None:
     owner.sharing.push("mine", peer.as_uri())
     (dataset,) = owner.files.datasets()
@@ -473,6 +610,23 @@ def test_the_memory_keeps_the_newest_signature(tmp_path: Path) -> None:
         assert memory.get(OWNER.dataset_id) == expected
     memory.remember(OWNER.dataset_id, Seen(3, NEW.hashes[3]), lower=True)
     assert memory.get(OWNER.dataset_id) == Seen(3, NEW.hashes[3])
+
+
+def test_force_forgets_nothing_where_nothing_is_overwritten(reader: Reader, peer: Path) -> None:
+    publish(peer, OLD)
+    reader.pull(peer.as_uri())
+    memory = SeenHeads(reader.files.root / "seen")
+    for chain in (OLD, NEW):
+        publish(peer, chain, None)
+        (warning,) = reader.pull(peer.as_uri(), force=True).outcome.warnings
+        assert "was signed when it was last seen" in warning
+        found = memory.get(OWNER.dataset_id)
+        assert found is not None
+        assert (found.head, found.signature) == (chain.head, line(head_of(OLD)).decode().strip())
+    other = owned([COMMON[0], "other"])
+    publish(peer, other, None)
+    reader.pull(peer.as_uri(), force=True)
+    assert memory.get(OWNER.dataset_id) == Seen(3, other.head)
 
 
 def test_a_damaged_signature_in_the_memory_is_no_missing_one(reader: Reader, peer: Path) -> None:

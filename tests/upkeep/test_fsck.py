@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,37 @@ def test_damage_is_named_and_repaired_from_any_copy(
     kept = [p.read_bytes() for p in (dataset.folder / "info").glob("quarantine/*")]
     assert kept == ([] if bad is None else [bad])
     assert check(workspace).findings == []
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_put_aside_for_a_good_one(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str, kind: str, make: Callable[[Path], None]
+) -> None:
+    path = some_object(dataset, kind)
+    good = path.read_bytes()
+    path.unlink()
+    make(path)
+    assert the(check(workspace)).state is State.BROKEN
+    assert the(check(workspace, copy)).state is State.REPAIRED
+    assert path.read_bytes() == good
+    (kept,) = (dataset.folder / "info" / "quarantine").iterdir()
+    assert not kept.is_file()
+    assert check(workspace).findings == []
+
+
+def test_a_link_to_a_good_file_is_good(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str, tmp_path: Path
+) -> None:
+    path = some_object(dataset, "slice")
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert check(workspace, copy).findings == []
+    assert path.is_symlink()
+    (tmp_path / "elsewhere").write_bytes(b"damaged")
+    assert the(check(workspace, copy)).state is State.REPAIRED
+    assert check(workspace).findings == []
+    assert (tmp_path / "elsewhere").read_bytes() == b"damaged"
 
 
 def test_everything_that_is_damaged_is_found_in_one_run(
@@ -318,6 +350,22 @@ def test_a_head_that_a_peer_has_in_its_chain_is_restored(
     report = check(workspace, copy)
     assert the(report).source == f"the chain of {copy}/ contains it"
     assert head_of(dataset) == head
+
+
+def test_a_block_below_a_head_that_was_signed_is_not_made_the_head(
+    workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str
+) -> None:
+    """What was pushed is proof of a head; but the owner went on, and would sign a second history."""
+    below = head_of(dataset)
+    add_slice(dataset, ["newest"])
+    signature = (dataset.folder / "refs" / "head.jws").read_bytes()
+    newest = lose(dataset, signature=True)
+    (dataset.folder / "blocks" / str(newest)).write_bytes(b"damaged")
+    for source in (None, copy):
+        found = the(check(workspace, source))
+        assert (found.kind, found.state) == ("reference", State.BROKEN)
+        assert str(below) in str(found.hint)
+    assert (dataset.folder / "refs" / "head.jws").read_bytes() == signature
 
 
 def test_a_block_that_nobody_speaks_for_is_not_made_the_head_but_named(
