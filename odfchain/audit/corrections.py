@@ -90,6 +90,9 @@ def check_corrections(
         return
     try:
         wrong = _without_partner(slices, in_force=in_force)
+    except MemoryError:
+        report.skip([CORRECTIONS], "there is not enough memory to compare the rows that are taken back")
+        return
     except UNREADABLE as error:
         report.skip([CORRECTIONS], f"a slice changed while it was read: {str(error).partition(chr(10))[0]}")
         return

@@ -55,6 +55,7 @@ class Forms:
         self._vocabulary = DatasetVocabulary()
         self._declared: SetDataSchema | None = None
         self._form: Form | None = None
+        self._problem: str | None = None
         self._known = False
 
     def add(self, found: StoredBlock) -> None:
@@ -70,19 +71,26 @@ class Forms:
 
     @property
     def form(self) -> Form | None:
-        """The form in force; None behind damage, and where the schema cannot be read (rules say why)."""
-        if not self._known:
-            self._form, self._known = self._read(), True
+        """The form in force, without a schema where that cannot be read; None behind damage."""
+        self._read()
         return self._form if self._believed else None
 
-    def _read(self) -> Form | None:
-        if self._declared is None:
-            return Form(self._vocabulary)
-        try:
-            schema = schema_of_event(self._declared.raw_arrow_schema, self._declared.schema)
-        except OdfchainError:
-            return None
-        return Form(self._vocabulary, schema)
+    @property
+    def problem(self) -> str | None:
+        """Why the schema in force cannot be read; None when it can."""
+        self._read()
+        return self._problem if self._believed else None
+
+    def _read(self) -> None:
+        if self._known:
+            return
+        schema, self._problem, self._known = None, None, True
+        if self._declared is not None:
+            try:
+                schema = schema_of_event(self._declared.raw_arrow_schema, self._declared.schema)
+            except OdfchainError as error:
+                self._problem = error.message
+        self._form = Form(self._vocabulary, schema)
 
 
 def check_columns(schema: pa.Schema, form: Form) -> tuple[list[Finding], list[str]]:
@@ -152,6 +160,10 @@ def _is_kin_time(data_type: pa.DataType) -> bool:
 
 
 def _against_declared(schema: pa.Schema, form: Form) -> Iterator[Finding]:
+    system = form.vocabulary.columns
+    for name in dict.fromkeys(schema.names):
+        if name not in system and len(schema.get_all_field_indices(name)) > 1:
+            yield Finding(SCHEMA, f"the slice has more than one column `{line(name)}`")
     if form.schema is None:
         return
     try:

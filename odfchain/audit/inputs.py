@@ -1,8 +1,9 @@
 """Check 14: what executions say of their inputs is so in the chains of these inputs.
 
 For every input of every execution: the blocks that it names are in the input's chain and in their order, the
-offsets are those at these blocks, and each execution continues the one before it. An input that is not here,
-or that was rewritten since, proves nothing either way. Source: specification "ExecuteTransformInput".
+offsets are those at these blocks, and what is read for the first time is read from the beginning (that each
+execution continues the one before it is an append rule). An input that is not here, or that was rewritten
+since, proves nothing either way. Source: specification "ExecuteTransformInput".
 """
 
 from __future__ import annotations
@@ -95,11 +96,19 @@ def check_inputs(
 ) -> None:
     """The executions of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
     aliases = _aliases(chain)
+    continued = _continued(chain)
     for found in chain.within(after, upto):
         event = found.block.event
         if not isinstance(event, ExecuteTransform):
             continue
         path = dataset.folder / "blocks" / str(found.name)
+        for item in event.query_inputs[continued.get(found.number, len(event.query_inputs)) :]:
+            if item.prev_block_hash is not None or item.prev_offset is not None:
+                named = aliases.get(item.dataset_id)
+                where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
+                message = f"{where}: it is read for the first time, and what comes before is left out: block "
+                message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
+                report.fault(INPUTS, path, message, found.number)
         for item in event.query_inputs:
             known = inputs.of(item.dataset_id)
             alias = aliases.get(item.dataset_id)
@@ -118,6 +127,22 @@ def check_inputs(
             report.count(INPUTS)
             for message in _contradictions(item, known, alias):
                 report.fault(INPUTS, path, message, found.number)
+
+
+def _continued(chain: StoredChain) -> dict[int, int]:
+    """For each execution, as far as the chain can be believed, how many inputs the one before it had.
+
+    Append rules compare these, by their places; what comes after them is read for the first time.
+    """
+    found: dict[int, int] = {}
+    before = 0
+    for stored in chain.blocks if chain.complete else ():
+        if not stored.sound:
+            break
+        if isinstance(stored.block.event, ExecuteTransform):
+            found[stored.number] = before
+            before = len(stored.block.event.query_inputs)
+    return found
 
 
 def _head_of(known: _Input) -> Multihash | None:

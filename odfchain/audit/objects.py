@@ -6,7 +6,8 @@ checked.
 
 from __future__ import annotations
 
-from odfchain.audit.checks import OF_ROWS, PHYSICAL, PRESENT
+from odfchain.audit.checks import OF_ROWS, OFFSETS, PHYSICAL, PRESENT, SCHEMA
+from odfchain.audit.compare import line
 from odfchain.audit.form import Forms
 from odfchain.audit.report import Report
 from odfchain.audit.slices import SliceJob, other_size
@@ -28,12 +29,19 @@ def check_objects(
     slices: list[SliceJob] = []
     partial = is_partial(dataset)
     forms = Forms(believed=chain.complete)
+    beginning = chain.complete
     for found in chain.blocks:
         forms.add(found)
         event = found.block.event
         inside = after < found.number <= upto and found.sound
+        begins = beginning and isinstance(event, AddData | ExecuteTransform)
+        beginning = beginning and found.sound and not begins
         if not inside or not isinstance(event, AddData | ExecuteTransform):
             continue
+        if begins and event.prev_offset is not None:
+            # no append rule says so of the first one, because there is none before it to compare with
+            message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
+            report.fault(OFFSETS, dataset.folder / "blocks" / str(found.name), message, found.number)
         if event.new_data is not None:
             form = forms.form
             job = SliceJob(
@@ -43,6 +51,9 @@ def check_objects(
                 isinstance(event, ExecuteTransform),
                 form,
             )
+            if forms.problem is not None:
+                message = f"the declared schema cannot be read: {line(forms.problem)}"
+                report.leave_out(message, found.number, check=SCHEMA)
             if form is None:
                 report.skip(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")
             if _check_slice_file(dataset, job, report, partial=partial):
@@ -113,6 +124,9 @@ def _check_size(
         place = _locate(store, name)
         message = f"the {what} is missing: {error.message.removeprefix(f'{place}: ')}"
         report.fault(PRESENT, place, message, number)
+        return False
+    if not store.contains(name):
+        report.fault(PRESENT, store.locate(name), f"the {what} is not an ordinary file", number)
         return False
     if actual == size or any_size:
         return True

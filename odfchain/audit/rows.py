@@ -52,6 +52,8 @@ class RowChecks:
         self._position = 0
         self._open = False
         """Whether the row before was a -C."""
+        self.system_span: tuple[int, int] | None = None
+        """The system times of the first and the last row [ns since the epoch]; None where not known."""
         self._last_system: int | None = None
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -161,6 +163,8 @@ class RowChecks:
                 self._say(SYSTEM, "back", f"row {self._row(wrong)}: the system time goes back")
         self._last_system = int(values[-1])
         factor = 1_000_000_000 // _PER_SECOND[column.type.unit]
+        began = int(values[0]) * factor if self.system_span is None else self.system_span[0]
+        self.system_span = (began, self._last_system * factor)
         if int(values.max()) * factor > self._time.epoch_ns:
             wrong = int(np.argmax(values == values.max()))
             self._say(

@@ -8,6 +8,8 @@ ones, the records decide: the same records written anew are a note, others are a
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfchain.audit.checks import CORRECTIONS, LOGICAL, OFFSETS, PHYSICAL, PRESENT, SCHEMA, SYSTEM
+from odfchain.audit.compare import line
 from odfchain.audit.form import Finding, Form, check_columns
 from odfchain.audit.report import Fault
 from odfchain.audit.rows import RowChecks
@@ -53,10 +56,14 @@ class SliceOutcome:
     notes: list[str] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     """The checks that were run."""
+    unchecked: str | None = None
+    """Why the rows could not be looked at, where that is nobody's fault."""
     operations: tuple[int, ...] | None = None
     """Rows of each operation; None when the rows could not be looked at."""
     latest_ms: int | None = None
     """The largest event time [ms]."""
+    system_span: tuple[int, int] | None = None
+    """The system times of the first and the last row [ns since the epoch]."""
 
 
 def check_slice(
@@ -92,8 +99,12 @@ def _check_written_anew(
     records = SliceOutcome()
     _check_records(path, job, records, leaves)
     found.done += records.done
+    if records.unchecked is not None:
+        found.unchecked = records.unchecked
+        return
     found.operations, found.latest_ms = records.operations, records.latest_ms
     if not records.faults:
+        found.system_span = records.system_span
         found.notes.append(
             f"{path}: the slice was written anew, with the same records (its bytes are not the recorded ones)"
         )
@@ -117,8 +128,11 @@ def other_size(what: str, actual: int, declared: int) -> str:
 def _check_records(path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None) -> None:
     try:
         logical, rows, checks = _decode(path, job, found, leaves)
+    except MemoryError:  # also Arrow's; it says nothing of the dataset
+        found.unchecked = f"{path}: there is not enough memory to read the records"
+        return
     except UNREADABLE as error:
-        reason = error.message if isinstance(error, OdfchainError) else str(error).partition("\n")[0]
+        reason = line(error.message if isinstance(error, OdfchainError) else str(error))
         message = f"the records cannot be hashed: {reason}"
         found.faults.append(Fault(LOGICAL, str(path), message, job.number))
         return
@@ -133,6 +147,7 @@ def _check_records(path: Path, job: SliceJob, found: SliceOutcome, leaves: Execu
         return
     found.done += [SYSTEM, SCHEMA]
     found.operations, found.latest_ms = tuple(checks.operations), checks.latest_ms
+    found.system_span = checks.system_span
     if any(checks.operations[1:]):
         found.done.append(CORRECTIONS)
     if checks.system_times > 1:
@@ -164,8 +179,32 @@ def _decode(
     return digest.finish(), rows, checks
 
 
+def check_system_times(
+    store: LocalObjectStore, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
+) -> Iterator[Fault]:
+    """Check 9 between slices: no row is said to have been recorded before one that comes earlier.
+
+    Slices that could not be read are passed over. Source: specification "System Time".
+    """
+    latest: int | None = None
+    for job in jobs:
+        span = outcomes[job.number].system_span if job.number in outcomes else None
+        if span is None:
+            continue
+        first, last = span
+        if latest is not None and first < latest:
+            message = (
+                f"row at offset {job.slice.offset_interval.start:,}: the system time is before that of "
+                "the slices before it"
+            )
+            yield Fault(SYSTEM, store.locate(job.slice.physical_hash), message, job.number)
+        latest = last if latest is None else max(latest, last)
+
+
 def _blame(path: Path, job: SliceJob, found: SliceOutcome, logical: Multihash) -> None:
-    other, _ = hash_parquet(path, null_rule="reference")
+    other = None
+    with contextlib.suppress(*UNREADABLE, MemoryError):  # it was readable a moment ago
+        other, _ = hash_parquet(path, null_rule="reference")
     if other == job.slice.logical_hash:
         found.notes.append(
             f"{path}: the logical hash follows the reference implementation's rule for null structs"

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from odfchain.audit.checks import CHECKPOINTS, OF_ENGINES
+from odfchain.audit.compare import line
 from odfchain.audit.corrections import ReadableSlice, data_batches
 from odfchain.audit.report import Report
 from odfchain.audit.row_hash import Numbers, hash_rows
@@ -64,8 +65,11 @@ def check_states(
             continue
         try:
             message_or_none = _difference(named.described, slices)
+        except MemoryError:
+            report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
+            continue
         except (*UNREADABLE, KeyError) as error:
-            reason = error.message if isinstance(error, OdfchainError) else str(error).partition("\n")[0]
+            reason = line(error.message if isinstance(error, OdfchainError) else str(error))
             message_or_none = f"the state cannot be read: {reason}"
         if message_or_none is not None:
             report.fault(CHECKPOINTS, path, message_or_none, named.number)

@@ -15,6 +15,7 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, OdfchainError, StoreError
 from odfchain.ids.refs import RemoteDatasetId
+from odfchain.limits import LINEAGE
 from odfchain.metadata.events import TransformInput
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -71,18 +72,19 @@ def missing_input(alias: str | None, target: object) -> str:
 def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
     """What a dataset is made of, nested, as reports show it; what is not here is marked as missing.
 
-    An input that is reached by several ways is expanded once; so cycles end, too.
+    An input that is reached by several ways is expanded once; so cycles end, too. So do lines of more than
+    `LINEAGE.depth` datasets.
     """
     seen: set[Path] = {dataset.folder}
 
-    def expand(parent: DatasetFiles) -> list[dict[str, Any]]:
+    def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
         try:
             transform = DatasetState.read(parent.chain).transform
         except OdfchainError:
             return []
-        return [one(item) for item in (transform.inputs if transform is not None else ())]
+        return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
 
-    def one(item: TransformInput) -> dict[str, Any]:
+    def one(item: TransformInput, depth: int) -> dict[str, Any]:
         ref = item.dataset_ref
         target = ref.id if isinstance(ref, RemoteDatasetId) else ref
         found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
@@ -91,9 +93,9 @@ def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[s
             found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
         except OdfchainError:
             return found | {"inputs": []}
-        if here.folder in seen:
+        if here.folder in seen or depth >= LINEAGE.depth:
             return found | {"inputs": []}
         seen.add(here.folder)
-        return found | {"inputs": expand(here)}
+        return found | {"inputs": expand(here, depth + 1)}
 
-    return expand(dataset)
+    return expand(dataset, 1)

@@ -165,11 +165,13 @@ def _check_data(
         readable_slices,
     )
     from odfchain.audit.objects import check_objects  # noqa: PLC0415
+    from odfchain.audit.slices import check_system_times  # noqa: PLC0415
     from odfchain.audit.states import check_states  # noqa: PLC0415
     from odfchain.audit.watermarks import check_watermarks  # noqa: PLC0415
 
     jobs = check_objects(dataset, chain, after, upto, report)
     outcomes = _read_slices(dataset, jobs, scope.jobs, report, progress)
+    report.faults += check_system_times(dataset.data, jobs, outcomes)
     inputs = InputChains(find)
     if report.kind is not DatasetKind.ROOT:
         check_inputs(dataset, chain, after, upto, inputs, report, wanted=scope.inputs_wanted)
@@ -219,7 +221,9 @@ def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
     report.notes += (note for note in outcome.notes if note not in report.notes)
     for check in outcome.done:
         report.count(check)
-    if LOGICAL not in outcome.done:
+    if outcome.unchecked is not None:
+        report.leave_out(outcome.unchecked, job.number, check=LOGICAL, also=OF_ROWS)
+    elif LOGICAL not in outcome.done:
         report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
 
 

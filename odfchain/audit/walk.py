@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain.attest.files import read_regular
 from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
 from odfchain.audit.report import BlockLine, Report
 from odfchain.chain.history import ReplayHistory
@@ -21,7 +22,17 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.blocks import decode_block
-from odfchain.metadata.events import AddData, ExecuteTransform, Seed
+from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.events import (
+    AddData,
+    AddPushSource,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    Seed,
+    SetPollingSource,
+    SetTransform,
+)
 from odfchain.progress import Progress
 from odfchain.store.base import HEAD as HEAD_REF
 
@@ -121,10 +132,16 @@ def _read(
 ) -> StoredBlock | None:
     """The block in a file; None where the walk ends. A name that is only claimed accuses nothing."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        found = read_regular(path, LIMITS.block_bytes, follow=True)
+        problem = "No such file or directory" if found is None else None
+    except StoreError as error:
+        found, problem = None, error.message.removeprefix(f"{path}: ")
+    data = found[0] if found is not None else b""
+    if len(data) > LIMITS.block_bytes:
+        problem = f"it has more than {LIMITS.block_bytes:,} bytes"
+    if problem is not None:
         if believed:
-            report.fault(BLOCKS, path, f"the block cannot be read: {error.strerror}", expected)
+            report.fault(BLOCKS, path, f"the block cannot be read: {problem}", expected)
         return None
     actual = hash_bytes(data)
     sound = actual == name
@@ -218,6 +235,10 @@ def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -
 
 # --- 4: append rules -------------------------------------------------------------------------------
 
+_NOT_OF_ROOTS = (SetTransform, ExecuteTransform)
+_NOT_OF_DERIVATIVES = (AddData, SetPollingSource, AddPushSource, DisablePollingSource, DisablePushSource)
+"""A derivative dataset has its records from its transform only ("Derivative Dataset")."""
+
 
 def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> None:
     """Every block of the range may follow the blocks before it, those outside the range included."""
@@ -225,15 +246,22 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
         report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
         return
     history = ReplayHistory()
+    foreign = _NOT_OF_ROOTS if report.kind is DatasetKind.ROOT else _NOT_OF_DERIVATIVES
     for index, found in enumerate(chain.blocks):
         if not found.sound:
             report.skip([RULES], f"block {found.number} is damaged, so what follows it was not judged")
             return
         if after < found.number <= upto:
             report.count(RULES)
+            path = dataset.folder / "blocks" / str(found.name)
+            if report.kind is not None and isinstance(found.block.event, foreign):
+                message = (
+                    f"{found.block.event.KIND} is no event of a {report.kind.value.lower()} dataset: "
+                    "what it says follows from nothing"
+                )
+                report.fault(RULES, path, message, found.number)
             try:
                 check_append(found.block, history if index else None)
             except AppendError as error:
-                path = dataset.folder / "blocks" / str(found.name)
                 report.fault(RULES, path, f"{error.message} (rule {error.rule})", found.number)
         history.add(found.block)

@@ -13,7 +13,7 @@ from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
 from odfchain.cli.verdicts import print_report
-from odfchain.errors import UsageError
+from odfchain.errors import InvalidIdError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.audit.auditing import Listed
@@ -148,11 +148,20 @@ def _exit_code(reports: Iterable[Report]) -> int:
 
 
 def _block(text: str | None) -> BlockName | None:
+    from odfchain.fetch.template import shown
     from odfchain.ids.multihash import Multihash
 
     if text is None:
         return None
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else Multihash.parse(text)
+    if text.isascii() and text.isdecimal() and len(text) < 20:
+        return int(text)
+    try:
+        return Multihash.parse(text)
+    except InvalidIdError as error:
+        raise UsageError(
+            f"block {shown(text)!r}: {error.message}",
+            hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
+        ) from None
 
 
 @click.command("attest")

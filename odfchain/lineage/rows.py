@@ -174,6 +174,6 @@ def _newest_match(
             same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
             mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
         matches = pc.indices_nonzero(mask)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):  # KeyError: a name twice
         raise SchemaError(f"the keys of block {ref.sequence_number} cannot be compared") from None
     return int(matches[-1].as_py()) if len(matches) else None

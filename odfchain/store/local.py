@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from odfchain.errors import (
     StoreError,
 )
 from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
 from odfchain.store import fsio
 from odfchain.store.base import check_object_name, parse_ref
 
@@ -60,9 +63,14 @@ class LocalObjectStore:
             raise fsio.storage_error(error, path) from error
 
     def get(self, name: Multihash) -> bytes:
-        """The object's bytes, hashed before they are returned."""
+        """The object's bytes, hashed before they are returned; only blocks are read whole."""
         path = self._path(name)
         try:
+            found = _ordinary(path)
+            if found.st_size > LIMITS.block_bytes:
+                raise ObjectCorruptedError(
+                    f"{path}: {found.st_size:,} bytes; a block has at most {LIMITS.block_bytes:,}"
+                )
             data = path.read_bytes()
         except FileNotFoundError:
             raise _not_found(path) from None
@@ -77,8 +85,8 @@ class LocalObjectStore:
         """The object's file, hashed once for each state (inode, size, modification time) in this process."""
         path = self._path(name)
         try:
-            stat = path.stat()
-            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            found = _ordinary(path)
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)
@@ -238,6 +246,14 @@ def conflict(name: str, expected: Multihash | None, actual: Multihash | None) ->
         expected=str(expected) if expected else None,
         actual=str(actual) if actual else None,
     )
+
+
+def _ordinary(path: Path) -> os.stat_result:
+    """What is known of a file; a pipe or a device, which could be read for ever, is damage."""
+    found = path.stat()
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise ObjectCorruptedError(f"{path}: not an ordinary file")
+    return found
 
 
 def _not_found(path: Path) -> StoreError:

@@ -9,6 +9,7 @@ Good files are never replaced. Killed at any moment, each file is as before or g
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -295,17 +296,23 @@ class _Fsck:
         if brought is None:
             self._find(kind, path, problem, hint="name a copy that has it: --from URL")
             return False
-        if path.exists():
-            self._quarantine(path, f"{key.part.value}-{key.name}")
+        self._quarantine(path, f"{key.part.value}-{key.name}")
         self._store(key.part).put_file(brought[0], key.name)
         self._find(kind, path, problem, State.REPAIRED, brought[1])
         return True
 
     def _quarantine(self, path: Path, name: str) -> None:
+        """Keep what is in the place of a file; what is no file (a folder, a pipe) is not there any more."""
+        if not path.exists():
+            return
         folder = self._dataset.folder / "info" / "quarantine"
         fsio.make_folder(folder)
         for target in _free_names(folder, name):
-            if fsio.link_file(path, target):
+            if not path.is_file():
+                if not os.path.lexists(target):
+                    fsio.move_folder(path, target)
+                    return
+            elif fsio.link_file(path, target):
                 return
 
     def _store(self, part: Part) -> LocalObjectStore:
@@ -361,10 +368,10 @@ def _no_links(_: Multihash) -> Iterator[Link]:
 
 
 def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
-    """What is wrong with an object's file, None when it is good."""
+    """What is wrong with an object's file, None when it is good; a link to a good file is as good."""
     try:
-        found = path.lstat()
-        if not path.is_file() or path.is_symlink():
+        found = path.stat()
+        if not path.is_file():
             return "it is not a regular file"
         if size is not None and found.st_size != size:
             return f"it has {found.st_size:,} bytes, expected {size:,}"

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from odfchain.attest.files import read_regular
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
 from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
 from odfchain.share.layout import Part
 from odfchain.share.slices import objects_of
-from odfchain.store.base import HEAD
+from odfchain.store.base import HEAD, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 
 OVERWRITTEN = "overwritten-"
@@ -95,6 +97,7 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
     try:
         heads = {HEAD: dataset.chain.head()}
         heads |= {name: dataset.chain.head(name) for name in ref_names(dataset)[1:] if name not in without}
+        heads |= _foreign_refs(dataset)
     except StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     if heads[HEAD] is None:
@@ -103,6 +106,26 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
     for head in heads.values():
         if head is not None:
             _add(dataset, head, found)
+    return found
+
+
+def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
+    """References that other tools have made, in names and folders that are never written here.
+
+    Raises:
+        StoreError: something among the references is none.
+    """
+    folder = dataset.folder / "refs"
+    known = set(ref_names(dataset))
+    found: dict[str, Multihash | None] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name in known or path.name.startswith(".") or path.name.endswith(_NOT_REFS):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            continue
+        content = read_regular(path, LIMITS.ref_bytes, follow=True)
+        found[name] = parse_ref(content[0], str(path)) if content is not None else None
     return found
 
 

@@ -130,6 +130,22 @@ def test_rows_that_may_not_be(dataset: DatasetFiles, what: str) -> None:
     assert fault_of(dataset, table) == expected
 
 
+def test_offsets_begin_with_zero(dataset: DatasetFiles) -> None:
+    """The first block with data cannot claim that there were records before it."""
+    table = rows(8, "A")
+    path = put(dataset, table)
+    event = DatasetState.read(dataset.chain).head_block.event
+    assert isinstance(event, ev.AddData)
+    assert event.new_data is not None
+    claimed = dataclasses.replace(event.new_data, offset_interval=ev.OffsetInterval(start=8, end=8))
+    other = make_seeded(dataset.folder.parent / "other", schema_event())
+    other.data.put_file(path, claimed.physical_hash)
+    add(other, dataclasses.replace(event, prev_offset=7, new_data=claimed))
+    (fault,) = verify_dataset(other).faults
+    assert (fault.check, Path(fault.file).name) == (8, str(other.chain.head()))
+    assert fault.message == "prevOffset is 7, and there are no records before this block"
+
+
 def test_a_partner_is_looked_for_across_batches(dataset: DatasetFiles) -> None:
     count = 65_536
     op = [A] * (count - 1) + [CF, CT]
@@ -150,7 +166,42 @@ def test_rows_of_several_system_times_are_noted(dataset: DatasetFiles) -> None:
     assert f"{path}: rows of several system times, as in a slice that was compacted" in report.notes
 
 
+def test_no_slice_says_that_its_rows_were_recorded_before_those_of_earlier_slices(
+    dataset: DatasetFiles,
+) -> None:
+    put(dataset, rows(0, "A", system_time=[BLOCK_TIME - 5]))
+    put(dataset, rows(1, "B", system_time=[BLOCK_TIME - 5]))
+    backdated = put(dataset, rows(2, "C", "D", system_time=[BLOCK_TIME - 9, BLOCK_TIME]))
+    put(dataset, rows(4, "E"))
+    (fault,) = verify_dataset(dataset).faults
+    assert (fault.check, fault.file, fault.sequence_number) == (9, str(backdated), 4)
+    assert fault.message == "row at offset 2: the system time is before that of the slices before it"
+
+
 # --- 9 and 11: columns -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared", [SCHEMA.names, [*SCHEMA.names, "city"]])
+def test_a_column_that_is_there_twice(tmp_path: Path, declared: list[str]) -> None:
+    """Readers take the one or the other, so rows would mean what the reader happens to take."""
+    schema = pa.schema([SCHEMA.field(name) for name in declared])
+    event = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema)))
+    dataset = make_seeded(tmp_path / "dataset", event)
+    table = rows(0, "A").append_column("city", pa.array(["B"]))
+    assert fault_of(dataset, table) == (11, "the slice has more than one column `city`")
+
+
+def test_a_schema_that_cannot_be_read_leaves_the_result_incomplete(dataset: DatasetFiles) -> None:
+    """Everything else is still checked; it is never clean."""
+    add(dataset, ev.SetDataSchema(raw_arrow_schema=b"no schema"))
+    put(dataset, rows(0, "A"))
+    report = verify_dataset(dataset)
+    (item,) = report.unchecked
+    assert (report.verdict, item.check, item.blocks) == ("incomplete", 11, (3,))
+    assert item.message.startswith("the declared schema cannot be read: ")
+    assert [report.state(check) for check in (8, 9, 11)] == ["passed", "passed", "notChecked"]
+    path = put(dataset, rows(1, "B", op=[4]))
+    assert [(fault.check, fault.file) for fault in verify_dataset(dataset).faults] == [(9, str(path))]
 
 
 def test_a_column_with_control_characters_cannot_write_to_the_terminal(dataset: DatasetFiles) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from derived import FIRST, MADE, SECOND, forge, on_paper, with_level
+from derived import FIRST, MADE, SECOND, derive, executions, forge, on_paper, with_level
 from support import conformance
 
 from odfchain.api import Workspace
@@ -21,6 +21,7 @@ from odfchain.dataset.commit import commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import UsageError
+from odfchain.limits import LINEAGE
 from odfchain.metadata import events as ev
 
 
@@ -254,7 +255,11 @@ def test_a_range_is_for_one_dataset(
     assert main(["-w", str(tmp_path), "verify", "copied", option, "1"]) == 0
     assert main(["-w", str(tmp_path), "verify", "%", option, head]) == 2
     assert "a range of blocks is for one dataset, these are 2" in capsys.readouterr().err
+    capsys.readouterr()
     assert main(["-w", str(tmp_path), "verify", "copied", "--replay", option, "head"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: block 'head': ")
+    assert "hint: a block is given by its hash or its sequence number" in said
 
 
 def test_what_contradicts_the_inputs_is_found_without_an_engine(
@@ -271,3 +276,35 @@ def test_what_contradicts_the_inputs_is_found_without_an_engine(
     assert (fault.check, fault.sequence_number) == (14, number)
     assert f"it was read up to offset {item.new_offset - 1}, and at block" in fault.message
     assert f"the input ends at {item.new_offset}" in fault.message
+
+
+def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+) -> None:
+    """A replay reads no more than is named, so it would not notice what was left out."""
+    root, copied = made
+    blocks = list(root.chain.walk())[::-1]
+    number = executions(copied)[0]
+    event = copied.chain.get(copied.chain.hashes(DatasetState.read(copied.chain).head)[number]).event
+    assert isinstance(event, ev.ExecuteTransform)
+    (item,) = event.query_inputs
+    forge(copied, number, query_inputs=(dataclasses.replace(item, prev_block_hash=blocks[1].hash),))
+    (fault,) = verified(workspace, copied).faults
+    assert (fault.check, fault.sequence_number) == (14, number)
+    assert f"what comes before is left out: block {blocks[1].hash}" in fault.message
+
+
+def test_a_long_line_of_inputs_ends_in_the_report(
+    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odfchain.audit.upstream.LINEAGE", dataclasses.replace(LINEAGE, depth=3))
+    last = made[1]
+    for number in range(4):
+        last = derive(workspace, f"d{number}", "SELECT * FROM readings", str(last.alias))._files
+    (report,) = workspace.verify([workspace.dataset(last.id)])
+    names, inputs = [], report.inputs
+    while inputs:
+        names.append(inputs[0]["alias"])
+        assert not inputs[0]["missing"]
+        inputs = inputs[0]["inputs"]
+    assert names == ["d2", "d1", "d0"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from recorded import SCHEMA, add, add_slice, schema_event
-from support import hash_of
+from support import execute, hash_of, seeded_id, set_transform
 from test_commit import make_seeded
 
 from odfchain.audit.form import Forms
@@ -22,9 +25,13 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
+from odfchain.errors import ObjectCorruptedError
 from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.ids.refs import RemoteDatasetId
 from odfchain.metadata import events as ev
 from odfchain.metadata.arrow import from_arrow
+from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.timestamp import Timestamp
 
@@ -163,6 +170,136 @@ def test_a_folder_where_a_slice_should_be(dataset: DatasetFiles) -> None:
     assert (5, path.name) in found(verify_dataset(dataset))
 
 
+@pytest.mark.parametrize("kind", ["slice", "block", "checkpoint"])
+def test_a_pipe_where_a_file_should_be_is_not_waited_for(dataset: DatasetFiles, kind: str) -> None:
+    make = {"slice": lambda d: slice_at(d, 0), "block": lambda d: block_at(d, 2), "checkpoint": checkpoint_of}
+    path = make[kind](dataset)
+    path.unlink()
+    os.mkfifo(path)
+    assert (2 if kind == "block" else 5, path.name) in found(verify_dataset(dataset))
+
+
+def test_a_block_file_of_any_size_is_not_read_into_memory(dataset: DatasetFiles) -> None:
+    path = block_at(dataset, 2)
+    path.chmod(0o644)
+    with path.open("r+b") as stream:
+        stream.truncate(1 << 40)  # sparse
+    (fault,) = verify_dataset(dataset).faults
+    assert (fault.check, fault.file) == (2, str(path))
+    assert fault.message == "the block cannot be read: it has more than 1,048,576 bytes"
+    with pytest.raises(ObjectCorruptedError, match="a block has at most 1,048,576"):
+        DatasetFiles.open(dataset.folder).chain.get(Multihash.parse(path.name))
+
+
+BOMB = """
+import resource, sys
+from pathlib import Path
+from odfchain.audit.verify import verify_dataset
+from odfchain.dataset.files import DatasetFiles
+
+dataset = DatasetFiles.open(Path(sys.argv[1]))
+import odfchain.audit.slices  # what is imported needs memory, too
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
+report = verify_dataset(dataset, jobs=1)
+print(report.verdict, [(item.check, item.blocks) for item in report.unchecked], report.faults)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
+def test_rows_for_which_memory_does_not_suffice_accuse_nobody(tmp_path: Path) -> None:
+    """One long value, written once and named by every row: 2 GB from a file of a few kilobytes."""
+    dataset = make_seeded(tmp_path / "dataset", schema_event())
+    count, time = 10_000, pa.timestamp("ms", "UTC")
+    same = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * 200_000]))
+    table = pa.table(
+        {
+            "offset": pa.array(range(count), pa.uint64()),
+            "op": pa.array([0] * count, pa.uint8()),
+            "system_time": pa.array([0] * count, time),
+            "event_time": pa.array([0] * count, time),
+            "city": same,
+        }
+    )
+    path = dataset.folder / "staging" / "slice"
+    pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False)
+    name, size = hash_file(path)
+    dataset.data.put_file(path, name)
+    new = ev.DataSlice(
+        logical_hash=name,
+        physical_hash=name,
+        offset_interval=ev.OffsetInterval(start=0, end=count - 1),
+        size=size,
+    )
+    add(dataset, ev.AddData(new_data=new))
+    command = [sys.executable, "-c", BOMB, str(dataset.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "incomplete [(7, (2,))] []\n"
+
+
+@pytest.mark.parametrize("kind", DatasetKind)
+def test_records_that_do_not_come_from_where_the_kind_of_dataset_has_them_from(
+    tmp_path: Path, kind: DatasetKind
+) -> None:
+    """A derivative's records follow from its query: what is added beside it would never be replayed."""
+    DatasetFiles.create_folders(tmp_path / "dataset", DatasetAlias.parse("d"))
+    dataset = DatasetFiles.open(tmp_path / "dataset")
+    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=kind)
+    events = [seed, set_transform("x"), schema_event()]
+    if kind is DatasetKind.ROOT:
+        events.append(execute("x", new_watermark=T))
+    blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=T)
+    dataset.chain.check_all(blocks, expected_head=None)
+    dataset.chain.publish(blocks, expected_head=None)
+    if kind is DatasetKind.DERIVATIVE:
+        add_slice(dataset, ["A"])
+    wrong = {DatasetKind.ROOT: [1, 3], DatasetKind.DERIVATIVE: [3]}[kind]
+    report = verify_dataset(dataset)
+    assert found(report) == [(4, block_at(dataset, number).name) for number in wrong]
+    assert f" is no event of a {kind.value.lower()} dataset: " in report.faults[0].message
+
+
+def test_an_input_that_is_added_later_is_read_from_its_beginning(tmp_path: Path) -> None:
+    DatasetFiles.create_folders(tmp_path / "dataset", DatasetAlias.parse("d"))
+    dataset = DatasetFiles.open(tmp_path / "dataset")
+    first = ev.ExecuteTransformInput(dataset_id=seeded_id("x"), new_block_hash=hash_of("1"), new_offset=4)
+    then = dataclasses.replace(
+        first, prev_block_hash=hash_of("1"), new_block_hash=hash_of("2"), prev_offset=4, new_offset=9
+    )
+    added = dataclasses.replace(then, dataset_id=seeded_id("y"))
+    events = [
+        ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.DERIVATIVE),
+        set_transform("x"),
+        ev.ExecuteTransform(query_inputs=(first,), new_watermark=T),
+        set_transform("x", "y"),
+        ev.ExecuteTransform(query_inputs=(then, added), new_watermark=T),
+    ]
+    blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=T)
+    dataset.chain.check_all(blocks, expected_head=None)
+    dataset.chain.publish(blocks, expected_head=None)
+    (fault,) = verify_dataset(dataset).faults
+    assert (fault.check, fault.sequence_number) == (14, 4)
+    assert str(seeded_id("y")) in fault.message
+    assert "read for the first time" in fault.message
+
+
+def test_what_a_stranger_calls_an_input_cannot_add_lines_to_a_report(tmp_path: Path) -> None:
+    DatasetFiles.create_folders(tmp_path / "dataset", DatasetAlias.parse("d"))
+    dataset = DatasetFiles.open(tmp_path / "dataset")
+    named = ev.TransformInput(
+        dataset_ref=RemoteDatasetId(None, seeded_id("x")), alias="x\x1b[31m\nok    other: 3 blocks"
+    )
+    transform = dataclasses.replace(set_transform("x"), inputs=(named,))
+    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.DERIVATIVE)
+    blocks = link_blocks(
+        [seed, transform, execute("x", new_watermark=T)], prev=None, next_sequence_number=0, system_time=T
+    )
+    dataset.chain.publish(blocks, expected_head=None)
+    reason = verify_dataset(dataset).reasons[14]
+    assert reason.startswith("its input x [31m ok    other: 3 blocks (did:odf:")
+    assert reason.isprintable()
+
+
 def test_all_faults_are_found_at_once(dataset: DatasetFiles) -> None:
     paths = [slice_at(dataset, 0), slice_at(dataset, 1), checkpoint_of(dataset)]
     for path in paths:
@@ -274,8 +411,11 @@ def test_a_schema_that_cannot_be_read_and_is_replaced_before_any_slice(dataset: 
             forms.add(StoredBlock(head, item.block, True, 0))
 
     declare(ev.SetDataSchema(raw_arrow_schema=b"no schema"))
-    assert forms.form is None
+    assert forms.problem is not None
+    assert forms.form is not None
+    assert forms.form.schema is None
     declare(schema_event())
+    assert forms.problem is None
     assert forms.form is not None
     assert forms.form.schema is not None
     assert [field.name for field in forms.form.schema.fields] == SCHEMA.names

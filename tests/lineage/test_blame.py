@@ -225,6 +225,16 @@ def test_the_search_ends_where_a_slice_is_missing_or_the_limit_is_reached(
     assert problem(LineageLimits()) == "not known: the slice of block 4 is not here"
 
 
+def test_a_key_column_that_is_there_twice_is_told(home: Workspace, snapshots: Root) -> None:
+    start = (snapshots.last or 0) + 1
+    table = pq.read_table(io.BytesIO(parquet(start, (0, "y", 0.0), (1, "y", 0.0))))
+    out = io.BytesIO()
+    pq.write_table(table.append_column("k", table["k"]), out)
+    snapshots.data(2, content=out.getvalue())
+    ((row,),) = [home.lineage.blame("r", start + 1).transactions[0].rows]
+    assert row.corrects.problem == "not known: the keys of block 7 cannot be compared"
+
+
 def test_without_a_primary_key_what_is_corrected_is_not_known(home: Workspace, root: Root) -> None:
     add(root, (1, "a", 1.0))
     ((row,),) = [home.lineage.blame("r", 5).transactions[0].rows]

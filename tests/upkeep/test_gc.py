@@ -174,6 +174,22 @@ def test_overwritten_heads_go_when_they_are_told_to_and_are_old(local: LocalData
     assert everything(local.files)
 
 
+@pytest.mark.parametrize("name", ["Release_1", "v1.0", "UPPER"])
+def test_what_references_of_other_tools_need_stays_whatever_they_are_called(
+    local: LocalDataset, name: str
+) -> None:
+    old = local.head
+    (local.files.folder / "refs" / name).write_text(str(old))
+    local.files.chain.set_ref(HEAD, local.hashes[2], expected=old)
+    collect(local.files, DROP, now=later)
+    for _, block in local.files.chain.walk(old):
+        if isinstance(block.event, ev.AddData) and block.event.new_data is not None:
+            local.files.data.verified_path(block.event.new_data.physical_hash)
+    (local.files.folder / "refs" / name).write_text("what is this?")
+    with pytest.raises(BrokenChainError, match=name):
+        collect(local.files, DROP, now=later)
+
+
 def test_the_signature_beside_the_head_is_no_reference(tmp_path: Path) -> None:
     dataset = root(new_workspace(tmp_path), slices=2)
     assert (dataset.folder / "refs" / "head.jws").exists()
