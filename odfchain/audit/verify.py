@@ -119,6 +119,7 @@ def examine(
     chain = read_chain(dataset, report, progress)
     if not chain.blocks:
         report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")
+        report.sort()
         return Verified(report, chain, -1, -1)
     after, upto = resolve_range(dataset, chain, scope.span)
     report.after = hash_at(chain, after) if scope.span.after is not None else None

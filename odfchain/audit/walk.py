@@ -7,6 +7,7 @@ accused. What depends on all earlier blocks (rules, names of columns, schemas) i
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +115,9 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
         current = item.block.prev_block_hash
         if item.number == 0 or len(found) > LIMITS.chain_blocks:
             break
+    if not found and not os.path.lexists(folder / str(head)):
+        # either of the two files may be the damaged one
+        report.fault(HEAD, reference, f"the reference names a block that is not here: {head}")
     found.reverse()
     chain = StoredChain(tuple(found), bool(found) and found[0].block.prev_block_hash is None)
     _describe(chain, report)

@@ -327,7 +327,7 @@ def test_no_reference(dataset: DatasetFiles) -> None:
 
 def test_a_reference_to_a_block_that_is_not_there(dataset: DatasetFiles) -> None:
     (dataset.folder / "refs" / "head").write_text(str(hash_of("nothing")))
-    assert found(verify_dataset(dataset)) == [(2, str(hash_of("nothing")))]
+    assert found(verify_dataset(dataset)) == [(1, "head"), (2, str(hash_of("nothing")))]
 
 
 def test_a_block_that_cannot_be_read_is_said_to_hide_the_rules(dataset: DatasetFiles) -> None:
