@@ -24,13 +24,15 @@
      │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
      ├─ IngestError                 a run that cannot be committed
      │   ├─ BadInputError           the file breaks the declared form (carries file and row)
+     │   │   └─ OversizedInputError the file would become more than may be decoded
      │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
      │   ├─ GuardError              a safety guard stopped the run (carries the flag that allows it)
      │   ├─ NothingToCommitError    no new rows, watermark or source state
      │   ├─ FetchError              the source cannot be fetched now
      │   │   └─ SourceNotFoundError the source is not there (any more)
      │   ├─ PrepareError            what was fetched cannot be unpacked or piped
-     │   └─ QueryError              a query is malformed, or asks for what a query may not do
+     │   └─ QueryError              a query is malformed, or its result cannot be recorded
+     │       └─ RefusedQueryError   a query asks for what a query may not do
      ├─ TransformError              a transformation that cannot be planned or executed
      │   └─ DivergedInputError      an input was rewritten since it was last read
      ├─ TransferError               a dataset cannot be carried from or to a peer now
@@ -244,6 +246,10 @@ class BadInputError(IngestError):
         return f"{where}{at}{self.message}"
 
 
+class OversizedInputError(BadInputError):
+    """A file that would become more than may be decoded; says which column, and what the limit is."""
+
+
 class IncompatibleSchemaError(IngestError):
     """The rows do not fit the dataset's schema."""
 
@@ -251,8 +257,9 @@ class IncompatibleSchemaError(IngestError):
 class GuardError(IngestError):
     """A guard stopped a run that looks like an accident; `flag` is the option that allows it."""
 
-    def __init__(self, message: str, *, flag: str) -> None:
-        super().__init__(message, hint=f"if this is intended, run again with {flag}")
+    def __init__(self, message: str, *, flag: str, setting: str = "") -> None:
+        other = f", or {setting}" if setting else ""
+        super().__init__(message, hint=f"if this is intended, run again with {flag}{other}")
         self.flag = flag
 
 
@@ -283,7 +290,7 @@ class PrepareError(IngestError):
 
 
 class QueryError(IngestError):
-    """A query is malformed, or asks for what a query may not do; says which step and where in it.
+    """A query is malformed, or its result cannot be recorded; says which step and where in it.
 
     `excerpt` shows the place: a line of the SQL, and a caret under the character that is meant.
     """
@@ -293,6 +300,10 @@ class QueryError(IngestError):
     def __init__(self, message: str, *, hint: str | None = None, excerpt: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
         self.excerpt = excerpt
+
+
+class RefusedQueryError(QueryError):
+    """A query asks for what a query may not do here; another version may allow it, or have allowed it."""
 
 
 class TransformError(OdfchainError):

@@ -49,6 +49,51 @@ LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
+class ParquetLimits:
+    """Bounds on what Parquet files of others become when they are decoded."""
+
+    footer_bytes: int = 4 << 20
+    """A footer [bytes]: 40,000 column chunks; Thrift makes it a hundred times larger in memory."""
+
+    columns: int = 10_000
+    """Leaf columns of one file [count]."""
+
+    pages: int = 1_000_000
+    """Pages of one file [count]; looking at each costs 20 µs."""
+
+    page_header_bytes: int = 16 << 20
+    """A page header with its statistics [bytes], as Arrow."""
+
+    page_bytes: int = 64 << 20
+    """A page that is decompressed, and so the longest value [bytes]; writers aim at 1 MiB."""
+
+    batch_bytes: int = 128 << 20
+    """Rows that are decoded at a time [bytes]; fewer rows are taken where they are longer."""
+
+    unexamined_bytes: int = 16 << 20
+    """A column of a row group that cannot become more than this is not looked at closer [bytes]."""
+
+    short_text_bytes: int = 1 << 10
+    """Texts of a dictionary that are counted as if all were that long [bytes]: 64 MiB at a time."""
+
+    nested_bytes: int = 512 << 20
+    """Values of a column of lists in one row group [bytes], as one row might have them all…"""
+
+    nested_ratio: int = 20
+    """…or this multiple of what is stored, whichever is more."""
+
+    decoded_bytes: int = 8 << 30
+    """All rows of a file, decoded [bytes]: about twenty seconds of hashing…"""
+
+    decoded_ratio: int = 200
+    """…or this multiple of the file, whichever is more; repetitive text compresses to a hundredth."""
+
+
+PARQUET = ParquetLimits()
+"""The limits in force for Parquet."""
+
+
+@dataclass(frozen=True, slots=True)
 class SharingLimits:
     """Bounds on peers: on those that are read from, and on clients that read from here (RFC-021)."""
 
@@ -60,6 +105,10 @@ class SharingLimits:
 
     connect_seconds: float = 5.0
     """From the first packet to a connection, and again for TLS [s]."""
+
+    window_seconds: float = 30.0
+    """In so much time of waiting a peer sends what the slowest would [s]; else it is given up, whatever the
+    size that it declares would allow."""
 
     idle_seconds: float = 10.0
     """Without a byte, in a request [s]."""
@@ -92,6 +141,12 @@ class SharingLimits:
     index_bytes: int = 16 << 20
     """The index of a repository [bytes]; about 50,000 datasets."""
 
+    token_bytes: int = 8_192
+    """A bearer token [bytes]: what servers take in a header field."""
+
+    credentials_bytes: int = 1 << 20
+    """The file of a user's tokens [bytes]."""
+
     listed_datasets: int = 10_000
     """Datasets of a repository that are listed, and folders that are looked into for them [count]."""
 
@@ -105,6 +160,12 @@ class SharingLimits:
 
     request_head_bytes: int = 64 << 10
     """These headers [bytes]."""
+
+    requests_ahead: int = 64
+    """Requests of one client that wait to be answered [count]; more stay bytes, and then with the client."""
+
+    stall_seconds: float = 30.0
+    """Until a client has taken what was written for it, 64 KiB [s]."""
 
     piece_seconds: float = 300.0
     """Until a client has taken one piece of a response [s]."""
@@ -245,3 +306,87 @@ class AuditLimits:
 
 AUDIT = AuditLimits()
 """The limits in force for verifications."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestLimits:
+    """Bounds on what ingestion records by itself (RFC-014)."""
+
+    watermark_step_ms: int = 3_600_000
+    """A watermark that follows the system time is recorded without data when it moves by this [ms]: a source
+    that is polled every minute must not make a block every minute."""
+
+
+INGEST_LIMITS = IngestLimits()
+"""Those in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """Bounds on files that are ingested (RFC-010). What is larger is refused before Spark sees it."""
+
+    record_bytes: int = 64 << 20
+    """One line, one record, or one value that is skipped [bytes]."""
+
+    columns: int = 10_000
+    """Columns of one input [count]; a plan of more takes Spark minutes and gigabytes."""
+
+    json_depth: int = 200
+    """Nesting of a JSON document [levels]."""
+
+    type_depth: int = 32
+    """Nesting of a type that is inferred [levels], as deep as a manifest may declare one."""
+
+    number_characters: int = 1_000
+    """One number in JSON [characters]; Spark's JSON parser has the same bound."""
+
+    archive_members: int = 10_000
+    """Members of a ZIP archive [count]; each costs a few hundred bytes before anything is read."""
+
+    archive_bytes: int = 4 << 30
+    """The unpacked files of one shapefile together [bytes]; the format itself ends at 2 GiB for each."""
+
+    archive_ratio: int = 1_000
+    """Unpacked to packed size of a member larger than `ratio_from`; blank-padded text stays below 600."""
+
+    ratio_from: int = 64 << 20
+    """Size from which the ratio is looked at [bytes]."""
+
+
+INPUT = InputLimits()
+"""The limits in force on inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """Bounds on the SQL of a transform: on its text, and on what Spark would make of it (RFC-016)."""
+
+    steps: int = 100
+    """Steps of one transform [count]."""
+
+    text_bytes: int = 64 << 10
+    """The SQL of one step [bytes]."""
+
+    brackets: int = 100
+    """Brackets within brackets [levels]: Spark's parser recurses, and slows down with every level."""
+
+    nodes: int = 10_000
+    """Plans and expressions of one query [count], with every name of a WITH or of an earlier step replaced
+    by what it stands for; real ones have some hundreds."""
+
+    columns: int = 100_000
+    """Columns of all tables in between [count], fields of structs counted one by one: each level of
+    `SELECT *, *` or `struct(a, a)` doubles them."""
+
+    grouping_sets: int = 256
+    """Grouping sets of one GROUP BY [count]: CUBE of eight columns. Every row is copied for each set."""
+
+    range_rows: int = 10_000_000
+    """Rows that `range` may make up [count]: a calendar by the minute has half a million for each year."""
+
+    reading_seconds: float = 60.0
+    """Reading and resolving all steps of one transform [s]; real ones take under two."""
+
+
+QUERY = QueryLimits()
+"""The limits in force on queries."""

@@ -1,0 +1,1 @@
+"""Reading slices: the Parquet files of somebody else."""

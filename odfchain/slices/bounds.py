@@ -1,0 +1,342 @@
+"""What a Parquet file becomes when it is decoded, found out without doing so.
+
+A text that is named 100,000 times by a dictionary, pages of zeros, a run of a billion nulls: a few kilobytes
+may stand for terabytes. Before rows are decoded, every page header is read, and where a dictionary or shared
+beginnings could make values larger than the page that holds them, the lengths alone are added up. What comes
+out are the rows that may be decoded at a time, or a refusal that names the column (RFC-003).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types as t
+
+from odfchain.errors import BadInputError, OversizedInputError
+from odfchain.limits import PARQUET
+from odfchain.slices.pages import Page, read_pages
+from odfchain.text import printable
+
+BATCH_ROWS = 65_536
+"""Rows that are decoded at a time where they are short [count]."""
+
+_STEP = 16
+"""Rows whose bytes are added up together [count]."""
+
+_MOST_STEPS = 1 << 20
+
+_NULL_TEXT = 8
+"""A text that is null [bytes], for what so many of them cost."""
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+Sizes = np.ndarray[Any, np.dtype[np.float64]]
+"""Decoded bytes of every few rows of a row group."""
+
+
+def _step_of(rows: int) -> int:
+    """How many rows of a row group are added up together, where it has so many."""
+    step = _STEP
+    while rows > step * _MOST_STEPS:
+        step *= 2
+    return step
+
+
+def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
+    """A Parquet file whose footer is within bounds; no row of it has been looked at.
+
+    Raises:
+        OversizedInputError: the footer is not within bounds.
+        pa.ArrowException, OSError: as Arrow.
+    """
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - 8))
+        end = stream.read(8)
+    if len(end) == 8 and end[4:] == b"PAR1":
+        (footer,) = struct.unpack("<I", end[:4])
+        if PARQUET.footer_bytes < footer <= size:  # one that is longer than the file is damage
+            raise _oversized(
+                path, f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
+            )
+    file = pq.ParquetFile(path, **options)
+    metadata = file.metadata
+    if metadata.num_columns > PARQUET.columns:
+        file.close()
+        raise _oversized(
+            path, f"it has {metadata.num_columns:,} columns, at most {PARQUET.columns:,} are read"
+        )
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A column of a row group."""
+
+    index: int
+    name: str
+    kind: str
+    width: int
+    repeated: bool
+    stored: int
+    """In the file [bytes]."""
+    pages: tuple[Page, ...]
+
+    @property
+    def dictionary(self) -> int:
+        """The dictionary's size [bytes]; no value of it is longer."""
+        return max((p.size for p in self.pages if p.dictionary), default=0)
+
+    @property
+    def values(self) -> int:
+        return sum(p.values for p in self.pages if not p.dictionary)
+
+    @property
+    def plain(self) -> int:
+        """The bytes of all pages."""
+        return sum(p.size for p in self.pages)
+
+    @property
+    def delta(self) -> bool:
+        return any(p.delta for p in self.pages)
+
+    @property
+    def largest(self) -> int:
+        """The largest page [bytes]; no value is longer."""
+        return max((p.size for p in self.pages), default=0)
+
+    @property
+    def only_coded(self) -> bool:
+        """Whether all values are numbers of those in the dictionary."""
+        return all(p.dictionary or p.coded for p in self.pages)
+
+    def most(self, longest: int) -> int:
+        """No more bytes than these can come out, where no value of the dictionary is longer."""
+        if self.kind != "BYTE_ARRAY":
+            return self.values * self.width
+        shared = sum(p.values for p in self.pages if p.coded) * longest
+        shared += sum(p.values for p in self.pages if p.delta) * self.largest
+        return self.plain + 4 * self.values + shared
+
+
+def rows_at_a_time(path: Path, groups: Sequence[int] | None = None) -> int:
+    """How many rows of a file (or of some of its row groups) may be decoded at a time.
+
+    Raises:
+        BadInputError: the file is not readable Parquet.
+        OversizedInputError: the rows become more than the limits allow; names the column.
+    """
+    found = path.stat()
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _examined(path, key, None if groups is None else tuple(groups))
+
+
+@functools.lru_cache(maxsize=1_024)
+def _examined(path: Path, key: tuple[int, ...], groups: tuple[int, ...] | None) -> int:
+    size, most = key[2], _most(path)
+    with open_checked(path, pre_buffer=False) as file, path.open("rb") as stream:
+        metadata = file.metadata
+        rows, total, pages = BATCH_ROWS, 0.0, 0
+        for group in range(metadata.num_row_groups) if groups is None else groups:
+            chunks = list(_chunks(path, file, stream, group, size))
+            pages += sum(len(chunk.pages) for chunk in chunks)
+            if pages > PARQUET.pages:
+                raise _oversized(path, f"it has more than {PARQUET.pages:,} pages")
+            count = metadata.row_group(group).num_rows
+            sizes = _sizes(path, file, group, chunks, count, most - total)
+            total += float(sizes.sum())
+            rows = min(rows, _fitting(path, sizes, _step_of(count), chunks))
+    return rows
+
+
+def _chunks(path: Path, file: pq.ParquetFile, stream: Any, group: int, size: int) -> Iterator[_Chunk]:
+    metadata = file.metadata.row_group(group)
+    for index in range(metadata.num_columns):
+        column, leaf = metadata.column(index), file.schema.column(index)
+        name = printable(leaf.path, 100)
+        start = column.data_page_offset
+        first = (column.dictionary_page_offset or 0) if column.has_dictionary_page else 0
+        if first > 0 and (first < start or not start):  # a column without a row has no data page
+            start = first
+        end = start + column.total_compressed_size
+        if not 0 <= start <= end <= size:
+            raise _damaged(path, f"column `{name}`: its bytes lie outside the file")
+        try:
+            pages = tuple(read_pages(stream, start, end))
+        except ValueError as error:
+            raise _damaged(path, f"column `{name}`: {error}") from None
+        largest = max((p.size for p in pages), default=0)
+        if largest > PARQUET.page_bytes:
+            what = f"a page becomes {largest:,} bytes, at most {PARQUET.page_bytes:,} are read"
+            raise _oversized(path, f"column `{name}`: {what}")
+        kind = leaf.physical_type
+        width = leaf.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind, 0)
+        repeated = leaf.max_repetition_level > 0
+        yield _Chunk(index, name, kind, width, repeated, end - start, pages)
+
+
+def _sizes(
+    path: Path, file: pq.ParquetFile, group: int, chunks: list[_Chunk], rows: int, most: float
+) -> Sizes:
+    """What every few rows of a group become; `most` [bytes] is what is left for all of them."""
+    fixed = sum(c.width for c in chunks if c.width and not c.repeated)
+    if rows * sum(c.width or _NULL_TEXT for c in chunks if not c.repeated) > most or rows > most:
+        name = _largest(chunks)
+        raise _beyond(path, name, _most(path))
+    step = _step_of(rows)
+    steps = -(-rows // step)
+    sizes: Sizes = np.full(steps, float(fixed * step))
+    total = float(fixed * rows)
+    for chunk in chunks:
+        if chunk.width and not chunk.repeated:
+            continue
+        if chunk.repeated:
+            allowed = max(PARQUET.nested_bytes, PARQUET.nested_ratio * chunk.stored)
+            if chunk.values * max(4, chunk.width) > allowed:
+                raise _beyond(path, chunk.name, allowed)
+        own = _column_sizes(path, file, group, chunk, rows, most - total)
+        if chunk.repeated and own.sum() > allowed:
+            raise _beyond(path, chunk.name, allowed)
+        total += float(own.sum())
+        if total > most:
+            raise _beyond(path, chunk.name, _most(path))
+        sizes += own
+    return sizes
+
+
+def _column_sizes(
+    path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, most: float
+) -> Sizes:
+    """What every few rows of a column of texts or lists become; or the most, where that is not much."""
+    size = chunk.most(chunk.dictionary)
+    if size > PARQUET.unexamined_bytes and chunk.kind == "BYTE_ARRAY" and (chunk.dictionary or chunk.delta):
+        longest = chunk.largest if chunk.delta else _longest(path, file, group, chunk)
+        size = chunk.most(longest)
+        if chunk.delta or longest > PARQUET.short_text_bytes or size > most:
+            if not chunk.only_coded:
+                longest = max(longest, chunk.largest)
+            return _measured(path, file, group, chunk, rows, longest, most)
+    steps = -(-rows // _step_of(rows))
+    return np.full(steps, size / max(1, steps))
+
+
+def _longest(path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk) -> int:
+    """The longest text of a column's dictionary [bytes]; one row brings all of it."""
+    with _by_dictionary(path, file, chunk) as source:
+        batches = source.reader.iter_batches(
+            1, row_groups=[group], column_indices=[chunk.index], use_threads=False
+        )
+        found = _leaf(next(iter(batches)).column(0)) if chunk.values else None
+    if found is None or not t.is_dictionary(found.type) or not len(found.dictionary):
+        return chunk.dictionary
+    return int(pc.max(pc.binary_length(found.dictionary)).as_py() or 0)
+
+
+def _by_dictionary(path: Path, file: pq.ParquetFile, chunk: _Chunk) -> pq.ParquetFile:
+    name = file.schema.column(chunk.index).path
+    return pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False)
+
+
+def _measured(
+    path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, longest: int, most: float
+) -> Sizes:
+    """What a column of texts becomes, from its lengths: of a dictionary each text is read once."""
+    step = _step_of(rows)
+    sizes: Sizes = np.zeros(-(-rows // step))
+    with contextlib.ExitStack() as stack:
+        if chunk.only_coded:
+            batch_rows, source = BATCH_ROWS, stack.enter_context(_by_dictionary(path, file, chunk))
+        else:
+            batch_rows, source = max(1, min(BATCH_ROWS, PARQUET.batch_bytes // 2 // max(1, longest))), file
+        batches = source.reader.iter_batches(
+            batch_rows, row_groups=[group], column_indices=[chunk.index], use_threads=False
+        )
+        at, total = 0, 0.0
+        for batch in batches:
+            lengths = _lengths(_leaf(batch.column(0)))
+            total += float(lengths.sum())
+            if total > most:
+                raise _beyond(path, chunk.name, _most(path))
+            if chunk.repeated:
+                place = np.linspace(at, at + batch.num_rows, num=len(lengths), endpoint=False)
+            else:
+                place = np.arange(at, at + len(lengths))
+            place = np.minimum(place.astype(np.int64) // step, len(sizes) - 1)
+            first = min(at // step, len(sizes) - 1)
+            added = np.bincount(place - first, weights=lengths)
+            sizes[first : first + len(added)] += added
+            at += batch.num_rows
+    return sizes
+
+
+def _leaf(array: pa.Array) -> pa.Array:
+    """The texts below an array."""
+    while True:
+        if t.is_struct(array.type):
+            array = array.field(0)
+        elif t.is_map(array.type):  # one of its two leaves was read
+            array = array.items if array.keys.null_count == len(array.keys) else array.keys
+        elif t.is_list(array.type) or t.is_large_list(array.type) or t.is_fixed_size_list(array.type):
+            array = array.flatten()
+        else:
+            return array
+
+
+def _lengths(array: pa.Array) -> Sizes:
+    """The bytes of every text, its offset included."""
+    if t.is_dictionary(array.type):
+        each = pc.binary_length(array.dictionary).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        numbers = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        lengths = each[numbers] if len(each) else np.zeros(len(array), dtype=np.int64)
+    else:
+        lengths = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.asarray(lengths, dtype=np.float64) + 4.0
+
+
+def _fitting(path: Path, sizes: Sizes, step: int, chunks: list[_Chunk]) -> int:
+    """The most rows of which no batch is too large."""
+    rows = BATCH_ROWS
+    while rows >= step:
+        width = rows // step
+        starts = np.arange(0, len(sizes), width)
+        if not len(sizes) or np.add.reduceat(sizes, starts).max() <= PARQUET.batch_bytes:
+            return rows
+        rows //= 2
+    if float(sizes.max()) <= step * PARQUET.page_bytes:
+        return 1
+    raise _beyond(path, _largest(chunks), PARQUET.batch_bytes)
+
+
+def _largest(chunks: list[_Chunk]) -> str:
+    return max(chunks, key=lambda c: c.most(c.dictionary)).name if chunks else ""
+
+
+def _damaged(path: Path, what: str) -> BadInputError:
+    return BadInputError(f"not a readable Parquet file: {what}", file=str(path))
+
+
+def _most(path: Path) -> int:
+    return max(PARQUET.decoded_bytes, PARQUET.decoded_ratio * path.stat().st_size)
+
+
+def _beyond(path: Path, name: str, most: int) -> OversizedInputError:
+    what = f"its rows become more than {most >> 20:,} MiB, which is all that is decoded"
+    return _oversized(path, f"column `{name}`: {what}")
+
+
+def _oversized(path: Path, what: str) -> OversizedInputError:
+    return OversizedInputError(
+        f"{what} of a file of {path.stat().st_size:,} bytes",
+        file=str(path),
+        hint="a file like this is made to exhaust memory; if it is not, write it in smaller pieces",
+    )

@@ -1,0 +1,85 @@
+"""Text of unknown origin, made safe to show: on a terminal, in a message, on a page.
+
+A dataset's names, descriptions and values come from its publisher, error texts from servers and libraries.
+Any of them may hold characters that act instead of being seen: a terminal obeys ESC, a line break fakes rows,
+bidi controls show `exe.pdf` as `fdp.exe`, tag characters hide a message. In text that is shown, none acts
+(RFC-008).
+"""
+
+from __future__ import annotations
+
+import re
+
+TEXT_CHARACTERS = 200
+"""A text that is quoted in a message [characters]."""
+
+_ACTING = (
+    "\x00-\x1f\x7f-\x9f"  # Cc: C0 and C1
+    "\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # Zl, Zp, bidi, invisible
+    "\ud800-\udfff"  # lone surrogates, which no encoding can write
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # controls of shorthand and of music
+    "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tags, and what is reserved for more of their kind
+)
+"""All controls and format characters but those that scripts and emoji need to look as they are meant:
+U+200C, U+200D, the separator of Mongolian, the joiners of hieroglyphs, the signs before Arabic numbers."""
+
+_FLAGS = "|".join(
+    "\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in region) + "\U000e007f"
+    for region in ("gbeng", "gbsct", "gbwls")
+)
+"""England, Scotland, Wales: the only sequences of tags that Unicode recommends for interchange."""
+
+_LINE = re.compile(f"({_FLAGS})|[{_ACTING}]")
+_JSON = re.compile(f"({_FLAGS})|[{_ACTING}]".replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+_LAYOUT = re.compile("[ \t\r\n]+")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """The text as one line in which no character acts: such characters are seen as `\\x1b`, `\\u202e`, `\\n`.
+
+    What is longer than `limit` [characters] is cut, and ends in `…`. To do it twice changes nothing more.
+    """
+    line = _LINE.sub(_escape, text if limit is None else text[: limit + 1])
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def one_line(text: str, limit: int = TEXT_CHARACTERS) -> str:
+    """`printable` for messages of other programs: line breaks and indentation become single spaces."""
+    return printable(_LAYOUT.sub(" ", text).strip(" "), limit)
+
+
+def message_of(error: BaseException) -> str:
+    """What a library's exception says; PySpark's ask a JVM, which may be gone, for that."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever goes wrong while it is asked, the first fault counts
+        return str(getattr(error, "_desc", None) or "")
+
+
+def first_line(error: BaseException, limit: int = TEXT_CHARACTERS) -> str:
+    """What a library's exception says in its first line, or else its name."""
+    return one_line(message_of(error).strip().partition("\n")[0], limit) or type(error).__name__
+
+
+def escaped_json(document: str) -> str:
+    """A JSON document of the same data in which no character acts, its own line breaks aside."""
+    return _JSON.sub(_escape_json, document)
+
+
+def _escape(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[1]
+    code = ord(match[0])
+    return _SHORT.get(match[0]) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
+
+
+def _escape_json(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[1]
+    code = ord(match[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
