@@ -64,9 +64,13 @@ def wrapped_union(schema: FbsSchema, table: str) -> str | None:
 
 
 def field_types(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
-    """For each field of a dataclass: its type without None, and whether None is allowed."""
+    """For each field of a dataclass: its type without None, and whether None is allowed.
+
+    Fields whose metadata says `tree: False` are neither in blocks nor in documents.
+    """
     hints = typing.get_type_hints(cls)
-    return {f.name: _without_none(hints[f.name]) for f in dataclasses.fields(cls)}
+    fields = [f for f in dataclasses.fields(cls) if f.metadata.get("tree", True)]
+    return {f.name: _without_none(hints[f.name]) for f in fields}
 
 
 def field_defaults(cls: type[Any]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import MetadataEvent
+from odfchain.metadata.sources import WatermarkRule
 from odfchain.metadata.timestamp import Timestamp
 
 
@@ -38,3 +40,5 @@ class DatasetSnapshot:
     name: DatasetAlias
     kind: DatasetKind
     metadata: tuple[MetadataEvent, ...]
+    watermarks: Mapping[str, WatermarkRule] = field(default_factory=dict, metadata={"tree": False})
+    """How the watermarks of its sources move; in the manifest it stands with each source."""

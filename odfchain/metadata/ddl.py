@@ -2,7 +2,8 @@
 
 The types are those of the specification's "Schema Format" and the spellings that existing ODF manifests use;
 a colon between name and type is accepted as Spark does. Every column may be null unless it says NOT NULL.
-All timestamps are stored as milliseconds UTC, so `TIMESTAMP` takes any precision.
+Timestamps are UTC: milliseconds up to `TIMESTAMP(3)`, which is what `TIMESTAMP` means, microseconds up to
+`TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001).
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ _UNSIGNED: dict[str, ds.DataType] = {
 }
 _TOKEN = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:[.-]\w+)*|\d+)|([(),<>:]))""")
 _MAX_DECIMAL = 38
+_MILLISECONDS, _MICROSECONDS = 3, 6
+"""Digits of a second."""
 
 
 class _Parser:
@@ -184,8 +187,11 @@ class _Parser:
             return _UNSIGNED[name]
         if name == "DOUBLE":
             self.accept("PRECISION")
-        if isinstance(simple, ds.DataTypeString | ds.DataTypeTimestamp) and self.accept("("):
+        if isinstance(simple, ds.DataTypeString) and self.accept("("):
             self.number()
+            self.expect(")")
+        if isinstance(simple, ds.DataTypeTimestamp) and self.accept("("):
+            simple = _timestamp(name, self.number())
             self.expect(")")
         if name == "TIMESTAMP" and self.accept("WITH", "WITHOUT"):
             self.accept("LOCAL")
@@ -215,6 +221,15 @@ class _Parser:
         if digits not in units:
             raise SchemaError(f"TIME({digits}): precision is 0, 3, 6 or 9")
         return ds.DataTypeTime(unit=units[digits])
+
+
+def _timestamp(name: str, digits: int) -> ds.DataType:
+    if digits > _MICROSECONDS:
+        raise SchemaError(
+            f"{name}({digits}): times are kept to the microsecond at most", hint=f"declare {name}(6)"
+        )
+    unit = TimeUnit.MILLISECOND if digits <= _MILLISECONDS else TimeUnit.MICROSECOND
+    return ds.DataTypeTimestamp(unit=unit, timezone="UTC")
 
 
 def parse_ddl(columns: Iterable[str]) -> ds.DataSchema:

@@ -19,9 +19,14 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import HOSTNAME, DatasetAlias
 from odfchain.ids.refs import DatasetRefAny
 from odfchain.metadata.binding import field_defaults
+from odfchain.metadata.block import DatasetSnapshot
 from odfchain.metadata.data_schema import ExtraAttributes
-from odfchain.metadata.events import SetDataSchema
+from odfchain.metadata.duration import Duration
+from odfchain.metadata.events import AddPushSource, SetDataSchema, SetPollingSource
 from odfchain.metadata.fbs import schema_path
+from odfchain.metadata.query_options import ALLOWED_LATENESS
+from odfchain.metadata.source_settings import FROM_SYSTEM_TIME, PROPERTY
+from odfchain.metadata.sources import TransformSql, WatermarkRule
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.metadata.tree import SHORT_FORMS, properties_of, spellings, union_variants
 
@@ -39,6 +44,7 @@ _SCALARS: dict[Any, dict[str, Any]] = {
         "description": "Dataset alias.",
     },
     Timestamp: {"type": "string", "format": "date-time"},
+    Duration: {"type": "string", "description": "A length of time such as 1 day, 36 hours or 90m."},
     DatasetRefAny: {"type": "string", "description": "Dataset id, alias, remote alias or URL."},
     ExtraAttributes: {"type": "object"},
 }
@@ -46,8 +52,10 @@ _DDL: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, *, settings: bool) -> None:
         self.defs: dict[str, Any] = {}
+        self._settings = settings
+        """Whether sources may say what is not for blocks."""
 
     def schema(self, hint: Any) -> dict[str, Any]:
         if isinstance(hint, range):
@@ -110,15 +118,23 @@ class _Builder:
                 required.append(key)
         if "ddlSchema" in properties:
             properties["schema"] = {"anyOf": [properties["schema"], _DDL]}
+        if cls is TransformSql:
+            properties[ALLOWED_LATENESS] = {"type": ["string", "null"], "description": "Such as 1 day."}
         if cls is SetDataSchema:
             properties["schema"] = {"anyOf": [properties["schema"], _SCALARS[bytes]]}
+        if self._settings and cls in (SetPollingSource, AddPushSource):
+            rule = self.schema(WatermarkRule)
+            properties[PROPERTY] = {
+                "anyOf": [rule, {"enum": list(spellings(FROM_SYSTEM_TIME))}, {"type": "null"}]
+            }
         result = {
             "description": inspect.cleandoc(cls.__doc__ or "").splitlines()[0],
             "type": "object",
             "properties": properties,
             "additionalProperties": False,
         }
-        return result | ({"required": required} if required else {})
+        result |= {"required": required} if required else {}
+        return {"anyOf": [result, {"type": "string"}]} if hasattr(cls, "SHORT") else result
 
 
 def _all_spellings(names: list[str]) -> list[str]:
@@ -133,7 +149,7 @@ def _union_name(members: list[type[Any]]) -> str:
 
 def manifest_schema(kind: str, content: Any, versions: range) -> dict[str, Any]:
     """The JSON Schema of the manifests of one kind, whose content is of type `content`."""
-    builder = _Builder()
+    builder = _Builder(settings=content is DatasetSnapshot)
     reference = builder.schema(content)
     return {
         "$schema": DIALECT,

@@ -6,6 +6,7 @@ and `content`. Kind and version are looked at before the content is read.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from odfchain.metadata.block import DatasetSnapshot, MetadataBlock
 from odfchain.metadata.blocks import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT
 from odfchain.metadata.events import MetadataEvent
 from odfchain.metadata.json_schema import validate_tree
+from odfchain.metadata.source_settings import split_settings
 from odfchain.metadata.tree import describe, from_tree, to_tree
 from odfchain.metadata.yaml_reader import Document, read_document, read_documents
 
@@ -43,7 +45,17 @@ def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[Data
     documents = read_documents(text, source=source)
     if not documents:
         raise ManifestError("the manifest is empty", source=source)
-    return [read_manifest(document, DATASET_SNAPSHOT, source) for document in documents]
+    return [_read_snapshot(document, source) for document in documents]
+
+
+def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
+    try:
+        rest, rules = split_settings(document.value)
+    except ManifestError as error:
+        line = document.line_of(f"content.{error.path}")
+        raise error.located(source=source, line=line) from None
+    snapshot: DatasetSnapshot = read_manifest(Document(rest, document.lines), DATASET_SNAPSHOT, source)
+    return dataclasses.replace(snapshot, watermarks=rules)
 
 
 def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, MetadataBlock]:
@@ -92,6 +104,12 @@ def read_manifest(document: Document, kind: ManifestKind, source: str | None) ->
 def _content(tree: Any, kind: ManifestKind) -> Any:
     if not isinstance(tree, dict):
         raise ManifestError(f"a manifest is an object with kind, version and content, not {describe(tree)}")
+    if "kind" not in tree and isinstance(tree.get("$schema"), str):
+        raise ManifestError(
+            f"a resource of the type {tree['$schema'][:200]!r}, which ODF 0.34.1 does not have",
+            path="$schema",
+            hint=f"{_example(kind)}; its spec and the name in its headers belong there",
+        )
     for key in ("kind", "version", "content"):
         if key not in tree:
             raise ManifestError(f"the manifest has no {key!r}", hint=_example(kind))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.duration import Duration
 from odfchain.metadata.enums import CompressionFormat, MqttQos, SourceOrdering
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -335,3 +336,20 @@ class PrepStepPipe:
 
 
 PrepStep: TypeAlias = PrepStepDecompress | PrepStepPipe
+
+# --- what blocks do not carry ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkRule:
+    """How the watermark of a source moves; by default it is the largest event time.
+
+    Source: specification "Watermark".
+    """
+
+    max_delay: Duration | None = None
+    """How much later than others a row may come: the watermark stays that far behind."""
+    from_system_time: bool = False
+    """Whether the watermark follows the system time, also while the source has nothing new."""
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; default is the workspace's setting."""

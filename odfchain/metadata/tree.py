@@ -31,7 +31,9 @@ from odfchain.ids.refs import DatasetRefAny, parse_ref_any
 from odfchain.metadata import data_schema, events, sources
 from odfchain.metadata.binding import field_defaults, field_types
 from odfchain.metadata.data_schema import ExtraAttributes
+from odfchain.metadata.duration import Duration
 from odfchain.metadata.fbs import SCALARS, load_fbs
+from odfchain.metadata.query_options import with_options
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.metadata.yaml_reader import child_path
 
@@ -45,6 +47,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     DatasetId: DatasetId.parse,
     DatasetAlias: DatasetAlias.parse,
     Timestamp: Timestamp.parse,
+    Duration: Duration.parse,
     DatasetRefAny: parse_ref_any,
 }
 
@@ -236,6 +239,8 @@ def _integer_range(scalar: str) -> range:
 
 
 def _read_object(cls: type[Any], value: Any, path: str) -> Any:
+    if isinstance(value, str) and hasattr(cls, "SHORT"):
+        value = {cls.SHORT: value}
     tree = _expect(dict, value, path, "an object")
     tree = _newer_spelling(cls, tree, path)
     properties, defaults = properties_of(cls), field_defaults(cls)
@@ -259,7 +264,9 @@ def _read_object(cls: type[Any], value: Any, path: str) -> Any:
 
 
 def _newer_spelling(cls: type[Any], tree: dict[str, Any], path: str) -> dict[str, Any]:
-    """`tree` with the 0.34.1 property `schema` renamed to what newer versions call it."""
+    """`tree` with the 0.34.1 property `schema` renamed to what newer versions call it; options settled."""
+    if cls is sources.TransformSql:
+        return with_options(tree, path)
     schema = tree.get("schema")
     if cls is events.SetDataSchema and isinstance(schema, str):
         newer = "rawArrowSchema"
@@ -303,6 +310,9 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
         item = getattr(value, name)
         if item is not None:
             tree[key] = to_tree(item, spelling=spelling)
+    short: Any = getattr(value, "SHORT", None)
+    if list(tree) == [short]:
+        return tree[short]
     return _older_spelling(tree) if spelling == "0.34.1" else tree
 
 

@@ -193,7 +193,10 @@ def test_ddl_type_table_of_the_reference() -> None:
 
 @pytest.mark.parametrize(
     ("ddl", "kind"),
-    [("UUID", ds.DataTypeBinary(fixed_length=16)), ("TIME(6)", ds.DataTypeTime(unit=TimeUnit.MICROSECOND)),
+    [("TIMESTAMP(6)", ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
+     ("timestamp(4) with time zone", ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
+     ("TIMESTAMP(0)", ODF_NAMES["timestamp(ms,UTC)"]), ("TIMESTAMP_NTZ(6)", ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
+     ("UUID", ds.DataTypeBinary(fixed_length=16)), ("TIME(6)", ds.DataTypeTime(unit=TimeUnit.MICROSECOND)),
      ("TIMESTAMP(3)", ODF_NAMES["timestamp(ms,UTC)"]), ("timestamp with time zone", ODF_NAMES["timestamp(ms,UTC)"]),
      ("varchar(20)", ds.DataTypeString()), ("DECIMAL(38,10)", ds.DataTypeDecimal(precision=38, scale=10)),
      ("array<array<string>>", ds.DataTypeList(item_type=ds.DataTypeList(item_type=ds.DataTypeString()))),
@@ -208,7 +211,7 @@ def test_ddl_list_items_are_joined() -> None:
 
 
 @pytest.mark.parametrize("ddl", ["a", "a INT b", "a WOBBLE", "a DECIMAL", "a INT,, b INT", "a INT, a INT", "(", "",
-                                 "a ARRAY<INT", "a DECIMAL(2,3)", "a DECIMAL(39,1)", "a TIME(4)", "a INT NOT", "a;b INT"])  # fmt: skip
+                                 "a ARRAY<INT", "a DECIMAL(2,3)", "a DECIMAL(39,1)", "a TIME(4)", "a TIMESTAMP(9)", "a TIMESTAMP(7) WITH TIME ZONE", "a INT NOT", "a;b INT"])  # fmt: skip
 def test_ddl_refused(ddl: str) -> None:
     with pytest.raises(SchemaError):
         parse_ddl([ddl])
