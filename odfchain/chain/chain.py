@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odfchain.chain.history import History, PendingHistory, WalkedHistory, sources_in_force
+from odfchain.chain.history import History, PendingHistory, WalkedHistory, is_odf_schema, sources_in_force
 from odfchain.chain.index import ChainIndex, Link, Scratch
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.errors import (
@@ -354,3 +354,7 @@ class _IndexedHistory:
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         found = self._chain.nearest_all("AddPushSource", "DisablePushSource", head=self._prev)
         return sources_in_force(block.block.event for block in found)
+
+    def has_odf_schema(self) -> bool:
+        found = self._chain.nearest_all("SetDataSchema", head=self._prev)
+        return any(is_odf_schema(block.block.event) for block in found)

@@ -28,6 +28,14 @@ class History(Protocol):
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         """The push sources in force by name."""
 
+    def has_odf_schema(self) -> bool:
+        """Whether any earlier block declares a schema in the ODF form."""
+
+
+def is_odf_schema(event: ev.MetadataEvent) -> bool:
+    """Whether an event declares a schema in the ODF form (not as raw Arrow)."""
+    return isinstance(event, ev.SetDataSchema) and event.schema is not None
+
 
 def sources_in_force(events: Iterable[ev.MetadataEvent]) -> dict[str, ev.AddPushSource]:
     """The push sources that events, newest first, leave in force; the most recently defined first."""
@@ -71,6 +79,10 @@ class WalkedHistory:
         """What the walk finds in force."""
         return sources_in_force(block.event for block in self._blocks())
 
+    def has_odf_schema(self) -> bool:
+        """Whether the walk meets one."""
+        return any(is_odf_schema(block.event) for block in self._blocks())
+
 
 class ReplayHistory:
     """Answers from blocks seen so far while a chain is replayed from its seed; every question costs O(1)."""
@@ -79,11 +91,13 @@ class ReplayHistory:
         self._last: MetadataBlock | None = None
         self._nearest: dict[str, MetadataBlock] = {}
         self._push_sources: dict[str, ev.AddPushSource] = {}
+        self._has_odf_schema = False
 
     def add(self, block: MetadataBlock) -> None:
         """The next block of the chain."""
         self._last = block
         self._nearest[block.event.KIND] = block
+        self._has_odf_schema = self._has_odf_schema or is_odf_schema(block.event)
         if isinstance(block.event, ev.AddPushSource):
             self._push_sources[block.event.source_name] = block.event
         elif isinstance(block.event, ev.DisablePushSource):
@@ -102,6 +116,10 @@ class ReplayHistory:
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         """What the blocks so far leave in force."""
         return self._push_sources
+
+    def has_odf_schema(self) -> bool:
+        """Whether any block so far is one."""
+        return self._has_odf_schema
 
 
 class PendingHistory:
@@ -126,3 +144,9 @@ class PendingHistory:
         """What the chain and then the pending blocks leave in force."""
         earlier = self._base.push_sources().values() if self._base else ()
         return sources_in_force([*[block.event for block in reversed(self._pending)], *earlier])
+
+    def has_odf_schema(self) -> bool:
+        """Whether a pending block or the chain has one."""
+        if any(is_odf_schema(block.event) for block in self._pending):
+            return True
+        return self._base is not None and self._base.has_odf_schema()

@@ -10,7 +10,9 @@ Invariants of every chain (specification "Metadata Chain", "Metadata Reference";
 - an event changes something;
 - polling and push sources in force exclude each other, and only what is defined can be disabled (RFC-013);
   transforms are stored normalised and resolved to ids;
-- a schema only gains optional columns.
+- a schema only gains optional columns, and system columns keep their names once there is a schema or data
+  (RFC-015);
+- an event belongs in the kind of dataset that the Seed names.
 
 Rules that look at the block alone come first; then those that compare with earlier blocks, nearest first.
 Earlier blocks are asked for through `History`, which answers from an index, so appending does not walk.
@@ -18,7 +20,7 @@ Earlier blocks are asked for through `History`, which answers from an index, so 
 
 from __future__ import annotations
 
-from odfchain.chain import schema_rules, transform_rules
+from odfchain.chain import kind_rules, schema_rules, transform_rules
 from odfchain.chain.history import DATA_EVENTS, DataEvent, History
 from odfchain.errors import AppendError
 from odfchain.metadata import events as ev
@@ -38,6 +40,7 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
     previous = history.previous()
     _sequence(block, previous)
     _system_time(block, previous)
+    kind_rules.check_kind(block.event, history)
     match block.event:
         case ev.AddData() | ev.ExecuteTransform() as event:
             _watermark(event, history)
@@ -54,6 +57,8 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
             _disable(event, history)
         case ev.SetDataSchema() as event:
             schema_rules.check_set_data_schema(event, history)
+        case ev.SetVocab() as event:
+            schema_rules.check_set_vocab(event, history)
 
 
 # --- the block alone -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support import ChainBuilder, conformance, data_slice, hash_of, memory_chain, seeded_id
 
+from odfchain.chain.kind_rules import belongs_in
 from odfchain.errors import AppendError
 from odfchain.ids.refs import RemoteDatasetId, parse_ref_any
 from odfchain.metadata import data_schema as ds
@@ -71,6 +72,22 @@ FIRST = execute(
 )
 BOTH = ReadStepCsv(ddl_schema=("a INT",), schema=SCHEMA)
 ROOT_DATA = [RAW, ev.AddData(new_data=data_slice(0, 9), new_watermark=T[1], new_checkpoint=checkpoint("c"))]
+
+
+OF_ROOTS = [
+    ev.AddData(new_watermark=T[1]), polling(), push(), ev.DisablePollingSource(),
+    ev.DisablePushSource(source_name="default"),
+]  # fmt: skip
+OF_DERIVATIVES = [set_transform(FOO), execute(new_watermark=T[1])]
+
+
+def raw(*fields: ds.DataField) -> ev.SetDataSchema:
+    return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(ds.DataSchema(fields=fields)))
+
+
+SYSTEM = tuple(
+    dataclasses.replace(COLUMN, name=name) for name in ("offset", "op", "system_time", "event_time")
+)
 
 
 def then(*inputs: Any, **kwargs: Any) -> list[Any]:
@@ -147,24 +164,45 @@ VIOLATIONS: list[tuple[str, str, list[Any]]] = [
     ("schema-not-identical", "NoOpEvent", [ev.SetDataSchema(schema=SCHEMA), ev.SetDataSchema(schema=SCHEMA)]),
     ("schema-compatible", "InvalidEvent",
      [ev.SetDataSchema(schema=SCHEMA), ev.SetDataSchema(schema=ds.DataSchema(fields=(dataclasses.replace(COLUMN, type=ds.DataTypeInt32()),)))]),
+    ("schema-readable", "InvalidEvent", [RAW, ev.SetDataSchema(raw_arrow_schema=b"no schema")]),
+    ("schema-readable", "InvalidEvent", [RAW, ev.SetDataSchema()]),
+    ("schema-compatible", "InvalidEvent", [ev.SetDataSchema(raw_arrow_schema=b"no schema"), RAW]),
+    ("schema-compatible", "InvalidEvent",
+     [ev.SetDataSchema(raw_arrow_schema=b"no schema"), ev.SetVocab(event_time_column="date")]),
+    ("schema-names-unique", "InvalidEvent", [RAW, raw(COLUMN, COLUMN)]),
+    ("schema-names-unique", "InvalidEvent",
+     [RAW, raw(COLUMN, ds.DataField(name="s", type=ds.DataTypeStruct(fields=(COLUMN, COLUMN))))]),
+    ("vocab-names-unique", "InvalidEvent", [ev.SetVocab(event_time_column="op")]),
+    ("vocab-names-unique", "InvalidEvent", [ev.SetVocab(offset_column="x", system_time_column="x")]),
+    ("vocab-before-data", "InvalidEvent", [*ROOT_DATA, ev.SetVocab(event_time_column="date")]),
+    ("vocab-before-data", "InvalidEvent", [ev.SetVocab(offset_column="n"), *ROOT_DATA, ev.SetVocab()]),
+    ("vocab-before-data", "InvalidEvent", [RAW, ev.SetVocab(event_time_column="date")]),
+    ("vocab-before-data", "InvalidEvent",
+     [set_transform(FOO), raw(*SYSTEM, dataclasses.replace(COLUMN, name="date")), FIRST, ev.SetVocab(event_time_column="date")]),
+    *[("event-of-dataset-kind", "InvalidEvent", [set_transform(FOO), event]) for event in OF_ROOTS],
+    *[("event-of-dataset-kind", "InvalidEvent", [polling(), event]) for event in OF_DERIVATIVES],
 ]  # fmt: skip
 
 RULE_OF = {
     "polling-query-normalized": "transform-no-short-query",
     "push-query-normalized": "transform-has-queries",
 }
-OURS = {"disable-defined"}
+OURS = {
+    "disable-defined", "schema-readable", "schema-names-unique", "vocab-names-unique", "vocab-before-data",
+    "event-of-dataset-kind",
+}  # fmt: skip
 ELSEWHERE = {
     "seed-first", "seed-only-once", "seq-start-zero",  # below: they are about the first block
     "hash-mismatch", "ref-cas",  # in test_scenarios.py
     "push-after-disable", "disable-unsupported",  # not implemented there, implemented here (RFC-013)
-    "push-explicit-schema", "schema-system-columns", "schema-legacy-unchecked",  # never refused (below)
+    "push-explicit-schema", "schema-system-columns", "schema-legacy-unchecked",  # the last: RFC-015
 }  # fmt: skip
 
 
 def run(events: list[Any]) -> ChainBuilder:
     builder = ChainBuilder(memory_chain())
-    builder.seed()
+    kinds = [belongs_in(step[0] if isinstance(step, tuple) else step) for step in events]
+    builder.seed(next((kind for kind in kinds if kind is not None), DatasetKind.ROOT))
     for step in events[:-1]:
         builder.append(step)
     last, changes = events[-1] if isinstance(events[-1], tuple) else (events[-1], {})
@@ -227,6 +265,9 @@ ACCEPTED: list[list[Any]] = [
     then(point(**NEXT, new_block_hash=hash_of("b2"), new_offset=12)),
     [set_transform(FOO), set_transform(BAR)],
     [ev.SetInfo(), ev.SetInfo()],
+    [ev.SetVocab(event_time_column="date"), *ROOT_DATA, ev.SetVocab(event_time_column="date")],
+    [*ROOT_DATA, ev.SetVocab()],
+    [raw(*SYSTEM, dataclasses.replace(COLUMN, name="date")), ev.SetVocab(event_time_column="date")],
 ]  # fmt: skip
 
 

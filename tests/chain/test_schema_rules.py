@@ -11,7 +11,7 @@ from odfchain.errors import AppendError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata import events as ev
 from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.raw_arrow import DATE_UNIT, encode_raw_arrow
 
 TABLE = {row["change"]: row["result"] for row in conformance("writer_cases")["set_data_schema_migration"]}
 INT, TEXT = ds.DataTypeInt64(), ds.DataTypeString()
@@ -67,6 +67,14 @@ CASES: dict[str, list[Case]] = {
 }  # fmt: skip
 
 
+def raw(schema: ds.DataSchema) -> ev.SetDataSchema:
+    return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema))
+
+
+def odf(schema: ds.DataSchema) -> ev.SetDataSchema:
+    return ev.SetDataSchema(schema=schema)
+
+
 def result_of(first: ev.SetDataSchema, second: ev.SetDataSchema) -> str:
     """How the chain answers to the second schema: ok, or the kind of the error."""
     builder = ChainBuilder(memory_chain())
@@ -88,16 +96,75 @@ def test_migration(change: str, case: Case) -> None:
     assert result_of(old, new) == {"only": "ok"}.get(expected, expected)
 
 
+IN_BOTH_FORMS = {
+    "identical schema",
+    "attributes/description added, changed or removed",
+    "system columns missing/wrong type",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "case"),
+    [(change, case) for change, found in CASES.items() if change not in IN_BOTH_FORMS for case in found],
+)
+@pytest.mark.parametrize("before", [raw, odf])
+def test_migration_to_a_raw_schema(change: str, case: Case, before: Any) -> None:
+    """The raw form follows the same rules; only `schema-legacy-unchecked` of the file says otherwise."""
+    expected = TABLE[change].split()[0]
+    old, new = case
+    assert result_of(before(old), raw(new)) == {"only": "ok"}.get(expected, expected)
+
+
+@pytest.mark.parametrize("first", [raw, odf])
+def test_a_raw_schema_that_changes_nothing(first: Any) -> None:
+    """It is of no use and harmless: old chains may have it."""
+    same = schema(A, B)
+    assert result_of(first(same), raw(same)) == "ok"
+
+
+DAYS, MILLISECONDS = (
+    field("d", ds.DataTypeDate()),
+    ds.DataField(name="d", type=ds.DataTypeDate(), extra=ds.ExtraAttributes({DATE_UNIT: "Millisecond"})),
+)
+
+
+@pytest.mark.parametrize("first", [raw, odf])
+@pytest.mark.parametrize("second", [raw, odf])
+def test_the_unit_of_a_date_is_part_of_its_type(first: Any, second: Any) -> None:
+    for old, new in ((DAYS, MILLISECONDS), (MILLISECONDS, DAYS)):
+        assert result_of(first(schema(old)), second(schema(new))) == "InvalidEvent"
+
+
+def test_maps_are_looked_into() -> None:
+    def mapped(value: ds.DataType) -> ds.DataSchema:
+        return schema(field("m", ds.DataTypeMap(key_type=TEXT, value_type=value)))
+
+    wider = ds.DataTypeStruct(fields=(A, B))
+    assert result_of(raw(mapped(STRUCT)), raw(mapped(wider))) == "ok"
+    assert result_of(raw(mapped(wider)), raw(mapped(STRUCT))) == "InvalidEvent"
+    assert result_of(raw(mapped(INT)), odf(mapped(ds.optional(INT)))) == "ok", "optionality, this once"
+    assert result_of(raw(mapped(INT)), raw(mapped(ds.optional(INT)))) == "InvalidEvent"
+
+
+def test_optionality_is_ignored_once_even_with_a_raw_schema_in_between() -> None:
+    builder = ChainBuilder(memory_chain())
+    builder.seed()
+    for event in (raw(schema(A, B)), odf(schema(A, B)), raw(schema(A, B))):
+        builder.append(event)
+    with pytest.raises(AppendError, match="'a' was required and would be optional"):
+        builder.append(odf(schema(field("a", ds.optional(INT)), B)))
+
+
 def test_the_first_odf_schema_after_a_raw_one() -> None:
     """legacy raw-arrow -> ODF schema"""
-    raw = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema(A, B)))
+    legacy = raw(schema(A, B))
     same = ev.SetDataSchema(schema=schema(A, B))
     other = ev.SetDataSchema(schema=schema(field("a", ds.optional(INT)), field("b", TEXT)))
     renamed = ev.SetDataSchema(schema=schema(A, field("c", B.type)))
     assert TABLE["legacy raw-arrow -> ODF schema"].startswith("optionality differences ignored once")
-    assert result_of(raw, same) == "ok"
-    assert result_of(raw, other) == "ok"
-    assert result_of(raw, renamed) == "InvalidEvent"
+    assert result_of(legacy, same) == "ok"
+    assert result_of(legacy, other) == "ok"
+    assert result_of(legacy, renamed) == "InvalidEvent"
     assert result_of(same, other) == "InvalidEvent", "once only"
 
 
