@@ -7,13 +7,14 @@ once they are committed. State and data travel together, so that neither is comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from odfchain.metadata.events import SourceState
+from odfchain.metadata.source_settings import POLLING_SOURCE
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 
@@ -22,9 +23,6 @@ ETAG = "odf/etag"
 
 LAST_MODIFIED = "odf/last-modified"
 """Kind of a source state that is a time in RFC 3339."""
-
-POLLING_SOURCE = "default"
-"""Name under which the state of the polling source is kept."""
 
 
 class _UpToDate(Enum):
@@ -86,9 +84,13 @@ class FetchContext:
     """The state of this source that the chain remembers."""
     previous_time: Timestamp | None = None
     """When that state was recorded."""
+    recorded: Callable[[], Iterable[SourceState]] = tuple
+    """Every state of this source that the chain remembers, in any order; found when asked for."""
     system_time: Timestamp
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values for `${{ env.NAME }}`; nothing of the process's environment but what the user named."""
+    bindings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The hosts that a variable may be sent to, for those that are bound (see `bindings`)."""
     limits: FetchLimits = FetchLimits()
     progress: Progress = SILENT
 

@@ -27,13 +27,15 @@ from odfchain.fetch.base import (
     etag_state,
     last_modified_state,
 )
+from odfchain.fetch.bindings import check_container
 from odfchain.fetch.container_run import run_container
 from odfchain.fetch.state import is_known
-from odfchain.fetch.template import expand, shown, values_in
+from odfchain.fetch.template import expand, names_in
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.sources import FetchStepContainer
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.text import one_line
 
 RUNTIMES = ("podman", "docker")
 """Programs that run containers; the first that is on the PATH is taken."""
@@ -44,6 +46,7 @@ OUT = "/opt/odf/out"
 DEFAULT_BATCH = "10000"
 _ETAG_FILE, _TIME_FILE, _MORE_FILE = "new-etag", "new-last-modified", "new-has-more-data"
 _STATE_BYTES = 64 << 10
+_BATCH = re.compile("0*[1-9][0-9]{0,17}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -59,11 +62,12 @@ def fetch_container(
             than the deadline or prints more than the limit.
         StoreError: the output cannot be stored.
     """
-    what = f"container {shown(step.image)}"
+    what = f"container {one_line(step.image)}"
     runtime = runtime or _find_runtime()
     image = expand(step.image, context.variables, where=what)
     if not image or image.startswith("-") or not image.isprintable() or " " in image:
         raise FetchError(f"{what}: is not the name of an image")
+    check_container(_given(step), context.bindings, where=what)
     text = _variables(step, context, what)
     args = [expand(arg, context.variables, where=f"{what}: args") for arg in step.args or ()]
     name = f"odfchain-{uuid.uuid4().hex}"
@@ -128,7 +132,7 @@ def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> st
     }
     own = {"ODF_BATCH_SIZE": DEFAULT_BATCH}
     for variable in step.env or ():
-        where = f"{what}: env {shown(variable.name)}"
+        where = f"{what}: env {one_line(variable.name)}"
         if not _NAME.fullmatch(variable.name):
             raise FetchError(f"{where}: is not the name of a variable")
         if variable.value is not None:
@@ -140,18 +144,29 @@ def _variables(step: FetchStepContainer, context: FetchContext, what: str) -> st
                 f"{where}: has no value",
                 hint=f"define {variable.name} under ingest.variables in the workspace's configuration",
             )
+    if not _BATCH.fullmatch(own["ODF_BATCH_SIZE"]):
+        written = [v.value for v in step.env or () if v.name == "ODF_BATCH_SIZE"][-1]
+        given = "its value" if written is None else repr(one_line(written))  # a value may be secret
+        raise FetchError(
+            f"{what}: env ODF_BATCH_SIZE: {given} is not a positive whole number",
+            hint=f"it is how many records the container brings at a time; without it it is {DEFAULT_BATCH}",
+        )
     for key, value in (own | contract).items():
         if re.search(r"[\r\n\0]", value):
             raise FetchError(f"{what}: the value of {key} has a line break, which containers cannot be told")
     return "".join(f"{key}={value}\n" for key, value in (own | contract).items())
 
 
-def _secrets(step: FetchStepContainer, context: FetchContext) -> frozenset[str]:
-    """Values of the workspace that the container was given: it may repeat them in what it says."""
+def _given(step: FetchStepContainer) -> frozenset[str]:
+    """The variables of the workspace that the container gets."""
     variables = step.env or ()
     texts = [step.image, *(step.args or ()), *(v.value for v in variables if v.value is not None)]
-    passed = {context.variables.get(v.name, "") for v in variables if v.value is None}
-    return values_in(texts, context.variables) | (passed - {""})
+    return names_in(texts) | {v.name for v in variables if v.value is None}
+
+
+def _secrets(step: FetchStepContainer, context: FetchContext) -> frozenset[str]:
+    """Values of the workspace that the container was given: it may repeat them in what it says."""
+    return frozenset({context.variables.get(name, "") for name in _given(step)} - {""})
 
 
 # --- what it leaves ----------------------------------------------------------------------------------

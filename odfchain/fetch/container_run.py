@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from typing import BinaryIO, cast
 
 from odfchain.errors import FetchError
 from odfchain.fetch.base import FetchContext
-from odfchain.fetch.template import redact, shown
+from odfchain.fetch.template import redact
 from odfchain.store.fsio import storage_error
+from odfchain.text import one_line
 
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 4 << 10
@@ -122,8 +124,10 @@ class _Tail:
 
     def said(self) -> str:
         """The last lines, as one."""
-        lines = [line.strip() for line in self._data.decode("utf-8", "replace").splitlines() if line.strip()]
-        return shown(" | ".join(lines[-_TAIL_LINES:]), _TAIL_BYTES)
+        lines = [
+            line.strip() for line in re.split("[\r\n]", self._data.decode("utf-8", "replace")) if line.strip()
+        ]
+        return one_line(" | ".join(lines[-_TAIL_LINES:]), _TAIL_BYTES)
 
 
 def _pump(

@@ -13,8 +13,8 @@ from odfchain.errors import FetchError
 from odfchain.fetch.base import FetchContext
 from odfchain.fetch.http_headers import ContentRange, Headers, range_validator
 from odfchain.fetch.retry import SIZE_HINT, Deadline, PassingError
-from odfchain.fetch.template import shown
 from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.text import one_line
 
 
 class Download:
@@ -80,7 +80,7 @@ class Download:
         encoding = (headers.get("content-encoding") or "identity").lower()
         if encoding != "identity":
             self._context.progress.note(
-                f"{self._name}: the server sends it encoded as {shown(encoding)} though asked not to; "
+                f"{self._name}: the server sends it encoded as {one_line(encoding)} though asked not to; "
                 "it is taken as it is"
             )
 

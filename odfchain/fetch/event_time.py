@@ -13,8 +13,8 @@ import re
 
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.fetch import java_time
-from odfchain.fetch.template import shown
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 
 MAX_PATTERN = 1_000
 MAX_TEXT = 4_096
@@ -45,7 +45,7 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
         return java_time.parse(timestamp_format, found)
     except FetchError as error:
         raise FetchError(
-            f"event time of {shown(text)!r} by the pattern {shown(pattern)!r}: {error}", hint=error.hint
+            f"event time of {one_line(text)!r} by the pattern {one_line(pattern)!r}: {error}", hint=error.hint
         ) from None
 
 
@@ -53,18 +53,18 @@ def _find(pattern: str, text: str) -> str:
     import pyarrow as pa  # noqa: PLC0415 - heavy
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    what = f"event time pattern {shown(pattern)!r}"
+    what = f"event time pattern {one_line(pattern)!r}"
     if len(pattern) > MAX_PATTERN:
         raise FetchError(f"{what}: has more than {MAX_PATTERN:,} characters")
     if len(text) > MAX_TEXT:
-        raise FetchError(f"{what}: the path {shown(text, 60)!r} has more than {MAX_TEXT:,} characters")
+        raise FetchError(f"{what}: the path {one_line(text, 60)!r} has more than {MAX_TEXT:,} characters")
     try:
         (match,) = pc.extract_regex(pa.array([text]), pattern=_with_names(pattern)).to_pylist()
     except (pa.ArrowException, UnicodeError, ValueError) as error:
-        reason = shown(str(error).removeprefix("Invalid regular expression: "))
+        reason = one_line(str(error).removeprefix("Invalid regular expression: "))
         raise FetchError(f"{what} is not a regular expression: {reason}") from error
     if match is None:
-        raise FetchError(f"{what} does not match {shown(text)!r}")
+        raise FetchError(f"{what} does not match {one_line(text)!r}")
     found: str = match.get("g1", match["g0"])
     return found
 
@@ -100,4 +100,4 @@ def _strftime(pattern: str, text: str) -> Timestamp:
     try:
         return Timestamp.from_datetime(dt.datetime.strptime(text, pattern))  # noqa: DTZ007 - naive is UTC
     except (ValueError, LookupError, TypeError, OverflowError, re.error) as error:
-        raise FetchError(f"{text!r} does not have the form {pattern!r}: {shown(str(error))}") from None
+        raise FetchError(f"{text!r} does not have the form {pattern!r}: {one_line(str(error))}") from None

@@ -27,7 +27,8 @@ from odfchain.fetch.ftp_session import WIRE, FileFacts, FtpSession, Place, words
 from odfchain.fetch.http_headers import Headers
 from odfchain.fetch.retry import Deadline, PassingError, Timing, with_retries
 from odfchain.fetch.state import is_known
-from odfchain.fetch.template import redact, shown
+from odfchain.fetch.template import redact, unreadable_name
+from odfchain.text import one_line
 
 _TYPE = re.compile(r"(?P<path>.*);type=(?P<type>[A-Za-z])", re.DOTALL)
 _BREAKS = re.compile(r"[\r\n\0]")
@@ -74,7 +75,7 @@ def parse_place(url: str, *, name: str) -> Place:
         host, port = parts.hostname, ftplib.FTP_PORT if parts.port is None else parts.port
     except ValueError:
         host, port = None, 0
-    masked = re.sub("//.*@", "//***@", name)  # a / ? or # in a password ends the host early
+    masked = unreadable_name(name)  # a / ? or # in a password ends the host early
     if not host or not port:
         hint = "write it like ftp://host/path; in a user and password write / as %2F, ? as %3F and # as %23"
         raise FetchError(f"{masked}: not a valid URL", hint=hint)
@@ -198,7 +199,7 @@ def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
         raise PassingError(f"the connection was lost: {words(error)}") from error
     except ftplib.Error as error:
         said = str(error).encode(WIRE).decode("utf-8", "replace")
-        said = shown(redact(said, secrets))
+        said = one_line(redact(said, secrets))
         if isinstance(error, ftplib.error_perm):
             if said.startswith("550"):
                 raise SourceNotFoundError(f"{name}: not found: FTP reply {said}") from error

@@ -13,8 +13,8 @@ from odfchain.errors import FetchError
 from odfchain.fetch.address import resolve
 from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.retry import Deadline, PassingError
-from odfchain.fetch.template import shown
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 
 WIRE = "latin-1"
 """One character for each byte: paths and replies are bytes of an encoding that only the server knows."""
@@ -177,4 +177,4 @@ def parse_mdtm(reply: str) -> Timestamp | None:
 
 def words(error: OSError | None) -> str:
     """What the system says of a failed connection."""
-    return shown((error.strerror if error else "") or str(error)).lower()
+    return one_line((error.strerror if error else "") or str(error)).lower()

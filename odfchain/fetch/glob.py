@@ -14,7 +14,8 @@ Ordered by the event time in their names, files need no other state: the name te
 
 Files that come late (before the place) or change are not read again, as in the reference: reading them
 would append rows twice. But they are told, when the caller knows when the state was recorded. Whoever wants
-them read orders the source `ByEventTime` with `FromMetadata`: a new or changed file is then the latest.
+them read orders the source `ByEventTime` with `FromMetadata`: a new or changed file is then the latest. With
+`cache: Forever` a changed file is not read again in any order; new files always are.
 Source: specification "FetchStep::FilesGlob".
 """
 
@@ -22,16 +23,17 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
-from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, FetchResult, etag_state
+from odfchain.fetch.base import ETAG, UP_TO_DATE, FetchContext, Fetched, FetchResult, etag_state
 from odfchain.fetch.event_time import from_path
 from odfchain.fetch.state import previous_tag
-from odfchain.fetch.template import expand, shown
+from odfchain.fetch.template import expand
 from odfchain.metadata.enums import SourceOrdering
 from odfchain.metadata.sources import (
     EventTimeSource,
@@ -40,9 +42,12 @@ from odfchain.metadata.sources import (
     FetchStepFilesGlob,
 )
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 
 _SHOWN = 5
 _MILLISECOND = 1_000_000
+_RUN_OF_FOLDERS = re.compile(r"(/\*\*)+(?=/|\Z)")
+"""One `**` stands for any folders; the library visits each folder once more for every further one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,11 @@ def fetch_glob(
         SourceNotFoundError: nothing matches, and nothing ever did.
         FetchError: the pattern is not absolute, a name without the time that is looked for, no permission.
     """
-    pattern = expand(step.path, context.variables, where=shown(step.path))
-    what = shown(step.path)
+    pattern = expand(step.path, context.variables, where=one_line(step.path))
+    what = one_line(step.path)
     if not pattern.startswith("/") or "\0" in pattern:
         raise FetchError(f"{what}: not an absolute path", hint="FilesGlob takes a path like /data/*.csv")
+    pattern = _RUN_OF_FOLDERS.sub("/**", pattern)
     fixed, folders = _split(pattern)
     files = _files(pattern, fixed, what)
     previous = previous_tag(context)
@@ -86,16 +92,17 @@ def fetch_glob(
     order = _Order(step, what, folders=folders, previous=previous)
     last = None if previous is None else order.of_state(previous, files)
     placed = sorted(((order.of_file(file), file) for file in files), key=lambda p: (p[0], p[1].below))
-    new = [(place, file) for place, file in placed if last is None or place > last]
+    read = order.names_read(context)
+    new = [(p, f) for p, f in placed if (last is None or p > last) and p.name not in read]
     if recorded is not None:
-        done = [file for place, file in placed if last is not None and place <= last]
+        done = [f for p, f in placed if last is not None and (p <= last or p.name in read)]
         _tell_late_or_changed(done, recorded, context, what)
     if not new:
         return UP_TO_DATE
     place, file = new[0]
     _tell_same_names([other for p, other in new if p == place], context, what)
     if not os.access(file.path, os.R_OK):
-        raise FetchError(f"{shown(file.path)}: no permission to read it")
+        raise FetchError(f"{one_line(file.path)}: no permission to read it")
     return Fetched(
         path=Path(file.path),
         name=file.path,
@@ -150,6 +157,7 @@ class _Order:
                 hint="say `eventTime: {kind: FromPath, pattern: …}` or `eventTime: {kind: FromMetadata}`",
             )
         self._by_folder = folders and (previous is None or "/" in previous)
+        self._once = step.cache is not None
 
     def _name(self, below: str) -> str:
         if not self._by_folder:
@@ -175,9 +183,19 @@ class _Order:
             name.encode()
         except UnicodeEncodeError:
             raise FetchError(
-                f"{shown(file.path)!r}: a file name that is not UTF-8 cannot be recorded"
+                f"{one_line(file.path)!r}: a file name that is not UTF-8 cannot be recorded"
             ) from None
         return f"{_change_time(file)} {name}" if self._by_change else name
+
+    def names_read(self, context: FetchContext) -> frozenset[bytes]:
+        """Names of files that must not be read again although they have changed (`cache: Forever`).
+
+        Only where a change moves a file behind the last one: in every other order what was read stays before.
+        """
+        if not (self._once and self._by_change):
+            return frozenset()
+        states = (state for state in context.recorded() if state.kind == ETAG)
+        return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
 
     def of_state(self, text: str, files: list[_File]) -> _Place:
         """The place that a state remembers."""
@@ -193,7 +211,7 @@ class _Order:
                 if self._name(file.below) == text:
                     return file.info
             raise FetchError(
-                f"{self._what}: the last file that was read, {shown(text)!r}, is gone, "
+                f"{self._what}: the last file that was read, {one_line(text)!r}, is gone, "
                 "so its time is not known",
                 hint="the order of this source was changed; change it back, or bring the file back",
             )
@@ -218,7 +236,7 @@ def _change_time(file: _File) -> Timestamp:
     try:
         return Timestamp.parse(str(time))
     except (ValueError, OverflowError, InvalidIdError):
-        raise FetchError(f"{shown(file.path)}: its time of modification is out of range") from None
+        raise FetchError(f"{one_line(file.path)}: its time of modification is out of range") from None
 
 
 def _tell_late_or_changed(done: list[_File], recorded: Timestamp, context: FetchContext, what: str) -> None:
@@ -241,4 +259,4 @@ def _tell_same_names(same: list[_File], context: FetchContext, what: str) -> Non
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(repr(shown(name)) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return ", ".join(repr(one_line(name)) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

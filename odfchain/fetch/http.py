@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import http
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from odfchain.errors import FetchError, SourceNotFoundError
@@ -22,13 +22,15 @@ from odfchain.fetch.base import (
     etag_state,
     last_modified_state,
 )
+from odfchain.fetch.bindings import check_host, check_redirect
 from odfchain.fetch.download import Download
 from odfchain.fetch.http_headers import Headers, http_date, retry_after
 from odfchain.fetch.http_url import Route, Target, parse_target
 from odfchain.fetch.retry import Deadline, PassingError, Timing, with_retries
 from odfchain.fetch.state import is_known, previous_modified, previous_tag
-from odfchain.fetch.template import redact, shown
+from odfchain.fetch.template import redact
 from odfchain.metadata.events import SourceState
+from odfchain.text import one_line
 from odfchain.version import __version__
 
 if TYPE_CHECKING:
@@ -54,12 +56,14 @@ def fetch_http(
     *,
     name: str,
     secrets: frozenset[str] = frozenset(),
+    sent: Mapping[str, str] | None = None,
     timing: Timing | None = None,
 ) -> FetchResult:
     """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`.
 
-    `name` is what messages call the URL; `secrets` are values that no message may show. The event time is
-    `Last-Modified`, where that is there and valid.
+    `name` is what messages call the URL; `secrets` are values that no message may show, and
+    `sent` the variables that URL and headers are made of. The event time is `Last-Modified`, where that is
+    there and valid.
 
     Raises:
         SourceNotFoundError: the server answers 404 or 410.
@@ -70,7 +74,7 @@ def fetch_http(
     limits = context.limits
     deadline = Deadline(limits.deadline, timing, name=name)
     with Download(context, deadline, name=name) as download:
-        fetch = _Fetch(url, headers, context, deadline, download, name, secrets)
+        fetch = _Fetch(url, headers, context, deadline, download, name, secrets, sent or {})
         return with_retries(fetch.attempt, name=name, limits=limits, timing=timing, deadline=deadline)
 
 
@@ -86,8 +90,11 @@ class _Fetch:
         download: Download,
         name: str,
         secrets: frozenset[str],
+        sent: Mapping[str, str],
     ) -> None:
         self._target = parse_target(url, name=name)
+        self._sent = sent
+        check_host(sent, context.bindings, self._target.host, self._target.port, where=name)
         self._given = [_checked(key, value, name) for key, value in headers]
         self._context = context
         self._deadline = deadline
@@ -121,6 +128,11 @@ class _Fetch:
                 if location is None:
                     return self._take(answer, where, conditional=asked is not None)
             route.follow(location, self._secrets)
+            self._check_redirect(route.current)
+
+    def _check_redirect(self, target: Target) -> None:
+        text = f"{target.host}{target.path.decode('latin-1')}"
+        check_redirect(self._sent, self._context.bindings, target.host, target.port, text, where=self._name)
 
     def _headers(self, route: Route, condition: tuple[str, str] | None) -> list[tuple[bytes, bytes]]:
         target: Target = route.current
@@ -188,7 +200,7 @@ class _Fetch:
                 if len(body) >= _EXCERPT or b"\n" in body.lstrip():
                     break
         lines = body[:_EXCERPT].decode("utf-8", "replace").strip().splitlines()
-        line = shown(redact(lines[0], self._secrets)) if lines else ""
+        line = one_line(redact(lines[0], self._secrets)) if lines else ""
         return "" if line.startswith("<") else line
 
 
@@ -201,7 +213,7 @@ def _phrase(status: int) -> str:
 
 def _checked(key: str, value: str, name: str) -> tuple[str, str]:
     if not _TOKEN.fullmatch(key):
-        raise FetchError(f"{name}: {shown(key)!r} is not a name of a header")
+        raise FetchError(f"{name}: {one_line(key)!r} is not a name of a header")
     if _OURS.fullmatch(key):
         raise FetchError(f"{name}: the header {key} cannot be set: it is the fetcher's own")
     if not _VALUE.fullmatch(value):

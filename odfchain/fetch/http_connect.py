@@ -22,7 +22,7 @@ from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import Headers
 from odfchain.fetch.http_url import Route, Target
 from odfchain.fetch.retry import Deadline, PassingError
-from odfchain.fetch.template import shown
+from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _translated(limits: FetchLimits, deadline: Deadline, name: str, *, begun: bo
     except httpcore.LocalProtocolError as error:
         raise FetchError(f"{name}: the request cannot be sent") from error
     except httpcore.ProxyError as error:
-        raise PassingError(f"the proxy refuses: {shown(str(error))}") from error
+        raise PassingError(f"the proxy refuses: {one_line(str(error))}") from error
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         deadline.check()
         raise _failed(error, name, begun=begun) from error
@@ -174,12 +174,12 @@ def _failed(error: Exception, name: str, *, begun: bool) -> FetchError | Passing
     cause = error.args[0] if error.args and isinstance(error.args[0], OSError) else None
     if isinstance(cause, ssl.SSLCertVerificationError):
         return FetchError(
-            f"{name}: the server's certificate is not trusted: {shown(cause.verify_message)}",
+            f"{name}: the server's certificate is not trusted: {one_line(cause.verify_message)}",
             hint="for a certificate authority of your own set SSL_CERT_FILE",
         )
     what = "cannot connect" if isinstance(error, httpcore.ConnectError) else "the connection was lost"
     if cause is not None:
-        return PassingError(f"{what}: {shown(cause.strerror or str(cause)).lower()}")
+        return PassingError(f"{what}: {one_line(cause.strerror or str(cause)).lower()}")
     return PassingError("the body was cut short" if begun else "the server does not answer in HTTP")
 
 

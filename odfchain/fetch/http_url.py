@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.errors import FetchError
-from odfchain.fetch.template import public_name, redact, shown
+from odfchain.fetch.template import public_name, redact, unreadable_name
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -57,7 +58,7 @@ class Target:
     def public(self, secrets: Iterable[str]) -> str:
         """What messages may say of a target that a server named: no query, none of the secrets."""
         path = self.path.split(b"?")[0].decode("latin-1")
-        return shown(redact(f"{self.scheme}://{self.authority}{path}", secrets))
+        return one_line(redact(f"{self.scheme}://{self.authority}{path}", secrets))
 
 
 def parse_target(url: str, *, name: str) -> Target:
@@ -72,10 +73,11 @@ def parse_target(url: str, *, name: str) -> Target:
         return _target(httpx.URL(url))
     except (httpx.InvalidURL, ValueError):
         pass
+    masked = unreadable_name(name)
     raise FetchError(
-        f"{name}: not a valid URL once its templates are filled in"
+        f"{masked}: not a valid URL once its templates are filled in"
         if "${{" in name
-        else f"{name}: not a valid URL",
+        else f"{masked}: not a valid URL",
         hint="write it like https://host/path",
     )
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from odfchain.fetch.base import FetchLimits
-from odfchain.fetch.template import redact, shown
+from odfchain.fetch.template import redact
+from odfchain.text import one_line
 from odfchain.version import __version__
 
 if TYPE_CHECKING:
@@ -78,4 +79,4 @@ def _client_options(scheme: str) -> dict[str, Any]:
 def store_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
     """What the library says of a failure, as one printable line without the values in `secrets`."""
     line = (str(error).splitlines() or [""])[0]
-    return shown(redact(_PREAMBLE.sub("", line), secrets), _SHOWN)
+    return one_line(redact(_PREAMBLE.sub("", line), secrets), _SHOWN)

@@ -26,6 +26,7 @@ from odfchain.fetch.base import (
 from odfchain.fetch.object_store import ENVIRONMENT_HINT, open_store, store_message
 from odfchain.fetch.retry import SIZE_HINT, Deadline, Timing
 from odfchain.fetch.state import is_known
+from odfchain.fetch.template import unreadable_name
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.fsio import remove_quietly, storage_error
@@ -75,7 +76,7 @@ def _split(url: str, name: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise FetchError(f"{name}: not a valid URL") from None
+        raise FetchError(f"{unreadable_name(name)}: not a valid URL") from None
     key = unquote(parts.path).removeprefix("/")
     if not parts.netloc or not key or key.endswith("/"):
         raise FetchError(f"{name}: does not name an object", hint="write it like s3://bucket/path/to/object")

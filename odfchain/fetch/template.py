@@ -1,4 +1,6 @@
-"""Values of the workspace in what a source says: `${{ env.NAME }}` and `${{ env.NAME || default }}`.
+"""Values of the workspace in what a source says: `${{ env.NAME }}`, with alternatives and literals.
+
+    ${{ env.A || env.B || 'x' }}    the first that has a value: a variable that is defined, a text, a number
 
 A value may be a secret, and messages end in logs. So messages show the text as it was written, with its
 templates, and text that comes from a server is searched for the values before it is shown. Substituted values
@@ -12,20 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote
 
 from odfchain.errors import FetchError
+from odfchain.text import one_line
 
 _OPEN = "${{"
-_EXPRESSION = re.compile(
-    r"""\$\{\{\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_-]*)\s*
-    (?:\|\|\s*(?:'(?P<single>[^']*)'|"(?P<double>[^"]*)"|(?P<number>-?[0-9]+(?:\.[0-9]+)?))\s*)?\}\}""",
-    re.VERBOSE,
-)
-_SHOWN = 200
-
-
-def shown(text: str, limit: int = _SHOWN) -> str:
-    """The text as one printable line of at most `limit` characters."""
-    line = "".join(c if c.isprintable() else " " for c in text[: limit + 1]).strip()
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+_NAME = r"env\.[A-Za-z_][A-Za-z0-9_-]*"
+_LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
+_OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
+_EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
+_MOST_NAMES = 5
 
 
 def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
@@ -37,8 +33,9 @@ def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
             end = text.find("}}", opening)
             found = text[opening:] if end < 0 else text[opening : end + 2]
             raise FetchError(
-                f"{where}{shown(found)} is not a template",
-                hint="write ${{ env.NAME }} or ${{ env.NAME || 'default' }}; a default may also be a number",
+                f"{where}{one_line(found)} is not a template",
+                hint="write ${{ env.NAME }}, or alternatives as ${{ env.NAME || env.OTHER || 'default' }}; "
+                "a default may also be a number",
             )
         yield text[start:opening]
         yield match
@@ -46,13 +43,19 @@ def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
     yield text[start:]
 
 
+def has_templates(text: str) -> bool:
+    """Whether the text is more than what it says as it stands."""
+    return _OPEN in text
+
+
 def expand(text: str, variables: Mapping[str, str], *, where: str = "") -> str:
-    """The text with every template replaced by its variable's value, or by its default.
+    """The text with every template replaced by the first of its alternatives that has a value.
 
     `where` is put before messages. No message shows a value.
 
     Raises:
-        FetchError: a variable without a default is missing, or something starts like a template and is none.
+        FetchError: none of a template's alternatives has a value, or something starts like a template and is
+            none.
     """
     where = f"{where}: " if where else ""
     return "".join(
@@ -61,22 +64,63 @@ def expand(text: str, variables: Mapping[str, str], *, where: str = "") -> str:
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str], where: str) -> str:
-    name = match["name"]
-    if name in variables:
-        return variables[name]
-    for default in match.group("single", "double", "number"):
-        if default is not None:
-            return default
+    for operand in _operands(match):
+        if not operand.startswith("env."):
+            return operand[1:-1] if operand[0] in "'\"" else operand
+        if operand[4:] in variables:
+            return variables[operand[4:]]
+    names = [operand[4:] for operand in _operands(match)]
+    if len(names) == 1:
+        message = f"the variable {names[0]} of {one_line(match[0])} has no value"
+    else:
+        listed = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+        message = f"none of the variables {listed} in {one_line(match[0])} has a value"
     raise FetchError(
-        f"{where}the variable {name} of {shown(match[0])} has no value",
-        hint=f"define {name} under ingest.variables in the workspace's configuration, or give a default",
+        f"{where}{message}",
+        hint=f"define {names[0]} under ingest.variables in the workspace's configuration, or give a default",
+    )
+
+
+def _operands(match: re.Match[str]) -> list[str]:
+    """The alternatives of a template, in their order."""
+    return _OPERAND.findall(match[0].removeprefix(_OPEN))
+
+
+def names_in(texts: Iterable[str]) -> frozenset[str]:
+    """The variables that templates in the texts name, whether one of their alternatives is taken or not."""
+    return frozenset(
+        operand[4:]
+        for text in texts
+        for match in _EXPRESSION.finditer(text)
+        for operand in _operands(match)
+        if operand.startswith("env.")
     )
 
 
 def values_in(texts: Iterable[str], variables: Mapping[str, str]) -> frozenset[str]:
     """The values that templates in the texts stand for: what must not be shown."""
-    names = {match["name"] for text in texts for match in _EXPRESSION.finditer(text)}
-    return frozenset(variables[name] for name in names if variables.get(name))
+    return frozenset(variables[name] for name in names_in(texts) if variables.get(name))
+
+
+def mask_templates(text: str) -> tuple[str, dict[str, str]]:
+    """(the text with a mark of letters for every template that names variables, the template of each mark).
+
+    Templates of literals alone stand for what they say.
+    """
+    prefix = "odfv"
+    while prefix in text.lower():
+        prefix += "x"
+    templates: dict[str, str] = {}
+
+    def mark(match: re.Match[str]) -> str:
+        first = _operands(match)[0]
+        if not first.startswith("env."):
+            return _value(match, {}, "")
+        name = f"{prefix}{len(templates)}q"
+        templates[name] = match[0]
+        return name
+
+    return _EXPRESSION.sub(mark, text), templates
 
 
 def redact(text: str, values: Iterable[str]) -> str:
@@ -93,4 +137,9 @@ def public_name(url: str) -> str:
     match = re.match(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#]*@)", masked)
     if match and not match["scheme"].lower().startswith("abfs"):  # there the part before @ is the container
         url = url[: match.start("user")] + url[match.end("user") :]
-    return shown(url)
+    return one_line(url)
+
+
+def unreadable_name(name: str) -> str:
+    """What messages call a URL that cannot be read: all before its last `@` may be a user and password."""
+    return re.sub("//.*@", "//***@", name)

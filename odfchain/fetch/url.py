@@ -16,14 +16,16 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
 from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, FetchResult, last_modified_state
+from odfchain.fetch.bindings import check_host
 from odfchain.fetch.state import is_known
-from odfchain.fetch.template import expand, public_name, redact, shown, values_in
+from odfchain.fetch.template import expand, names_in, public_name, redact, unreadable_name, values_in
 from odfchain.metadata.sources import (
     EventTimeSourceFromPath,
     EventTimeSourceFromSystemTime,
     FetchStepUrl,
 )
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 """Schemes of URLs that name an object of a store."""
@@ -47,7 +49,9 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
         (h.name, expand(h.value, context.variables, where=f"{name}: header {h.name}"))
         for h in step.headers or ()
     ]
-    secrets = values_in([step.url, *(h.value for h in step.headers or ())], context.variables)
+    texts = [step.url, *(h.value for h in step.headers or ())]
+    secrets = values_in(texts, context.variables)
+    sent = {name: context.variables[name] for name in names_in(texts) if name in context.variables}
     if not url.isprintable():
         raise FetchError(f"{name}: the URL has control characters")
     match = _SCHEME.match(url)
@@ -59,14 +63,16 @@ def fetch_url(step: FetchStepUrl, context: FetchContext) -> FetchResult:
     elif scheme in ("http", "https"):
         from odfchain.fetch.http import fetch_http  # noqa: PLC0415 - each brings its own libraries
 
-        result = fetch_http(url, headers, context, name=name, secrets=secrets)
+        result = fetch_http(url, headers, context, name=name, secrets=secrets, sent=sent)
     elif scheme == "ftp":
         from odfchain.fetch.ftp import fetch_ftp  # noqa: PLC0415
 
+        check_host(sent, context.bindings, *_host(url), where=name)
         result = fetch_ftp(url, context, name=name, secrets=secrets)
     elif scheme in OBJECT_STORES:
         from odfchain.fetch.objects import fetch_object  # noqa: PLC0415
 
+        check_host(sent, context.bindings, *_host(url), where=name)
         result = fetch_object(url, context, name=name, secrets=secrets)
     elif scheme:
         raise FetchError(f"{name}: this kind of URL is not supported ({_SUPPORTED})")
@@ -89,7 +95,7 @@ def _time_from_path(step: FetchStepUrl, url: str, secrets: frozenset[str], name:
     except FetchError as error:
         if redact(path, secrets) == path:
             raise
-        pattern = shown(step.event_time.pattern)
+        pattern = one_line(step.event_time.pattern)
         raise FetchError(
             f"{name}: the pattern {pattern!r} finds no event time in the path with its templates filled in"
         ) from error
@@ -106,15 +112,25 @@ def _split(url: str, name: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise FetchError(f"{name}: not a valid URL") from None
+        raise FetchError(f"{unreadable_name(name)}: not a valid URL") from None
     return parts.netloc, parts.path, f"{parts.query}{parts.fragment}"
+
+
+def _host(url: str) -> tuple[str, int | None]:
+    """Host (or bucket) and port; no host where the URL cannot be read, which is said by who fetches it."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "", None
+    return host, port
 
 
 def _fetch_file(url: str, context: FetchContext, *, name: str) -> FetchResult:
     """The user's own file, without a copy, if its time of modification is not the remembered one."""
     path = _file_path(url, name)
     if "${{" not in name:
-        name = shown(os.fsencode(path).decode("utf-8", "replace"), _LONGEST_PATH)
+        name = one_line(os.fsencode(path).decode("utf-8", "replace"), _LONGEST_PATH)
     try:
         info = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -14,11 +14,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from lzma import LZMAError
+from operator import or_
 from pathlib import Path
 from typing import BinaryIO
 
 from odfchain.errors import PrepareError
+from odfchain.limits import INPUT
 from odfchain.metadata.enums import CompressionFormat
 from odfchain.metadata.sources import PrepStepDecompress
 from odfchain.prepare.codecs import Codec, codec_of, decoded
@@ -141,7 +144,12 @@ def _unpack_zip(
     with _zip_errors(name):
         archive = zipfile.ZipFile(stream)
     with archive:
-        entry = _pick(archive.infolist(), sub_path, name)
+        entries = archive.infolist()
+        if len(entries) > INPUT.archive_members:
+            raise PrepareError(
+                f"{name}: {len(entries):,} members in the archive, at most {INPUT.archive_members:,} are read"
+            )
+        entry = _pick(entries, sub_path, name)
         what = f"{name}: entry {entry.filename!r}"
         if entry.flag_bits & _ENCRYPTED:
             raise PrepareError(f"{what} is encrypted", hint="passwords are not supported")
@@ -215,8 +223,17 @@ def glob_matches(pattern: str, path: str) -> bool:
 
 
 def _parts_match(patterns: list[str], parts: list[str]) -> bool:
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_parts_match(patterns[1:], parts[skipped:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _parts_match(patterns[1:], parts[1:])
+    """Whether all parts are matched; takes patterns times parts steps, however many `**` there are."""
+    # for every beginning of the path: whether the patterns so far match it
+    matched = [True] + [False] * len(parts)
+    for pattern in patterns:
+        if pattern == "**":
+            matched = list(accumulate(matched, or_))
+        else:
+            fits = [
+                before and fnmatchcase(part, pattern) for before, part in zip(matched, parts, strict=False)
+            ]
+            matched = [False, *fits]
+        if not any(matched):
+            return False
+    return matched[-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -28,6 +29,7 @@ from odfchain.prepare.output import (
     open_source,
 )
 from odfchain.progress import Progress
+from odfchain.text import one_line, printable
 
 TAIL_BYTES = 4 << 10
 """How much of a program's last words is kept [bytes]."""
@@ -87,11 +89,10 @@ class _Stage:
                 break
         code = self.code or 0
         how = f"ended with exit code {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
-        text = "".join(
-            c if c.isprintable() or c in "\r\n" else " " for c in self.tail.decode("utf-8", "replace")
-        )
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        said = " | ".join(lines[-_TAIL_LINES:])
+        lines = [
+            line.strip() for line in re.split("[\r\n]", self.tail.decode("utf-8", "replace")) if line.strip()
+        ]
+        said = " | ".join(map(printable, lines[-_TAIL_LINES:]))
         return f"`{_shown(self.command)}` {how}" + (f": {said}" if said else "")
 
 
@@ -201,8 +202,7 @@ def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progres
 
 
 def _shown(command: Sequence[str]) -> str:
-    text = " ".join(shlex.join(command).split())
-    return text if len(text) <= 200 else text[:199] + "…"
+    return one_line(shlex.join(command))
 
 
 def _signal_name(number: int) -> str:

@@ -347,6 +347,16 @@ def test_the_output_is_bounded(engine: Engine) -> None:
     assert [call[0] for call in engine.calls] == ["run", "rm"]
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "+5", "1.5", "1e4", "ten", "", " 10", "99999999999999999999"])
+def test_a_batch_size_that_is_none_is_refused_before_the_container_starts(engine: Engine, value: str) -> None:
+    said = engine.refused(env=(EnvVar(name="ODF_BATCH_SIZE", value=value),))
+    assert "container busybox: env ODF_BATCH_SIZE: " in said
+    assert said.endswith("is not a positive whole number")
+    given = engine.refused(variables={"ODF_BATCH_SIZE": value}, env=(EnvVar(name="ODF_BATCH_SIZE"),))
+    assert given == "container busybox: env ODF_BATCH_SIZE: its value is not a positive whole number"
+    assert not (engine.home / "calls").exists()
+
+
 def test_the_deadline(engine: Engine) -> None:
     step, pid = endless(engine)
     said = engine.refused(**step, limits=FetchLimits(deadline=1.5, max_bytes=1 << 50))

@@ -162,7 +162,7 @@ def test_http_derived_4_other_statuses(tmp_path: Path) -> None:
         (401, b"\n  who are you?\r\nmore", "HTTP status 401 (Unauthorized): who are you?"),
         (403, b"<html>no</html>", "HTTP status 403 (Forbidden)"),
         (400, b"x" * 100_000, "HTTP status 400 (Bad Request): " + "x" * 199 + "…"),
-        (499, b"\x1b[31m\x00\xff", "HTTP status 499: [31m \ufffd"),
+        (499, b"\x1b[31m\x00\xff", "HTTP status 499: \\x1b[31m\\x00\ufffd"),
         (204, b"", "HTTP status 204 (No Content)"),
         (300, b"", "HTTP status 300 (Multiple Choices)"),
         (302, b"", "HTTP status 302 (Found)"),

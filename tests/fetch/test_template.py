@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.errors import FetchError
-from odfchain.fetch.template import expand, public_name, redact, shown, values_in
+from odfchain.fetch.template import expand, names_in, public_name, redact, values_in
+from odfchain.text import one_line, printable
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"] if case["area"] == "template"}
 
@@ -44,6 +45,15 @@ def test_every_template_case_is_tested() -> None:
         ("${{ env.X || 'a }} b' }}", "a }} b"),
         ("${{ env.X || -7 }}", "-7"),
         ("${{ env.EMPTY || 'not this' }}", ""),
+        ("${{ env.X || env.A || 'x' }}", "1"),
+        ("${{ env.X || env.Y || 'x' }}", "x"),
+        ("${{ env.B||env.A }}", "2"),
+        ("${{ 'text' }}", "text"),
+        ('${{ "env.A" }}', "env.A"),
+        ("${{ 42 }}${{ -0.5 }}", "42-0.5"),
+        ("${{ 'first' || env.A }}", "first"),
+        ("${{ env.X || 'env.A || 1' }}", "env.A || 1"),
+        ("${{ env.X\n || env.Y ||\t7 }}", "7"),
         ("$A ${B} {{ C }} $$ }}", "$A ${B} {{ C }} $$ }}"),
     ],
 )
@@ -54,6 +64,8 @@ def test_values_and_defaults(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["${{", "${{ env.A", "${{ A }}", "${{ secrets.A }}", "${{ env. }}", "${{ env.A | 'x' }}",
+     "${{ env.A || env.B || }}", "${{ || env.A }}", "${{ }}", "${{ env.A env.B }}", "${{ env.A || || 1 }}",
+     "${{ 'a' 'b' }}", "${{ 1 2 }}", "${{ true }}", "${{ 'x\" }}", "${{ env.A && 1 }}",
      "${{ env.A || 'x }}", "${{ env.A || x }}", "${{ env.A || 1. }}", "${{ env.1 }}", "${{ env.A }"],
 )  # fmt: skip
 def test_what_is_no_template(text: str) -> None:
@@ -69,6 +81,18 @@ def test_a_missing_variable_is_named_with_the_place_to_define_it() -> None:
     assert "s3cret" not in str(caught.value) + str(caught.value.hint)
 
 
+def test_when_no_alternative_has_a_value_all_are_named() -> None:
+    with pytest.raises(FetchError) as caught:
+        expand("${{ env.A || env.B }}", {"C": "s3cret"})
+    assert str(caught.value) == "none of the variables A, B in ${{ env.A || env.B }} has a value"
+
+
+def test_a_long_template_that_is_none_is_found_out_at_once() -> None:
+    for text in ("${{ env.A" + " || env.A" * 20_000, "${{" + " " * 100_000, "${{ '" + "'" * 100_000):
+        with pytest.raises(FetchError):
+            expand(text, {})
+
+
 @given(st.text(), st.text())
 def test_values_are_never_expanded_again(value: str, other: str) -> None:
     assert expand("<${{ env.A }}>", {"A": value + "${{ env.B }}", "B": other}) == f"<{value}${{{{ env.B }}}}>"
@@ -77,6 +101,9 @@ def test_values_are_never_expanded_again(value: str, other: str) -> None:
 def test_values_in_texts() -> None:
     texts = ["${{ env.A }}", "x${{ env.B || 'd' }}", "${{ env.C }}"]
     assert values_in(texts, {"A": "1", "C": "", "D": "4"}) == {"1"}
+    several = ["${{ env.A || env.B || 'env.D' }}"]
+    assert names_in(several) == {"A", "B"}
+    assert values_in(several, {"A": "1", "B": "2", "D": "4"}) == {"1", "2"}, "whichever is taken"
 
 
 def test_redacting() -> None:
@@ -95,7 +122,7 @@ def test_redacting() -> None:
             "abfs://container@account.dfs.core.windows.net/x",
             "abfs://container@account.dfs.core.windows.net/x",
         ),
-        ("http://host/\n\x1b[31m", "http://host/  [31m"),
+        ("http://host/\n\x1b[31m", "http://host/ \\x1b[31m"),
         ("http://host/?a@b", "http://host/?a@b"),
     ],
 )
@@ -105,6 +132,7 @@ def test_names_of_urls(url: str, name: str) -> None:
 
 @given(st.text(), st.integers(1, 50))
 def test_shown_text_is_one_bounded_line(text: str, limit: int) -> None:
-    line = shown(text, limit)
+    line = one_line(text, limit)
     assert len(line) <= limit
-    assert line.isprintable()
+    assert "\n" not in line
+    assert printable(line) == line

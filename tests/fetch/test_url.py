@@ -12,7 +12,7 @@ from servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
 from support import conformance
 
 from odfchain.errors import FetchError, SourceNotFoundError
-from odfchain.fetch.base import UP_TO_DATE, Fetched, last_modified_state
+from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, last_modified_state
 from odfchain.fetch.url import fetch_url
 from odfchain.metadata.sources import (
     EventTimeSource,
@@ -252,3 +252,75 @@ def test_values_stay_out_of_messages(folder: Path, url: str, value: str) -> None
 def test_a_header_that_is_missing_its_value(folder: Path) -> None:
     said = refused("http://127.0.0.1:1/", folder, headers={"X-Key": "k ${{ env.KEY }}"})
     assert said == "http://127.0.0.1:1/: header X-Key: the variable KEY of ${{ env.KEY }} has no value"
+
+
+# --- variables that are bound to hosts ---------------------------------------------------------------------
+
+
+def keyed(url: str, header: bool = False) -> FetchStepUrl:
+    if header:
+        return FetchStepUrl(url=url, headers=(RequestHeader(name="X-Key", value="${{ env.K }}"),))
+    return FetchStepUrl(url=f"{url}?k=${{{{ env.K }}}}")
+
+
+def bound(folder: Path, *hosts: str, **changes: Any) -> FetchContext:
+    variables = {"K": "SeCret7"}
+    return context(folder, variables=variables, bindings={"K": hosts}, allow_private=True, **changes)
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_a_bound_variable_is_sent_to_its_host(tmp_path: Path, header: bool) -> None:
+    with Server(Reply(body=CSV37), Reply(body=CSV37)) as server:
+        for host in ("127.0.0.1", f"127.0.0.1:{server.port}"):
+            assert fetch_url(keyed(server.url("/x"), header), bound(tmp_path, host)) is not UP_TO_DATE
+    assert len(server.requests) == 2
+    assert all("SeCret7" in request.target + request.headers.get("x-key", "") for request in server.requests)
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("hosts", [(), ("api.example.com",), ("127.0.0.1:1",), ("127.0.0",)])
+def test_a_bound_variable_is_not_sent_to_another(
+    tmp_path: Path, header: bool, hosts: tuple[str, ...]
+) -> None:
+    with Server() as server, pytest.raises(FetchError, match="the variable K may be sent to") as caught:
+        fetch_url(keyed(server.url("/x"), header), bound(tmp_path, *hosts))
+    assert server.requests == []
+    assert "SeCret7" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "s3://bucket/x"])
+def test_nor_by_other_protocols(tmp_path: Path, url: str) -> None:
+    step = FetchStepUrl(url=url + "${{ env.K }}")
+    with pytest.raises(FetchError, match="the variable K may be sent to api only, not to"):
+        fetch_url(step, bound(tmp_path, "api"))
+
+
+def test_a_bound_variable_does_not_follow_a_redirect(tmp_path: Path) -> None:
+    """The header stays with its origin; an address that repeats the value is not followed."""
+    with Server(Reply(body=CSV37), host="127.0.0.2") as other:
+        plain = Reply(status=302, headers={"Location": other.url("/plain")})
+        with Server(plain) as server:
+            fetch_url(keyed(server.url("/x"), header=True), bound(tmp_path, "127.0.0.1"))
+        assert [request.headers.get("x-key") for request in other.requests] == [None]
+        for text in ("/x?k=SeCret7", "/x?k=secret7", "/SeCret7/y"):
+            carrying = Reply(status=302, headers={"Location": other.url(text)})
+            with Server(carrying) as server, pytest.raises(FetchError) as caught:
+                fetch_url(keyed(server.url("/x"), header=True), bound(tmp_path, "127.0.0.1"))
+            assert "redirected with the value of the variable K, which may be sent to 127.0.0.1 only" in str(
+                caught.value
+            )
+            assert "ecret7" not in str(caught.value)
+        assert len(other.requests) == 1, "nothing was asked there"
+
+
+def test_a_bound_variable_in_the_name_of_a_file_is_sent_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "SeCret7.csv").write_text("a\n")
+    step = FetchStepUrl(url=f"file://{tmp_path}/${{{{ env.K }}}}.csv")
+    assert fetch_url(step, bound(tmp_path, "api")) is not UP_TO_DATE
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "http", "https"])
+@pytest.mark.parametrize("password", ["s3/cret", "s3?cret", "s3#cret"])
+def test_a_password_that_ends_the_host_is_not_shown(scheme: str, password: str, folder: Path) -> None:
+    said = refused(f"{scheme}://u:{password}@host/x", folder)
+    assert said.startswith(f"{scheme}://***@host/x: not a valid URL")

@@ -359,6 +359,12 @@ def test_globs(pattern: str, path: str, matches: bool) -> None:
     assert glob_matches(pattern, path) is matches
 
 
+def test_a_pattern_of_many_folders_takes_no_longer() -> None:
+    """Backtracking would try every way to share 40 folders among 30 `**`."""
+    assert not glob_matches("**/" * 30 + "x", "a/" * 40 + "y")
+    assert glob_matches("**/*/" * 20 + "**", "a/" * 40 + "y")
+
+
 # --- files -------------------------------------------------------------------------------------------
 
 
