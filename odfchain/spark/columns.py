@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from odfchain.errors import BadInputError
+from odfchain.limits import INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -39,3 +42,18 @@ def any_of(conditions: Iterable[Column]) -> Column:
     for condition in conditions:
         result = condition if result is None else result | condition
     return F.lit(False) if result is None else result
+
+
+def check_columns(names: Sequence[str], file: str) -> None:
+    """Refuse an input of more columns than a plan can bear.
+
+    Raises:
+        BadInputError: there are too many.
+    """
+    if len(names) > INPUT.columns:
+        raise BadInputError(
+            f"{len(names):,} columns ({', '.join(n[:20] for n in names[:3])}, …), "
+            f"at most {INPUT.columns:,} are read",
+            file=file,
+            hint="is the separator right? Wide tables can be turned into rows of name and value",
+        )

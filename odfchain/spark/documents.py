@@ -1,24 +1,43 @@
-"""Formats that Spark cannot read, as records that it can: one Arrow stage streams them out of the file.
+"""Records that are found by Python and made typed by Spark: one Arrow stage gives them as columns of text.
 
-A worker opens the file, finds the records with a library, and hands each on as one JSON text; Spark parses
-the text, and from there on the rules are those of newline-delimited JSON. Values of columns that are not
-nested go as text, because Spark's parser would pass numbers through a double. The driver sees no data, and
-nothing is written in between. What is wrong with the file travels as a marker in the worker's exception.
+A document that Spark cannot split is streamed by one worker with a library; lines of JSON are parsed by all
+of them. Either way every value arrives as it is written, a list or an object as a list or struct of texts,
+and `parse` makes it typed. Spark's own JSON parser takes no part in reading values: it drops what follows
+the first value, takes the last of two equal keys, and passes numbers through a double. The driver sees no
+data, and nothing is written in between. What is wrong travels as a marker in the worker's exception.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
+from odfchain.limits import INPUT
 from odfchain.metadata import data_schema as ds
+from odfchain.spark.columns import check_columns
 from odfchain.spark.failure import explain, find_marker, marker
 from odfchain.spark.job import run_job
-from odfchain.spark.json_records import Record, RecordError, object_text, quoted
+from odfchain.spark.json_values import (
+    Record,
+    RecordError,
+    check_depth,
+    picked,
+    shown,
+    text_for_inference,
+)
 from odfchain.spark.parse import TextRules
-from odfchain.spark.read import CORRUPT, ROW_ID, InputFrame, inferred_schema, json_struct, parsed
+from odfchain.spark.read import (
+    ROW_ID,
+    InputFrame,
+    inferred_schema,
+    parsed,
+    spark_path,
+    text_struct,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,10 +47,8 @@ BATCH_ROWS = 4_096
 BATCH_CHARACTERS = 4 << 20
 """Size of one Arrow batch: whichever of the two is reached first."""
 
-Columns: TypeAlias = tuple[tuple[str, bool], ...]
-"""Names of columns, and whether their values are to be text."""
-
 _KIND = "bad-document"
+_BLANK = " \t\r\n"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -48,33 +65,106 @@ class RecordSource(Protocol):
         ...
 
 
+class LineForm(Protocol):
+    """What one line of a file holds; a small value that is sent to the workers that read it."""
+
+    def record(self, line: str) -> Record:
+        """The record.
+
+        Raises:
+            RecordError: the line is not of this form.
+        """
+        ...
+
+
+Fields: TypeAlias = tuple[ds.DataField, ...] | None
+"""The columns to give; None for whole records as JSON, of which Spark infers types."""
+
+
 class DocumentInputError(Exception):
     """A file is not of the declared form; the message is a marker."""
 
 
-def record_batches(source: RecordSource, columns: Columns | None = None) -> Iterator[pa.RecordBatch]:
-    """The records as JSON with their numbers from 0, whole or these columns, in batches of bounded size.
+class _Batches:
+    """Collects records and cuts them into Arrow batches of bounded size."""
+
+    def __init__(self, fields: Fields) -> None:
+        import pyarrow as pa
+
+        self._fields = fields
+        types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
+        names = [f"c{index}" for index in range(len(types))]
+        self._schema = pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ids: list[int] = []
+        self._columns: list[list[Any]] = [[] for _ in range(len(self._schema) - 1)]
+        self._size = 0
+
+    def add(self, row_id: int, record: Record, size: int) -> Iterator[pa.RecordBatch]:
+        """Take one more record of about so many characters; gives a batch when one is full.
+
+        Raises:
+            RecordError: a value has another form than its column.
+        """
+        if self._fields is None:
+            if len(record) > INPUT.columns:
+                raise RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
+            check_depth(record, INPUT.type_depth)
+            values: Iterable[Any] = [text_for_inference(record)]
+        else:
+            values = picked(record, self._fields).values()
+        self._ids.append(row_id)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        self._size += size
+        if len(self._ids) >= BATCH_ROWS or self._size >= BATCH_CHARACTERS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What was not given yet."""
+        import pyarrow as pa
+
+        if self._ids:
+            columns = [self._ids, *self._columns]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            self._clear()
+
+
+def text_type(data_type: ds.DataType) -> pa.DataType:
+    """The Arrow type of a column before parsing: text in the form of the column."""
+    import pyarrow as pa
+
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return text_type(inner)
+        case ds.DataTypeList(item_type=item):
+            return pa.list_(pa.field("element", text_type(item)))
+        case ds.DataTypeMap(value_type=value):
+            return pa.map_(pa.string(), text_type(value))
+        case ds.DataTypeStruct(fields=fields):
+            return pa.struct([pa.field(f.name, text_type(f.type)) for f in fields])
+    return pa.string()
+
+
+def record_batches(source: RecordSource, fields: Fields = None) -> Iterator[pa.RecordBatch]:
+    """The records with their numbers from 0, whole or these columns of them, in batches of bounded size.
 
     Raises:
         DocumentInputError: the file is not of the declared form, or cannot be read.
     """
-    import pyarrow as pa
-
-    first, size = 0, 0
-    texts: list[str] = []
-
-    def batch() -> pa.RecordBatch:
-        ids = pa.array(range(first, first + len(texts)), pa.int64())
-        return pa.RecordBatch.from_pydict({"row_id": ids, "record": pa.array(texts, pa.string())})
-
+    batches = _Batches(fields)
+    row = 0
     try:
         for record in source.records():
-            text = object_text(record if columns is None else _picked(record, columns))
-            texts.append(text)
-            size += len(text)
-            if len(texts) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
-                yield batch()
-                first, texts, size = first + len(texts), [], 0
+            row += 1
+            try:
+                yield from batches.add(row - 1, record, _size(record))
+            except RecordError as error:
+                error.row = row
+                raise
     except RecordError as error:
         raise DocumentInputError(marker(_KIND, message=error.message, row=error.row or 0)) from None
     except OSError as error:
@@ -82,43 +172,84 @@ def record_batches(source: RecordSource, columns: Columns | None = None) -> Iter
             raise
         message = f"cannot be read: {error.strerror or error}"
         raise DocumentInputError(marker(_KIND, message=message, row=0)) from None
-    if texts:
-        yield batch()
+    yield from batches.rest()
 
 
-def _picked(record: Record, columns: Columns) -> Record:
-    return {
-        name: _as_text(record[name]) if as_text else record[name]
-        for name, as_text in columns
-        if name in record
-    }
+def _size(record: Record) -> int:
+    """About how many characters a record has."""
+    return sum(
+        len(value)
+        if isinstance(value, str)
+        else 16
+        if not isinstance(value, dict | list)
+        else len(str(value))
+        for value in record.values()
+    )
 
 
-def _as_text(value: str) -> str:
-    """A JSON value as a JSON text of how it is written; texts and null as they are."""
-    return value if value[0] == '"' or value == "null" else quoted(value)
+def line_batches(
+    batches: Iterable[pa.RecordBatch], form: LineForm, fields: Fields = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of lines (their ids, their texts); lines of blanks hold none.
+
+    Raises:
+        DocumentInputError: a line is not of the declared form.
+    """
+    made = _Batches(fields)
+    try:
+        for batch in batches:
+            for row_id, line in zip(*[column.to_pylist() for column in batch.columns], strict=True):
+                if line.strip(_BLANK):
+                    yield from made.add(row_id, form.record(line), len(line))
+    except RecordError as error:
+        raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
+    yield from made.rest()
 
 
-def _stage(
-    source: RecordSource, columns: Columns | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that `mapInArrow` runs on the one partition."""
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A text file in UTF-8 of which every line is a record, but for lines of blanks."""
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    path: Path
+    form: LineForm
+
+    def first_bad(self, fields: Fields, file: str) -> BadInputError | None:
+        """The first line that is not of its form, as an error; None when every line is."""
+        with self.path.open("r", encoding="utf-8-sig") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.strip(_BLANK):
+                    continue
+                try:
+                    for _ in _Batches(fields).add(0, self.form.record(line), 0):
+                        pass
+                except RecordError as error:
+                    return BadInputError(f"line {number:,}: {error.message}", file=file)
+        return None
+
+
+def _frame(session: SparkSession, source: RecordSource | Lines, fields: Fields) -> DataFrame:
+    """Rows of `row_id`, in the order of the file, and `c0`, `c1`, …: these columns, or the whole as JSON.
+
+    Lines are split by Spark and parsed by all workers; a document is read by one.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as t
+
+    texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]
+    columns = [t.StructField(f"c{index}", kind) for index, kind in enumerate(texts)]
+    schema = t.StructType([t.StructField("row_id", t.LongType()), *columns])
+    if isinstance(source, Lines):
+        form = source.form
+        lines = session.read.text(spark_path(source.path))
+        numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
+        return numbered.mapInArrow(lambda batches: line_batches(batches, form, fields), schema)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield from record_batches(source, columns)
+        yield from record_batches(source, fields)
 
-    return run
-
-
-def _records(session: SparkSession, source: RecordSource, schema: ds.DataSchema | None = None) -> DataFrame:
-    """Whole records, or those columns of them that a schema names."""
-    columns = None
-    if schema is not None:
-        struct = json_struct(schema)
-        columns = tuple((f.name, f.dataType.typeName() == "string") for f in struct.fields)
-    return session.range(0, 1, 1, 1).mapInArrow(_stage(source, columns), "row_id bigint, record string")
+    return session.range(0, 1, 1, 1).mapInArrow(read, schema)
 
 
 def document_error(error: Exception, file: str) -> OdfchainError:
@@ -129,30 +260,62 @@ def document_error(error: Exception, file: str) -> OdfchainError:
     return BadInputError(str(found["message"]), file=file, row=int(found["row"]) or None)
 
 
-def infer_records(session: SparkSession, source: RecordSource, file: str) -> ds.DataSchema | None:
+def infer_records(session: SparkSession, source: RecordSource | Lines, file: str) -> ds.DataSchema | None:
     """The types that all records agree on, columns in alphabetical order, all optional; None without any.
 
     Raises:
-        BadInputError: the file is not of the declared form, or its records have no columns.
+        BadInputError: the file is not of the declared form, its records have no columns or too many, or
+            columns that differ only by case.
         EngineError: anything else that Spark reports.
     """
-    records = _records(session, source)
+    from pyspark.sql import functions as F
+
+    records = _frame(session, source, None)
     try:
         # since Spark 4.2, in the classic client and in Connect's
-        reader, texts = session.read.options(mode="FAILFAST"), records.select("record")
+        reader, texts = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
         found = run_job(session, lambda: reader.json(texts)).schema.fields
         none = not found and run_job(session, records.isEmpty)
     except Exception as error:
-        raise document_error(error, file) from error
+        raise (isinstance(source, Lines) and source.first_bad(None, file)) or document_error(
+            error, file
+        ) from error
     if none:
         return None
     if not found:
         raise BadInputError("the objects have no properties, so there are no columns", file=file)
-    return inferred_schema(found)
+    schema = inferred_schema(found)
+    check_columns(schema.names, file)
+    _check_cases(schema.fields, file)
+    return schema
+
+
+def _check_cases(fields: tuple[ds.DataField, ...], file: str) -> None:
+    """Refuse inferred columns, or fields of them, that differ only by case.
+
+    Raises:
+        BadInputError: there are such columns.
+    """
+    seen: dict[str, str] = {}
+    for f in fields:
+        other = seen.setdefault(f.name.casefold(), f.name)
+        if other != f.name:
+            raise BadInputError(
+                f"the keys {shown(other)} and {shown(f.name)} differ only by case",
+                file=file,
+                hint="rename one of them, or declare a schema that has both",
+            )
+        inner = f.value_type
+        while isinstance(inner, ds.DataTypeList):
+            inner = (
+                inner.item_type.inner if isinstance(inner.item_type, ds.DataTypeOption) else inner.item_type
+            )
+        if isinstance(inner, ds.DataTypeStruct):
+            _check_cases(inner.fields, file)
 
 
 def read_records(
-    session: SparkSession, source: RecordSource, schema: ds.DataSchema, rules: TextRules, file: str
+    session: SparkSession, source: RecordSource | Lines, schema: ds.DataSchema, rules: TextRules, file: str
 ) -> InputFrame:
     """The records, columns by name; properties that the schema lacks are ignored.
 
@@ -161,16 +324,15 @@ def read_records(
     """
     from pyspark.sql import functions as F
 
-    record = F.from_json(F.col("record"), json_struct(schema), {"mode": "FAILFAST"})
-    rows = _records(session, source, schema).select(F.col("row_id").alias(ROW_ID), record.alias("record"))
-    columns = [F.col("record").getField(f.name).alias(f.name) for f in schema.fields]
-    return parsed(rows.select(ROW_ID, *columns), schema, rules, file)
+    rows = _frame(session, source, schema.fields)
+    columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]
+    return parsed(rows.select(F.col("row_id").alias(ROW_ID), *columns), schema, rules, file)
 
 
 def bad_record(
-    session: SparkSession, source: RecordSource, schema: ds.DataSchema, file: str
+    session: SparkSession, source: RecordSource | Lines, schema: ds.DataSchema, file: str
 ) -> BadInputError | None:
-    """What is wrong with the file, or the first record that does not fit a nested column, as an error.
+    """What is wrong with the form of the file, as an error; None when nothing is.
 
     Called only after a job has failed.
 
@@ -178,25 +340,14 @@ def bad_record(
         EngineError: anything else that Spark reports.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql import types as t
 
-    struct = t.StructType([*json_struct(schema).fields, t.StructField(CORRUPT, t.StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    record = F.from_json(F.col("record"), struct, options)
-    rows = _records(session, source, schema).select("row_id", record.getField(CORRUPT).alias("record"))
+    if isinstance(source, Lines):
+        return source.first_bad(schema.fields, file)
     try:
-        found = rows.where(F.col("record").isNotNull()).orderBy("row_id").limit(1).collect()
+        _frame(session, source, schema.fields).where(F.col("row_id") < 0).collect()
     except Exception as failure:
         error = document_error(failure, file)
         if isinstance(error, BadInputError):
             return error
         raise error from failure
-    if not found:
-        return None
-    text = found[0]["record"]
-    shown = text if len(text) <= 60 else text[:57] + "…"
-    return BadInputError(
-        f"a value does not fit the nested type of its column: {shown!r}",
-        file=file,
-        row=found[0]["row_id"] + 1,
-    )
+    return None

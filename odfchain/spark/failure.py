@@ -10,8 +10,10 @@ import json
 import re
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
+from odfchain.text import message_of, one_line
 
 _MARKER = re.compile(r"odfchain\{(.*?)\}odfchain", re.DOTALL)
+_LONGEST = 500
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
 
 
@@ -35,12 +37,17 @@ def find_marker(text: str) -> dict[str, str | int] | None:
 
 def first_line(error: Exception) -> str:
     """The line of a Spark error that says what happened."""
-    text = str(error)
+    text = message_of(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if match := re.search(r"\[([A-Z_.]+)\] (.*)", line):
             return match.group(2)
     return lines[0] if lines else type(error).__name__
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether PySpark or the connection to its JVM raised it."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
@@ -53,7 +60,7 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
         raise KeyboardInterrupt from error
     if isinstance(error, OdfchainError):
         return error
-    text = str(error)
+    text = message_of(error)
     found = find_marker(text)
     if found is not None:
         return BadInputError(str(found.get("message", found["kind"])), file=file)
@@ -61,4 +68,4 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
         return StorageFullError(
             "no space left on the device while writing", hint="free some space and run the command again"
         )
-    return EngineError(f"Spark failed: {first_line(error)}")
+    return EngineError(f"Spark failed: {one_line(first_line(error), _LONGEST)}")

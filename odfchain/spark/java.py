@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from odfchain.errors import JavaNotFoundError
+from odfchain.text import printable
 
 MIN_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
@@ -115,7 +116,7 @@ def main() -> int:
     try:
         find_java()
     except JavaNotFoundError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)  # noqa: T201
+        print(f"error: {printable(str(error))}\nhint: {error.hint}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     return 0
 

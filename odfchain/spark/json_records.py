@@ -1,53 +1,76 @@
-"""Records out of one JSON text, streamed: the elements of an array, each as its members in JSON.
+"""Records out of one JSON text, streamed: the elements of an array, each as its members.
 
 Runs on a worker. A document may be larger than memory: ijson gives its parts one by one, and only one record
-is held at a time. Numbers keep their digits, since they may end up in a text or decimal column. Everything a
-stranger's file can grow without end has a bound.
+is held at a time. Everything a stranger's file can grow without end has a bound.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import chain
-from json.encoder import encode_basestring
 from typing import Any, BinaryIO, TypeAlias
 
-quoted = encode_basestring
-"""A text as a JSON string."""
-
-MAX_DEPTH = 200
-"""Nesting of a document [levels]."""
-
-MAX_RECORD_BYTES = 64 << 20
-"""One record, or one value that is skipped [bytes]."""
-
-MAX_NUMBER = 1_000
-"""One number [characters]; Spark's JSON parser has the same bound."""
+from odfchain.limits import INPUT
+from odfchain.spark.json_values import (
+    Number,
+    Record,
+    RecordError,
+    Value,
+    lone_surrogate,
+    number,
+    too_deep,
+    unique,
+)
 
 _CHUNK = 1 << 16
 _PLAIN_EXPONENT = -40
-
-Record: TypeAlias = dict[str, str]
-"""The members of a record: each name with its value as JSON."""
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.|\Z)",
+    re.DOTALL,
+)
+_LONGEST_ESCAPE = 12
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""What no JSON text may hold; yajl takes some of them for blanks."""
 
 Events: TypeAlias = Iterator[tuple[str, Any]]
 """Parts of a JSON text as ijson names them: `start_map`, `map_key`, `number`, …"""
 
 
-class RecordError(Exception):
-    """A record, or the document around it, is not what was declared.
+class _Characters:
+    """Looks for what the parser lets pass: control characters, and escapes of half a character."""
 
-    `row` counts records from 1; it is None while it is not known, and 0 when the fault has no row.
-    """
+    def __init__(self, line: int) -> None:
+        self._rest = ""
+        """The end of the last chunk, from an escape that may go on in the next one."""
+        self._line = line
 
-    def __init__(self, message: str, row: int | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.row = row
+    def check(self, chunk: str, *, last: bool) -> None:
+        """Go on with a chunk.
+
+        Raises:
+            RecordError: half of a pair without the other half.
+        """
+        if control := _CONTROL.search(chunk):
+            line = self._line + chunk.count("\n", 0, control.start())
+            message = f"line {line:,}: not valid JSON: control character 0x{ord(control[0]):02x}"
+            raise RecordError(message, 0)
+        text, self._rest = self._rest + chunk, ""
+        complete = len(text) if last else len(text) - _LONGEST_ESCAPE
+        for match in _ESCAPE.finditer(text):
+            if match.start() > complete:
+                self._rest = text[match.start() :]
+                self._line += text.count("\n", 0, match.start())
+                return
+            if match[1]:
+                fault = lone_surrogate(int(match[1], 16))
+                line = self._line + text.count("\n", 0, match.start())
+                raise RecordError(f"line {line:,}: {fault.message}", 0)
+        self._line += text.count("\n")
 
 
 class JsonSource:
@@ -62,6 +85,7 @@ class JsonSource:
         self._line = line
         self._started = False
         self._since = 0
+        self._characters = _Characters(line)
         self.row = row
         """The record that is being read, from 1; None outside of records."""
 
@@ -92,11 +116,12 @@ class JsonSource:
                 raise RecordError(message, 0) from None
             self._line += data.count(b"\n")
             self._since += len(data)
-            if self._since > MAX_RECORD_BYTES:
-                raise RecordError(f"a record of more than {MAX_RECORD_BYTES >> 20} MiB")
+            if self._since > INPUT.record_bytes:
+                raise RecordError(f"a record of more than {INPUT.record_bytes >> 20} MiB")
             if not self._started and text:
                 self._started = True
                 text = text.removeprefix("\ufeff")
+            self._characters.check(text, last=not data)
             if text or not data:
                 return text.encode()
 
@@ -112,8 +137,12 @@ def _parsed_chunks(source: JsonSource) -> Iterator[list[tuple[str, Any]]]:
 
     parts = ijson.sendable_list()
     parser = ijson.basic_parse_coro(parts)
+    ended = False
     while True:
-        data = source.read(_CHUNK)
+        data = b"" if ended else source.read(_CHUNK)
+        if not data and not ended:
+            # yajl forgets a string that is open at the end behind the value; no string holds a line break
+            data, ended = b"\n", True
         fault: Exception | None = None
         try:
             parser.send(data)
@@ -155,13 +184,13 @@ def faults_of(source: JsonSource) -> Iterator[None]:
         raise RecordError(f"not valid JSON: {text[0] if text else 'incomplete'}", source.row) from None
     except (InvalidOperation, ValueError):
         # Python's own bounds on the digits of a number
-        raise RecordError(f"a number of more than {MAX_NUMBER:,} digits", source.row) from None
+        raise RecordError(f"a number of more than {INPUT.number_characters:,} digits", source.row) from None
 
 
 # --- values ----------------------------------------------------------------------------------------
 
 
-def number_text(value: int | Decimal) -> str:
+def number_value(value: int | Decimal) -> Number:
     """A number as JSON: digits as they were written, exponents only where they were needed.
 
     Raises:
@@ -172,77 +201,45 @@ def number_text(value: int | Decimal) -> str:
         exponent = value.as_tuple().exponent
         if isinstance(exponent, int) and _PLAIN_EXPONENT < exponent <= 0:
             text = format(value, "f")
-    if len(text) > MAX_NUMBER:
-        raise RecordError(f"a number of more than {MAX_NUMBER:,} digits")
-    return text
+    return number(text)
 
 
-def scalar_text(event: str, value: Any) -> str:
-    """A text, number, boolean or null as JSON."""
-    if event == "string":
-        return str(quoted(value))
+def value_of(event: str, value: Any, events: Events, depth: int = 1) -> Value:
+    """A value; `event` is its first part, the rest is taken from `events`.
+
+    Raises:
+        RecordError: it is nested too deeply, or a key occurs twice in one object.
+    """
     if event == "number":
-        return number_text(value)
-    if event == "boolean":
-        return "true" if value else "false"
-    return "null"
-
-
-def value_text(event: str, value: Any, events: Events) -> str:
-    """A value as JSON without blanks; `event` is its first part, the rest is taken from `events`.
-
-    Raises:
-        RecordError: it is nested too deeply.
-    """
+        return number_value(value)
+    if event not in ("start_map", "start_array"):
+        return value
+    if depth > INPUT.json_depth:
+        raise too_deep()
     if event == "start_map":
-        pieces = ["{"]
-    elif event == "start_array":
-        pieces = ["["]
-    else:
-        return scalar_text(event, value)
-    add = pieces.append
-    depth = 1
+        return members_of(events, depth)
+    items = []
     for part, item in events:
-        if part == "map_key":
-            add(quoted(item) + ":")
-        elif part == "start_map" or part == "start_array":  # noqa: PLR1714 - the innermost loop
-            add("{" if part == "start_map" else "[")
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise _too_deep()
-        elif part == "end_map" or part == "end_array":  # noqa: PLR1714
-            if pieces[-1][-1] == ",":
-                pieces[-1] = pieces[-1][:-1]
-            add("}," if part == "end_map" else "],")
-            depth -= 1
-            if depth == 0:
-                break
-        else:
-            add(scalar_text(part, item) + ",")
-    return "".join(pieces)[:-1]
+        if part == "end_array":
+            break
+        items.append(value_of(part, item, events, depth + 1))
+    return items
 
 
-def _too_deep() -> RecordError:
-    return RecordError(f"nested more than {MAX_DEPTH} levels deep")
-
-
-def object_fields(events: Events) -> Record:
-    """The members of an object whose start was taken, each as JSON; of a name given twice, the last.
+def members_of(events: Events, depth: int = 0) -> Record:
+    """The members of an object whose start was taken.
 
     Raises:
-        RecordError: a member is nested too deeply.
+        RecordError: a member is nested too deeply, or a key occurs twice.
     """
-    fields: Record = {}
-    for event, key in events:
-        if event == "end_map":
-            break
-        fields[key] = value_text(*next(events), events)
-    return fields
 
+    def pairs() -> Iterator[tuple[str, Value]]:
+        for event, key in events:
+            if event == "end_map":
+                break
+            yield key, value_of(*next(events), events, depth + 1)
 
-def object_text(fields: Record) -> str:
-    """An object of members that are JSON already."""
-    return "{" + ",".join([f"{quoted(key)}:{value}" for key, value in fields.items()]) + "}"
+    return unique(pairs())
 
 
 def skip(event: str, events: Events, source: JsonSource) -> None:
@@ -256,8 +253,8 @@ def skip(event: str, events: Events, source: JsonSource) -> None:
         source.progressed()
         if event in ("start_map", "start_array"):
             depth += 1
-            if depth > MAX_DEPTH:
-                raise _too_deep()
+            if depth > INPUT.json_depth:
+                raise too_deep()
         elif event in ("end_map", "end_array"):
             depth -= 1
         if depth == 0:
@@ -295,7 +292,7 @@ class JsonArray:
                     source.next_record()
                     if event != "start_map":
                         raise RecordError("not a JSON object")
-                    yield object_fields(events)
+                    yield members_of(events)
                 source.row = None
                 _leave(events, source, keys)
 

@@ -2,18 +2,20 @@
 
 Spark's own parsers accept more than a ledger should: a time of day becomes today's date, a decimal is
 rounded, spaces are trimmed away. Here a value either means exactly one thing or stops the run. Defaults are
-those of the specification's read steps: RFC 3339 dates and times, naive times are UTC, everything finer than
-a millisecond is cut off.
+those of the specification's read steps: RFC 3339 dates and times, naive times are UTC. What is finer than the
+declared unit is cut off, and `too_fine` counts it.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import TimeUnit
+from odfchain.metadata.time_format import RFC3339
 from odfchain.spark.columns import any_of
 from odfchain.spark.failure import marker
 from odfchain.spark.types import carrier_type
@@ -21,13 +23,13 @@ from odfchain.spark.types import carrier_type
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-RFC3339 = "rfc3339"
 _UNSIGNED_MAX: dict[type[ds.DataType], int] = {
     ds.DataTypeUInt8: 2**8 - 1,
     ds.DataTypeUInt16: 2**16 - 1,
     ds.DataTypeUInt32: 2**32 - 1,
     ds.DataTypeUInt64: 2**64 - 1,
 }
+_FLOAT16_MAX = 65_504.0
 _PER_SECOND = {
     TimeUnit.SECOND: 1,
     TimeUnit.MILLISECOND: 1_000,
@@ -78,7 +80,7 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
             suffixed = any_of(text.endswith(c) for c in "dDfF") & ~F.lower(text).isin("inf", "+inf", "-inf")
             hexadecimal = F.contains(text, F.lit("x")) | F.contains(text, F.lit("X"))
             ours = ~suffixed & ~hexadecimal & _untrimmed(text, rules)
-            return F.when(ours, text.try_cast(carrier_type(data_type)))
+            return _in_range(text, F.when(ours, text.try_cast(carrier_type(data_type))), data_type)
         case ds.DataTypeDecimal(precision=precision, scale=scale):
             exact = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z")
             return F.when(exact, text.try_cast(f"decimal({precision},{scale})"))
@@ -86,14 +88,26 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
             if rules.date_format != RFC3339:
                 return F.try_to_date(text, rules.date_format)
             return F.when((F.length(text) == 10) & _untrimmed(text, rules), text.try_cast("date"))
-        case ds.DataTypeTimestamp():
-            return _timestamp(text, rules)
+        case ds.DataTypeTimestamp(unit=unit):
+            value = _timestamp(text, rules)
+            return value if unit is TimeUnit.MICROSECOND else to_milliseconds(value)
         case ds.DataTypeTime(unit=unit):
             return _time(text, unit or TimeUnit.MILLISECOND)
         case ds.DataTypeBinary(fixed_length=16):
             uuid = text.rlike(r"\A[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\z")
             return F.when(uuid, F.unhex(F.replace(text, F.lit("-"), F.lit(""))))
     raise SchemaError(f"type {data_type.KIND} cannot be read from text")
+
+
+def _in_range(text: Column, value: Column, data_type: ds.DataType) -> Column:
+    """A float, but null where a finite number became infinite, or one that is not zero became zero."""
+    from pyspark.sql import functions as F
+
+    magnitude = F.abs(value)
+    largest = F.lit(_FLOAT16_MAX) if isinstance(data_type, ds.DataTypeFloat16) else F.lit(sys.float_info.max)
+    lost = (magnitude > largest) & ~F.isnan(value) & text.rlike(r"[0-9]")
+    vanished = (magnitude == 0) & text.rlike(r"\A[^eE]*[1-9]")
+    return F.when(~(lost | vanished), value)
 
 
 def _untrimmed(text: Column, rules: TextRules) -> Column:
@@ -116,7 +130,54 @@ def _timestamp(text: Column, rules: TextRules) -> Column:
     if rules.integer_timestamps:
         number = F.when(text.rlike(r"\A-?[0-9]{1,18}\z"), text.try_cast("bigint"))
         value = F.coalesce(value, F.timestamp_millis(number))
-    return to_milliseconds(value)
+    return value
+
+
+def too_fine(raw: Column, data_type: ds.DataType) -> Column | None:
+    """How many times have digits that their type does not keep; None for types without times.
+
+    `raw` is a text, or a list, map or struct of texts.
+    """
+    return _too_fine(raw, data_type) if _has_times(data_type) else None
+
+
+def _has_times(data_type: ds.DataType) -> bool:
+    match data_type:
+        case ds.DataTypeOption(inner=inner) | ds.DataTypeList(item_type=inner):
+            return _has_times(inner)
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            return _has_times(key) or _has_times(value)
+        case ds.DataTypeStruct(fields=fields):
+            return any(_has_times(f.type) for f in fields)
+    return isinstance(data_type, ds.DataTypeTimestamp | ds.DataTypeTime)
+
+
+def _too_fine(raw: Column, data_type: ds.DataType) -> Column:
+    from pyspark.sql import functions as F
+
+    def total(items: Column, item: ds.DataType) -> Column:
+        return F.aggregate(items, F.lit(0), lambda so_far, x: so_far + _too_fine(x, item))
+
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return _too_fine(raw, inner)
+        case ds.DataTypeTimestamp(unit=unit) | ds.DataTypeTime(unit=unit):
+            digits = len(str(_PER_SECOND[unit or TimeUnit.MILLISECOND])) - 1
+            if isinstance(data_type, ds.DataTypeTimestamp):
+                digits = min(max(digits, 3), 6)
+            number = raw.rlike(rf":[0-9]{{2}}[.,][0-9]{{{digits}}}[0-9]*[1-9]").cast("int")
+        case ds.DataTypeList(item_type=item):
+            number = total(raw, item)
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            number = total(F.map_keys(raw), key) + total(F.map_values(raw), value)
+        case ds.DataTypeStruct(fields=fields):
+            number = F.lit(0)
+            for f in fields:
+                if _has_times(f.type):
+                    number = number + _too_fine(raw.getField(f.name), f.type)
+        case _:
+            return F.lit(0)
+    return F.coalesce(number, F.lit(0))
 
 
 def to_milliseconds(value: Column) -> Column:
@@ -124,6 +185,13 @@ def to_milliseconds(value: Column) -> Column:
     from pyspark.sql import functions as F
 
     return F.timestamp_millis(F.unix_millis(value))
+
+
+def has_microseconds(value: Column) -> Column:
+    """Whether a timestamp is finer than a millisecond."""
+    from pyspark.sql import functions as F
+
+    return F.pmod(F.unix_micros(value), F.lit(1_000)) != 0
 
 
 def _time(text: Column, unit: TimeUnit) -> Column:
@@ -136,7 +204,10 @@ def _time(text: Column, unit: TimeUnit) -> Column:
     if per_second <= 1_000_000:
         number = F.floor(micros / F.lit(1_000_000 // per_second)).cast("bigint")
     else:
-        number = micros * F.lit(per_second // 1_000_000)
+        # Spark's times end at the microsecond
+        rest = F.regexp_extract(text, r"\.[0-9]{6}([0-9]{1,3})\z", 1)
+        rest = F.when(rest != "", F.rpad(rest, 3, "0").cast("bigint")).otherwise(F.lit(0))
+        number = micros * F.lit(per_second // 1_000_000) + rest
     return F.when(shape, number)
 
 
@@ -148,6 +219,71 @@ def or_fail(text: Column, value: Column, name: str, *, required: bool) -> Column
     return F.coalesce(value, failure if required else F.when(text.isNotNull(), failure))
 
 
-def is_bad(text: Column, value: Column, *, required: bool) -> Column:
-    """Whether `or_fail` would fail; for finding the row afterwards."""
-    return value.isNull() if required else text.isNotNull() & value.isNull()
+def value_or_fail(
+    raw: Column, data_type: ds.DataType, name: str, rules: TextRules, *, required: bool
+) -> Column:
+    """The typed value of a column of texts, or of lists, maps or structs of texts; a failed task without one.
+
+    Raises:
+        SchemaError: a type that cannot be read from text.
+    """
+    from pyspark.sql import functions as F
+
+    if not _nested(data_type):
+        return or_fail(raw, parse_text(raw, data_type, rules), name, required=required)
+    failure = F.raise_error(F.lit(marker("bad-value", column=name)))
+    return F.when(is_bad(raw, data_type, rules, required=required), failure).otherwise(
+        _typed(raw, data_type, rules)
+    )
+
+
+def is_bad(raw: Column, data_type: ds.DataType, rules: TextRules, *, required: bool = False) -> Column:
+    """Whether `value_or_fail` would fail; for finding the row afterwards.
+
+    Raises:
+        SchemaError: a type that cannot be read from text.
+    """
+    from pyspark.sql import functions as F
+
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return is_bad(raw, inner, rules, required=required)
+        case ds.DataTypeList(item_type=item):
+            bad = F.exists(raw, lambda x: is_bad(x, item, rules))
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            entries = F.map_entries(raw)
+            bad = F.exists(entries, lambda e: is_bad(e["key"], key, rules) | is_bad(e["value"], value, rules))
+        case ds.DataTypeStruct(fields=fields):
+            bad = any_of(is_bad(raw.getField(f.name), f.type, rules) for f in fields)
+        case _:
+            parsed = parse_text(raw, data_type, rules)
+            return parsed.isNull() if required else raw.isNotNull() & parsed.isNull()
+    return F.coalesce(bad, F.lit(required))
+
+
+def _nested(data_type: ds.DataType) -> bool:
+    inner = data_type.inner if isinstance(data_type, ds.DataTypeOption) else data_type
+    return isinstance(inner, ds.DataTypeList | ds.DataTypeMap | ds.DataTypeStruct)
+
+
+def _typed(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
+    """The value where every text in it means one; null where it is null."""
+    from pyspark.sql import functions as F
+
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return _typed(raw, inner, rules)
+        case ds.DataTypeList(item_type=item):
+            return F.transform(raw, lambda x: _typed(x, item, rules))
+        case ds.DataTypeMap(key_type=key, value_type=value):
+            entry = F.transform(
+                F.map_entries(raw),
+                lambda e: F.struct(
+                    _typed(e["key"], key, rules).alias("key"), _typed(e["value"], value, rules).alias("value")
+                ),
+            )
+            return F.map_from_entries(entry)
+        case ds.DataTypeStruct(fields=fields):
+            members = [_typed(raw.getField(f.name), f.type, rules).alias(f.name) for f in fields]
+            return F.when(raw.isNotNull(), F.struct(*members))
+    return parse_text(raw, data_type, rules)

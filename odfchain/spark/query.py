@@ -10,31 +10,32 @@ and plans, and a remote server hands out neither.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import QueryError
+from odfchain.limits import QUERY
 from odfchain.metadata.sources import SqlQueryStep, TransformSql
 from odfchain.spark.columns import quoted
 from odfchain.spark.query_dialect import NATIVE, Schemas, check_engine, to_spark
 from odfchain.spark.query_errors import asking_spark, step_labels
 from odfchain.spark.query_gate import Gate
+from odfchain.spark.query_guard import DateGuard
 from odfchain.spark.query_refusals import Step
-from odfchain.spark.query_walk import jvm_of
+from odfchain.spark.query_size import Size, table_size
+from odfchain.spark.query_walk import jvm_of, walker_of
 from odfchain.spark.session import SQL_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-MAX_STEPS = 100
+T = TypeVar("T")
+
+MAX_STEPS = QUERY.steps
 """Steps of one transform [count]."""
-
-MAX_QUERY_BYTES = 64 << 10
-"""The SQL of one step [bytes]."""
-
-MAX_BRACKETS = 100
-"""Brackets within brackets [levels]: Spark's parser recurses, and slows down with every level."""
 
 _SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -66,7 +67,7 @@ def run_queries(
     _classic(session)
     _note_translation(transform, note)
     schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
-    plans = _checked(session, transform.engine, steps, schemas)
+    plans = _in_time(lambda: _checked(session, transform.engine, steps, schemas))
     with _private(session) as private, asking_spark("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         for name, frame in inputs.items():
@@ -76,7 +77,8 @@ def run_queries(
             result = dataset.ofRows(private, plan)
             if step.alias is not None:
                 result.createOrReplaceTempView(quoted(step.alias))
-        plan = result.queryExecution().analyzed()
+        guard = DateGuard(jvm_of(session), walker_of(session), inputs)
+        plan = guard.plan(result.queryExecution().analyzed())
         from pyspark.sql import DataFrame as Frame
 
         return Frame(dataset.ofRows(_java(session), plan), session)
@@ -118,7 +120,7 @@ def resolved_query(
                 )
                 schema = made.schema()
             seen[name] = schema
-        plans = _checked(session, transform.engine, steps, seen, replayed=True)
+        plans = _in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
         result: Any = None
         for step, plan in plans:
             result = dataset.ofRows(private, plan)
@@ -139,13 +141,44 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
     steps = _steps(transform, tables)
     _classic(session)
     check_engine(transform.engine)
-    known = set(tables)
-    with _private(session) as private:
-        gate = Gate(session, private)
-        for label, step in steps:
-            gate.read(_translated(transform.engine, label, step, None), known)
-            if step.alias is not None:
-                known.add(step.alias)
+    known = dict.fromkeys(tables, Size())
+
+    def check() -> None:
+        with _private(session) as private:
+            gate = Gate(session, private)
+            for label, step in steps:
+                _, size = gate.read(_translated(transform.engine, label, step, None), known)
+                if step.alias is not None:
+                    known[step.alias] = size
+
+    _in_time(check)
+
+
+def _in_time(work: Callable[[], T]) -> T:
+    """What `work` returns or raises, if that is soon.
+
+    Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
+    the process.
+
+    Raises:
+        QueryError: it is not.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="odfchain-query", daemon=True).start()
+    wait((result,), timeout=QUERY.reading_seconds)
+    if not result.done():
+        raise QueryError(
+            f"the query is not read and resolved after {QUERY.reading_seconds:g} s",
+            hint="split it into steps, with fewer names in each",
+        )
+    return result.result()
 
 
 def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> None:
@@ -166,30 +199,33 @@ def _checked(
     with _private(session) as private:
         gate = Gate(session, private, replayed=replayed)
         known: Schemas = {}
+        sizes: dict[str, Size] = {}
         plans = []
 
-        def declare(name: str, schema: Any) -> None:
+        def declare(name: str, schema: Any, nodes: int = 1) -> None:
             rows = jvm_of(session).java.util.ArrayList()
             private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
-            fields = schema.fields()
-            known[name] = {f.name(): f.dataType().sql() for f in fields}
+            columns = {f.name(): f.dataType().sql() for f in schema.fields()}
+            known[name] = columns
+            # a struct is written with a colon for each of its fields
+            sizes[name] = table_size({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
 
         with asking_spark("the query"):
             for name, schema in schemas.items():
                 declare(name, schema)
         for label, text in steps:
             step = _translated(engine, label, text, known)
-            plan = gate.read(step, known)
+            plan, size = gate.read(step, sizes)
             result = gate.resolve(step, plan, known)
             if step.alias is not None:
                 with asking_spark(label):
-                    declare(step.alias, result.schema())
+                    declare(step.alias, result.schema(), size.nodes)
             plans.append((step, plan))
         return plans
 
 
 def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> Step:
-    if engine == NATIVE:
+    if check_engine(engine) == NATIVE:
         return Step(label, step.query, step.alias)
     return Step(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
 
@@ -225,15 +261,15 @@ def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, 
 
 
 def _bounded(label: str, sql: str) -> None:
-    if len(sql.encode("utf-8", "surrogatepass")) > MAX_QUERY_BYTES:
-        raise QueryError(f"{label}: is longer than {MAX_QUERY_BYTES >> 10} KiB", hint="split it into steps")
+    if len(sql.encode("utf-8", "surrogatepass")) > QUERY.text_bytes:
+        raise QueryError(f"{label}: is longer than {QUERY.text_bytes >> 10} KiB", hint="split it into steps")
     if any("\ud800" <= c <= "\udfff" for c in sql):
         raise QueryError(f"{label}: is not valid Unicode")
     depth = 0
     for character in sql:
         depth = max(0, depth + (character in "([") - (character in ")]"))
-        if depth > MAX_BRACKETS:
-            raise QueryError(f"{label}: has more than {MAX_BRACKETS} brackets within brackets")
+        if depth > QUERY.brackets:
+            raise QueryError(f"{label}: has more than {QUERY.brackets} brackets within brackets")
 
 
 def _classic(session: SparkSession) -> None:

@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from odfchain.errors import QueryError
-from odfchain.spark.query_errors import ONE_SELECT, excerpt, located, one_line
+from odfchain.metadata.own_engine import OWN_ENGINE
+from odfchain.spark.query_errors import ONE_SELECT, excerpt, located
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -33,15 +35,16 @@ _RENAMED = {
 
 
 def check_engine(engine: str) -> str:
-    """The name of a known engine.
+    """The name of a known engine's dialect.
 
     Raises:
-        QueryError: it is none of the four.
+        QueryError: it is none of the four, nor the name of this project's own.
     """
+    if engine == OWN_ENGINE:
+        return NATIVE
     if engine not in ENGINES:
-        raise QueryError(
-            f"unknown query engine `{one_line(engine, 40)}`", hint="engines are " + ", ".join(ENGINES)
-        )
+        known = ", ".join((OWN_ENGINE, *ENGINES))
+        raise QueryError(f"unknown query engine `{one_line(engine, 40)}`", hint=f"engines are {known}")
     return engine
 
 
@@ -65,7 +68,7 @@ def to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
     except errors.UnsupportedError as error:
         raise QueryError(
             f"{label}: has no equal in Spark SQL: {one_line(str(error))}",
-            hint="write the query with engine: spark",
+            hint=f"write the query with engine: {OWN_ENGINE}",
         ) from error
     except QueryError:
         raise
@@ -74,7 +77,7 @@ def to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
     except Exception as error:  # a translator of any text: whatever it trips over is the query's
         raise QueryError(
             f"{label}: cannot be read as {engine} SQL: {one_line(str(error))}",
-            hint="write it with engine: spark",
+            hint=f"write it with engine: {OWN_ENGINE}",
         ) from error
 
 
@@ -181,7 +184,7 @@ def _divide(tree: exp.Query, schemas: Schemas, engine: str, label: str) -> None:
             raise QueryError(
                 f"{label}: `{one_line(division.sql(), 60)}` may divide integers, which {engine} and Spark do "
                 "differently",
-                hint="cast one side, as in `cast(a as double) / b`, or write the query with engine: spark",
+                hint="cast one side, as in `cast(a as double) / b`, or write it with engine: odfchain-spark",
             )
 
 

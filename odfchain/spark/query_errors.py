@@ -11,6 +11,7 @@ from typing import Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.metadata.sources import TransformSql
+from odfchain.text import one_line, printable
 
 _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 _CODE = re.compile(r"\s*\[([A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]\s*")
@@ -29,12 +30,6 @@ ONE_SELECT = "a step is one SELECT over the tables it is given"
 _TOO_DEEP = "is nested too deeply for Spark's parser"
 
 
-def one_line(text: str, longest: int = _LONGEST) -> str:
-    """The text on one line without control characters, cut when it is long."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
-
-
 def located(label: str, line: int | None, column: int | None, what: str) -> str:
     """A message that says which step and where in it; lines and columns count from 1."""
     where = f", line {line}, column {column}" if line is not None and column is not None else ""
@@ -48,16 +43,16 @@ def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str,
     lines = sql.split("\n")
     if not 0 < line <= len(lines):
         return ()
-    text = "".join(c if c.isprintable() else " " for c in lines[line - 1]).rstrip()
+    text = lines[line - 1].expandtabs(1).rstrip()
     at = min(column - 1, len(text))
     first = min(at, len(text) - len(text.lstrip()))
     if len(text) - first > _WIDTH:
         first = max(first, min(at - _WIDTH // 2, len(text) - _WIDTH))
-    shown = text[first : first + _WIDTH]
+    shown = [printable(c) for c in text[first : first + _WIDTH]]
     before = "…" if text[:first].strip() else ""
     after = "…" if first + _WIDTH < len(text) else ""
-    pad = len(before) + sum(_cells(c) for c in shown[: at - first])
-    return f"{before}{shown}{after}", " " * pad + "^"
+    pad = len(before) + sum(map(_cells, "".join(shown[: at - first])))
+    return f"{before}{''.join(shown)}{after}", " " * pad + "^"
 
 
 def _cells(character: str) -> int:
@@ -93,9 +88,11 @@ def spark_says(
         return EngineError("Java ran out of memory while it read a query")
     match = _CODE.search(text)
     if match is None:
-        return QueryError(f"{label}: Spark cannot read this query: {one_line(text.partition(chr(10))[0])}")
+        return QueryError(
+            f"{label}: Spark cannot read this query: {one_line(text.partition(chr(10))[0], _LONGEST)}"
+        )
     whole = _TAIL.sub("", text[match.end() :].partition("\n== SQL")[0].partition("\n\tat ")[0])
-    said = one_line(_ADVICE.sub("", whole)).removesuffix(".")
+    said = one_line(_ADVICE.sub("", whole), _LONGEST).removesuffix(".")
     found = None if translated else _POSITION.search(text)
     line, column = (int(found.group(1)), int(found.group(2)) + 1) if found else (None, None)
     hint, code = None, match.group(1)
@@ -147,7 +144,7 @@ def failed_query(
     whole = _TAIL.sub("", text[match.end() :])
     instead = _INSTEAD.search(whole)
     hint = f"{instead.group(1)} gives NULL instead" if instead else "try_cast and try_divide give NULL"
-    said = one_line(_ADVICE.sub("", whole)).removesuffix(".")
+    said = one_line(_ADVICE.sub("", whole), _LONGEST).removesuffix(".")
     place = _place(text, transform) if transform is not None else None
     if place is None:
         return QueryError(f"{label}: {said}", hint=hint)

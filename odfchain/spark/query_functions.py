@@ -132,12 +132,15 @@ INSTEAD: dict[str, str] = {
     "percentile_approx": "use percentile",
     "current_date": "take a date column of the input",
     "current_timestamp": "take a time column of the input; the ledger adds system_time itself",
+    "cbrt": "use power(x, 1D / 3)",
     "listagg": "use array_join(sort_array(collect_list(x)), ',')",
+    "mask": "use regexp_replace(x, '[A-Z]', 'X')",
     "max_by": "use max(struct(key, value)).value",
     "min_by": "use min(struct(key, value)).value",
     "monotonically_increasing_id": "use row_number() OVER (ORDER BY …)",
     "now": "take a time column of the input; the ledger adds system_time itself",
     "string_agg": "use array_join(sort_array(collect_list(x)), ',')",
+    "tanh": "use (exp(2 * x) - 1) / (exp(2 * x) + 1)",
     "uuid": "use sha2 over the columns that identify a row",
 }
 """What to write instead."""

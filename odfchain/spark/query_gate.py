@@ -12,14 +12,16 @@ Nothing here depends on the order in which rules are checked: whatever is on no 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odfchain.spark import query_functions as functions
 from odfchain.spark import query_nodes as nodes
-from odfchain.spark.query_errors import ONE_SELECT, asking_spark, one_line, option
+from odfchain.spark.query_errors import ONE_SELECT, asking_spark, option
 from odfchain.spark.query_refusals import TEMPORAL, Judge, Step, items, order_hint, strings, tables_hint
+from odfchain.spark.query_size import Measure, Size, check_cubes
 from odfchain.spark.query_walk import Nodes, jvm_of, walker_of
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 _BUILT_IN = "org.apache.spark.sql.catalyst.expressions."
 _ORDERED_FIRST = frozenset({"AnyValue", "First", "Last"})
 _LIMITS = ("GlobalLimit", "LocalLimit", "Offset")
+_RANGE_ARGUMENTS = 3
 _PARSED_BY_SCHEMA = ("CsvToStructs", "JsonToStructs", "VariantGet")
+_PRINTING = ("FormatString", "StructsToCsv", "StructsToJson")
 _READING_TIMES = ("ParseToDate", "ParseToTimestamp", "TryToDateExpression", "TryToTimestampExpression")
 
 
@@ -44,25 +48,29 @@ class Gate:
         self._jvm = jvm_of(session)
         self._resolver = resolver
         self._walker = walker_of(session)
+        self._pivot_texts: list[Any] = []
         self._parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
 
     # --- before names are resolved ---------------------------------------------------------------
 
-    def read(self, step: Step, tables: Collection[str]) -> Any:
-        """The plan of a query that asks for nothing but `tables` and functions on the list.
+    def read(self, step: Step, tables: Mapping[str, Size]) -> tuple[Any, Size]:
+        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size.
 
         The bare parser is used, not the session's: that one replaces `${env:NAME}` in the text.
 
         Raises:
-            QueryError: the text is not a query, or asks for something else.
+            QueryError: the text is not a query, asks for something else, or becomes too large.
         """
+        judge = Judge(step, replayed=self._replayed)
+        check_cubes(step.sql, judge)
         with asking_spark(step.label, translated=step.translated, sql=step.sql):
             plan = self._parser.parsePlan(step.sql)
-            self._check_read(plan, Judge(step), tables)
-            return plan
+            self._check_read(plan, judge, tables)
+            return plan, Measure(self._walker, judge).table(plan, tables)
 
     def _check_read(self, root: Any, judge: Judge, tables: Collection[str]) -> None:
         known = set(tables)
+        self._pivot_texts = []
         regions, relations = [root], list[Any]()
         while regions:
             plan = regions.pop()
@@ -90,6 +98,8 @@ class Gate:
                     raise judge.refuse(plans[i], "takes the rows that happen to come first", "use ORDER BY")
             for i in plans.of("UnresolvedInlineTable"):
                 self._inline(self._walker.inside(plans[i].expressions()), plans[i], judge)
+            for i in plans.of("Pivot"):
+                self._pivot_texts += [v for v in items(plans[i].pivotValues()) if not judge.is_spelled(v)]
             for i in plans.of("UnresolvedTableValuedFunction"):
                 self._table_function(plans[i], judge)
             relations += [plans[i] for i in plans.of("UnresolvedRelation")]
@@ -123,6 +133,8 @@ class Gate:
         }
         for i in found.of("UnresolvedFunction", "UnresolvedGenerator"):
             judge.function(found, i, ordered)
+        for i in found.of("UnresolvedFunction", "RLike"):
+            judge.deciding(found, i)
         for i in found.of(*_ORDERED_FIRST):
             if i - 1 not in ordered:
                 raise judge.refuse(found[i], "depends on the order in which rows arrive", order_hint())
@@ -154,6 +166,8 @@ class Gate:
             raise judge.refuse(
                 plan, f"table function `{one_line(name, 80)}` is not on the list", "explode and range are"
             )
+        if name.lower() == "range" and plan.functionArgs().size() > _RANGE_ARGUMENTS:
+            raise judge.split(plan)
 
     # --- after names are resolved ----------------------------------------------------------------
 
@@ -194,13 +208,17 @@ class Gate:
             for i in expressions.of(*_PARSED_BY_SCHEMA):
                 judge.collation(expressions[i])
                 judge.parsed(expressions[i])
+            for i in expressions.of(*_PRINTING):
+                judge.printed(expressions[i])
+            for i in expressions.of("PivotFirst"):
+                judge.pivot(expressions[i], self._pivot_texts)
             for i in expressions.of("Cast"):
-                judge.cast(self._walker, expressions, i)
+                judge.cast(expressions, i, expressions)
             for i in expressions.of(*_READING_TIMES):
                 # a cast stands behind these functions, and appears only when the plan is optimized
                 behind = self._walker.tree(expressions[i].replacement())
                 for k in behind.of("Cast"):
-                    judge.cast(self._walker, behind, k, expressions[i])
+                    judge.cast(behind, k, expressions, expressions[i])
             regions += _subqueries(expressions)
 
     def _implementations(self) -> frozenset[str]:

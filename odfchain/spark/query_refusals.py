@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from odfchain.errors import QueryError
+from odfchain.errors import RefusedQueryError
+from odfchain.limits import QUERY
 from odfchain.spark import query_functions as functions
 from odfchain.spark import query_nodes as nodes
-from odfchain.spark.query_errors import excerpt, located, one_line, option
+from odfchain.spark.query_errors import excerpt, located, option
+from odfchain.spark.query_java import OF_JAVA, deciding_arguments, java_dependence, pattern_dependence
+from odfchain.spark.query_times import has_text, names_zone, reads_times, spells_date, times_in, unformatted
 from odfchain.spark.query_walk import Nodes, PlanWalker
-
-MAX_NODES = 10_000
-"""Plans and expressions of one query [count]; real ones have some hundreds."""
-
-MAX_RANGE = 10_000_000
-"""Rows that `range` may make up [count]: a calendar by the minute has half a million for each year."""
+from odfchain.text import one_line
 
 TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
 """Types whose values Spark may take from the clock."""
@@ -28,11 +27,11 @@ _PRINTABLE = TEMPORAL | frozenset(
 )
 """Types that Java's formatter prints by their value; of others it prints an address in memory."""
 
-_DATE_TEXT = re.compile(r"\s*[+-]?[0-9]{4,7}(?:-[0-9]|[T\s]|\Z)", re.ASCII)
 _QUOTED = re.compile(r"""r?(['"])(.*)\1\s*\Z""", re.DOTALL | re.IGNORECASE)
-_VARYING = (
-    "AttributeReference", "CommonExpressionRef", "NamedLambdaVariable", "OuterReference", "ScalarSubquery",
-)  # fmt: skip
+_FORMAT_HINT = "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss'), to_date(x, 'yyyy-MM-dd')"
+_ZONE = "names a time zone, whose rules differ between versions of Java", "write an offset such as +02:00"
+_FLOATS = frozenset({"float", "double"})
+_JAVA_OPTIONS = frozenset({"locale", "timezone", "enabledatetimeparsingfallback"})
 _CLOCK_HINT = "write the date and time themselves, such as TIMESTAMP '2020-01-31 12:00:00'"
 
 
@@ -60,7 +59,7 @@ class Judge:
 
     def refuse(
         self, node: Any, what: str, hint: str | None, around: Any = None, word: str = ""
-    ) -> QueryError:
+    ) -> RefusedQueryError:
         """An error that shows the fragment of the query that a node was read from."""
         line, column, fragment = _place(node) if node is not None else (None, None, "")
         if not fragment and around is not None:
@@ -69,9 +68,19 @@ class Judge:
             line = column = None
         if not fragment and word:
             line, column, fragment = _find(self._step, word)
+        return self._refusal(line, column, fragment, what, hint)
+
+    def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> RefusedQueryError:
+        """As `refuse`, for a fragment of the text that was not read yet; lines and columns count from 1."""
+        line, column = (None, None) if self._step.translated else place
+        return self._refusal(line, column, fragment, what, hint)
+
+    def _refusal(
+        self, line: int | None, column: int | None, fragment: str, what: str, hint: str | None
+    ) -> RefusedQueryError:
         shown = f"`{fragment}` " if fragment else "the query "
         text = what if what.startswith(("there ", "a table ", "table ", "the ", "VALUES ")) else shown + what
-        return QueryError(
+        return RefusedQueryError(
             located(self._step.label, line, column, text),
             hint=hint,
             excerpt=excerpt(self._step.sql, line, column),
@@ -80,9 +89,10 @@ class Judge:
     def count(self, *found: Nodes) -> None:
         """Bounds the size of a query."""
         self._count += sum(len(part.classes) for part in found)
-        if self._count > MAX_NODES:
-            raise QueryError(
-                f"{self._step.label}: has more than {MAX_NODES:,} nodes as a plan", hint="split it into steps"
+        if self._count > QUERY.nodes:
+            raise RefusedQueryError(
+                f"{self._step.label}: has more than {QUERY.nodes:,} nodes as a plan",
+                hint="split it into steps",
             )
 
     def classes(self, found: Nodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
@@ -127,26 +137,65 @@ class Judge:
             return
         fragment = _source(node)
         quoted = _QUOTED.search(fragment)
-        if quoted is None or not _DATE_TEXT.match(quoted.group(2)):
+        if quoted is None or not spells_date(quoted.group(2)):
             raise self.refuse(node, "may mean the present time", _CLOCK_HINT)
+        if self._replayed and names_zone(quoted.group(2)):
+            raise self.refuse(node, *_ZONE)
 
     def parsed(self, node: Any) -> None:
-        """Text that is read by a schema may become times as a cast would make them."""
-        if self._replayed:
-            self._time_of_day(node, None, None)
-
-    def _time_of_day(self, node: Any, given: Any, function: Any) -> None:
-        """A text like '10:00' becomes that time of the day on which it is read."""
-        if "timestamp" not in node.dataType().catalogString():
+        """Text that is read by a schema becomes times as a cast would make them, unless formats are given."""
+        kind = json.loads(node.dataType().json())
+        if not times_in(kind):
             return
-        texts = given is None or any(kind in given.catalogString() for kind in ("string", "variant"))
-        if texts and (given is None or "timestamp" not in given.catalogString()):
+        options: dict[str, str] = {}
+        if hasattr(node, "options"):
+            options = {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
+        if option_of_java := next((name for name in options if name.lower() in _JAVA_OPTIONS), None):
+            raise self.refuse(node, f"has the option {one_line(option_of_java, 40)}", "leave it out")
+        missing = unformatted(kind, options)
+        if missing is not None:
             raise self.refuse(
-                function or node,
-                "may read a bare time of day as today's",
-                "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss')",
                 node,
+                "may read a bare time of day as today's",
+                f"say how times are written, as in from_json(x, schema, map('{missing}', 'yyyy-MM-dd'))",
             )
+
+    def deciding(self, found: Nodes, i: int) -> None:
+        """A function, or a match by RLIKE, gives the same on every Java; for queries that are replayed."""
+        node, operator = found[i], found.classes[i].endswith(".RLike")
+        if not self._replayed:
+            return
+        if operator:
+            wrong = pattern_dependence(_text(node.right()))
+            if wrong is not None:
+                raise self.refuse(node, *wrong)
+            return
+        name = strings(node.nameParts())[-1].lower()
+        if name in OF_JAVA:
+            raise self.refuse(node, "differs between versions of Java", functions.INSTEAD.get(name))
+        if not (places := deciding_arguments(name)):
+            return
+        arguments = list(items(node.arguments()))
+        for place in places:
+            if place < len(arguments):
+                wrong = java_dependence(name, len(arguments), _text(arguments[place]))
+                if wrong is not None:
+                    raise self.refuse(node, *wrong)
+
+    def printed(self, node: Any) -> None:
+        """Numbers of floating point have other texts on Java 17 than later; for queries that are replayed."""
+        if self._replayed:
+            for child in items(node.children()):
+                if _has_floats(json.loads(child.dataType().json())):
+                    raise self._of_floats(node)
+
+    def _of_floats(self, node: Any, around: Any = None) -> RefusedQueryError:
+        return self.refuse(
+            node,
+            "makes text of a floating-point number, which differs between versions of Java",
+            "cast it first: cast(cast(x AS decimal(18, 6)) AS string)",
+            around,
+        )
 
     def collation(self, node: Any) -> None:
         """A type may bring a library's rules for the order of text, as the keyword COLLATE does."""
@@ -156,10 +205,23 @@ class Judge:
 
     def range(self, node: Any) -> None:
         """`range` makes rows from nothing: a slip of the finger would keep the machine busy for days."""
+        if node.numSlices().isDefined():
+            raise self.split(node)
         start, end, step = int(node.start()), int(node.end()), int(node.step())
         count = max(0, -((start - end) // step))
-        if count > MAX_RANGE:
-            raise self.refuse(node, f"makes {count:,} rows, more than {MAX_RANGE:,}", None, word="range")
+        if count > QUERY.range_rows:
+            raise self.refuse(
+                node, f"makes {count:,} rows, more than {QUERY.range_rows:,}", None, word="range"
+            )
+
+    def split(self, node: Any) -> RefusedQueryError:
+        """An error for a `range` that says how to split the work, into as many tasks as it likes."""
+        return self.refuse(
+            node,
+            "says how to split the work, not what to compute",
+            "range takes start, end, step",
+            word="range",
+        )
 
     def window(self, walker: PlanWalker, node: Any, *varying: str) -> None:
         """Rows before and after a row are only those that an order puts there."""
@@ -177,19 +239,96 @@ class Judge:
             if kind not in _PRINTABLE and not kind.startswith("decimal"):
                 raise self.refuse(node, f"cannot print a {kind} as text", "use to_json, hex or cast")
 
-    def cast(self, walker: PlanWalker, found: Nodes, i: int, function: Any = None) -> None:
-        """Spark takes 'now', 'today' and a bare time of day from the clock when a constant is cast."""
-        node = found[i]
-        child = found[i + 1]
-        if self._replayed and child.foldable() is False:
-            self._time_of_day(node, child.dataType(), function)
-        if node.dataType().typeName() not in TEMPORAL:
+    def cast(self, found: Nodes, i: int, region: Nodes, function: Any = None) -> None:
+        """A text becomes a date or a time by a format, or is a constant that spells out the date.
+
+        Where rows are recorded once, a column of text may be cast as well; `region` makes the columns.
+        """
+        node, child = found[i], found[i + 1]
+        source, target = (json.loads(kind.dataType().json()) for kind in (child, node))
+        if self._replayed and target_is_text(target) and _has_floats(source):
+            raise self._of_floats(function or node, node)
+        if not reads_times(source, target):
             return
-        if child.dataType().typeName() != "string" or walker.tree(child).of(*_VARYING):
+        if source != "void" and isinstance(source, str) and isinstance(target, str) and source != "variant":
+            if _is_constant(child):
+                self._constant(child, found.classes[i + 1], function or node, node)
+                return
+            if not self._replayed:
+                if (made := _constant_column(region, child)) is not None:
+                    self._constant(made, made.getClass().getName(), made, node)
+                return
+        constant = _is_constant(child) or not has_text(source)
+        what = "may mean the present time" if constant else "may read a bare time of day as today's"
+        raise self.refuse(function or node, what, _FORMAT_HINT, node)
+
+    def is_spelled(self, value: Any) -> bool:
+        """Whether a value of PIVOT is a constant that is no text, or a text that begins with a date."""
+        if "Alias" in value.getClass().getSimpleName():
+            value = value.child()
+        if value.getClass().getSimpleName() != "Literal":
+            return False
+        text = _text(value)
+        return text is None or (spells_date(text) and not (self._replayed and names_zone(text)))
+
+    def pivot(self, node: Any, texts: list[Any]) -> None:
+        """The values of PIVOT are cast while names are resolved; `texts` are those that spell out no date."""
+        if texts and times_in(json.loads(node.pivotColumn().dataType().json())):
+            raise self.refuse(texts[0], "may mean the present time", _CLOCK_HINT)
+
+    def _constant(self, child: Any, kind: str, node: Any, around: Any) -> None:
+        value = child.value() if kind.endswith(".Literal") else ""
+        if value is None:
             return
-        value = child.value() if found.classes[i + 1].endswith(".Literal") else ""
-        if value is not None and not _DATE_TEXT.match(value if isinstance(value, str) else value.toString()):
-            raise self.refuse(function or node, "may mean the present time", _CLOCK_HINT, node)
+        text = value if isinstance(value, str) else value.toString()
+        if not spells_date(text):
+            raise self.refuse(node, "may mean the present time", _CLOCK_HINT, around)
+        if self._replayed and names_zone(text):
+            raise self.refuse(node, *_ZONE, around)
+
+
+def _constant_column(region: Nodes, column: Any) -> Any:
+    """The constant that a column is another name for; None where it is none."""
+    if column.getClass().getSimpleName() != "AttributeReference":
+        return None
+    names = {region[i].exprId().id(): region[i].child() for i in region.of("Alias")}
+    while column.getClass().getSimpleName() == "AttributeReference":
+        column = names.get(column.exprId().id())
+        if column is None:
+            return None
+    return column if _is_constant(column) else None
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether an expression has one value, also where Spark knows that only once it has replaced a function.
+
+    `nvl` is such a function: it becomes a constant before the optimizer reads the clock for 'now'.
+    """
+    return node.foldable() or all(
+        leaf.getClass().getSimpleName() == "Literal" for leaf in items(node.collectLeaves())
+    )
+
+
+def target_is_text(kind: Any) -> bool:
+    """Whether a cast to this type makes text at any depth."""
+    return kind != "variant" and has_text(kind)
+
+
+def _has_floats(kind: Any) -> bool:
+    """Whether a type holds floating-point numbers at any depth."""
+    return (
+        kind in _FLOATS
+        if isinstance(kind, str)
+        else '"float"' in (text := json.dumps(kind)) or '"double"' in text
+    )
+
+
+def _text(node: Any) -> str | None:
+    """The value of a constant text; None for anything else."""
+    if node.getClass().getSimpleName() != "Literal" or node.dataType().typeName() != "string":
+        return None
+    value = node.value()
+    return None if value is None else str(value if isinstance(value, str) else value.toString())
 
 
 def items(sequence: Any) -> Iterator[Any]:

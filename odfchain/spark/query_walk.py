@@ -9,6 +9,7 @@ itself visits, in pre-order, so that a node's first child stands right behind it
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -36,6 +37,11 @@ class Nodes:
         """Where the nodes of these classes stand, by the last part of the class name."""
         wanted = frozenset(names)
         return [i for i, name in enumerate(self.classes) if name.rpartition(".")[2] in wanted]
+
+    @property
+    def jvm(self) -> Any:
+        """The list in the JVM."""
+        return self._list
 
 
 _WALKERS: WeakKeyDictionary[SparkSession, PlanWalker] = WeakKeyDictionary()
@@ -71,11 +77,14 @@ class PlanWalker:
         get_name = self._lookup.findVirtual(
             find("java.lang.Class"), "getName", self._type(find("java.lang.String"))
         )
-        self._name_of = self._proxies.asInterfaceInstance(
-            find("java.util.function.Function"), self._handles.filterReturnValue(get_class, get_name)
-        )
-        self._expressions = self._lookup.findVirtual(
-            find("org.apache.spark.sql.catalyst.plans.QueryPlan"), "expressions", self._type(self._sequence)
+        self._name_of = self._as_mapper(self._handles.filterReturnValue(get_class, get_name))
+        query_plan = find("org.apache.spark.sql.catalyst.plans.QueryPlan")
+        self._expressions = self._lookup.findVirtual(query_plan, "expressions", self._type(self._sequence))
+        size = self._lookup.findVirtual(self._sequence, "size", self._type(self._primitive("Integer")))
+        children = self._lookup.findVirtual(self._tree, "children", self._type(self._sequence))
+        self._number_of_children = self._as_mapper(self._handles.filterReturnValue(children, size))
+        self._number_of_expressions = self._as_mapper(
+            self._handles.filterReturnValue(self._expressions, size)
         )
 
     def _class(self, name: str) -> Any:
@@ -86,6 +95,24 @@ class PlanWalker:
 
     def _as_function(self, handle: Any) -> Any:
         return self._proxies.asInterfaceInstance(self._function, handle)
+
+    def replacing(self, changed: Any) -> Any:
+        """The function that gives what a `java.util.Map` holds for a thing, or else the thing."""
+        look = self._lookup.findVirtual(
+            self._class("java.util.Map"), "getOrDefault", self._type(self._object, self._two_objects())
+        )
+        once = self._gateway().new_array(self._jvm.int, 2)
+        once[0], once[1] = 0, 0
+        itself = self._type(self._object, self._object)
+        return self._as_function(self._handles.permuteArguments(look.bindTo(changed), itself, once))
+
+    def _two_objects(self) -> Any:
+        array = self._gateway().new_array(self._jvm.java.lang.Class, 2)
+        array[0], array[1] = self._object, self._object
+        return array
+
+    def _as_mapper(self, handle: Any) -> Any:
+        return self._proxies.asInterfaceInstance(self._class("java.util.function.Function"), handle)
 
     def _adder(self, into: Any) -> Any:
         add = self._lookup.findVirtual(
@@ -148,3 +175,40 @@ class PlanWalker:
         whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
         sequence.foreach(whole_tree)
         return self._listed(found)
+
+    def children(self, nodes: Nodes) -> list[int]:
+        """How many children each node has."""
+        return self._numbers(nodes, self._number_of_children)
+
+    def own_expressions(self, plans: Nodes) -> list[int]:
+        """How many expressions each plan has, without what is beneath them."""
+        return self._numbers(plans, self._number_of_expressions)
+
+    @staticmethod
+    def _numbers(nodes: Nodes, function: Any) -> list[int]:
+        text: str = nodes.jvm.stream().map(function).toList().toString()
+        return [int(number) for number in text[1:-1].split(", ")] if nodes.classes else []
+
+    def texts(self, nodes: Nodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
+        """What a method of the class `owner` says of each of its nodes; `kind` is what it returns."""
+        of_kind = self._lookup.findVirtual(
+            self._class("java.lang.Class"), "isInstance", self._type(self._boolean, self._object)
+        )
+        ours = self._proxies.asInterfaceInstance(
+            self._class("java.util.function.Predicate"), of_kind.bindTo(self._class(owner))
+        )
+        returned = self._boolean if kind == "boolean" else self._class(kind)
+        said = self._lookup.findVirtual(self._class(owner), method, self._type(returned))
+        text = self._lookup.findStatic(
+            self._class("java.lang.String"),
+            "valueOf",
+            self._type(self._class("java.lang.String"), self._object),
+        )
+        told = self._handles.filterReturnValue(
+            said, text.asType(self._type(self._class("java.lang.String"), returned))
+        )
+        # a name may hold any character, so what separates them is a text that nobody can guess
+        between = uuid.uuid4().hex
+        joining = self._jvm.java.util.stream.Collectors.joining(between)
+        joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(told)).collect(joining)
+        return joined.split(between)

@@ -8,6 +8,7 @@ the row that is to blame.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,35 +17,67 @@ from odfchain.errors import BadInputError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.ddl import type_name
+from odfchain.metadata.enums import TimeUnit
 from odfchain.spark.columns import col
-from odfchain.spark.job import run_job
-from odfchain.spark.parse import DEFAULT_RULES, TextRules, is_bad, or_fail, parse_text, to_milliseconds
+from odfchain.spark.parse import (
+    DEFAULT_RULES,
+    TextRules,
+    has_microseconds,
+    is_bad,
+    or_fail,
+    to_milliseconds,
+    too_fine,
+    value_or_fail,
+)
 from odfchain.spark.types import carrier_struct, carrier_type, from_spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql.types import DataType as SparkType
     from pyspark.sql.types import StructField, StructType
+
+_SMALL_BATCH = 1_024
 
 ROW_ID = "__odfchain_row"
 """Column that orders the rows of an input as they stand in the file."""
 
-CORRUPT = "__odfchain_corrupt"
-"""Column in which Spark puts the text of a record that it cannot parse."""
-
-_NESTED = (ds.DataTypeList, ds.DataTypeStruct, ds.DataTypeMap)
-
 
 @dataclass(frozen=True, slots=True)
 class CsvOptions:
-    """How a CSV file is laid out."""
+    """How a CSV file in UTF-8, whose quotes are escaped by doubling, is laid out."""
 
     header: bool = False
     separator: str = ","
     quote: str = '"'
-    escape: str = '"'
-    encoding: str = "utf-8"
     null_value: str = ""
     multiline: bool = False
+    """A quoted field holds a line feed; then there is no carriage return in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinerTimes:
+    """Counts values that are cut to the unit of their column, by column, once the rows were read."""
+
+    observation: Observation
+    columns: tuple[str, ...]
+
+    def counts(self) -> dict[str, int]:
+        """How many values each column lost digits of, where any did."""
+        found = self.observation.get
+        numbers = {name: int(found.get(f"finer {i}") or 0) for i, name in enumerate(self.columns)}
+        return {name: number for name, number in numbers.items() if number}
+
+
+def counting(frame: DataFrame, numbers: Mapping[str, Column]) -> tuple[DataFrame, FinerTimes | None]:
+    """The same rows, with the numbers of each column added up."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    if not numbers:
+        return frame, None
+    seen = Observation()
+    sums = [F.sum(number).alias(f"finer {i}") for i, number in enumerate(numbers.values())]
+    return frame.observe(seen, *sums), FinerTimes(seen, tuple(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +94,8 @@ class InputFrame:
     """There are no rows, and that is known without reading."""
     short: bool = False
     """No row holds more than a few KiB."""
+    finer: FinerTimes | None = None
+    """Counts times that were finer than their column, where there can be some."""
 
 
 def spark_path(path: Path) -> str:
@@ -68,45 +103,35 @@ def spark_path(path: Path) -> str:
     return re.sub(r"([\\{}\[\]*?,])", r"\\\1", str(path))
 
 
-def _java_charset(encoding: str) -> str:
-    return {"utf-8": "UTF-8", "latin-1": "ISO-8859-1", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}.get(
-        encoding, encoding.replace("cp125", "windows-125")
-    )
-
-
 # --- CSV -------------------------------------------------------------------------------------------
 
 
 def _layout(options: CsvOptions) -> dict[str, str | bool]:
     """Spark's names for the layout of a file."""
-    return {
+    layout: dict[str, str | bool] = {
         "header": options.header,
         "sep": options.separator,
         "quote": options.quote,
-        "escape": options.escape or options.quote,
-        "encoding": _java_charset(options.encoding),
+        "escape": options.quote,
         "nullValue": options.null_value,
         "multiLine": options.multiline,
     }
+    # Spark would guess, and make line feeds of other line breaks inside of quotes
+    return layout | {"lineSep": "\n"} if options.multiline else layout
 
 
-def _csv_text(
-    session: SparkSession, path: Path, names: list[str], options: CsvOptions, mode: str
-) -> DataFrame:
+def _csv_text(session: SparkSession, path: Path, names: list[str], options: CsvOptions) -> DataFrame:
     from pyspark.sql import types as t
 
     fields = [t.StructField(name, t.StringType()) for name in names]
-    if mode == "PERMISSIVE":
-        fields.append(t.StructField(CORRUPT, t.StringType()))
     reader = session.read.schema(t.StructType(fields)).options(
         **_layout(options),
         emptyValue="",
-        mode=mode,
+        mode="FAILFAST",
         enforceSchema=True,
         columnPruning=False,
-        columnNameOfCorruptRecord=CORRUPT,
         maxCharsPerColumn=-1,
-        maxColumns=max(20_480, len(names) + 1),
+        maxColumns=len(names) + 1,
         ignoreLeadingWhiteSpace=False,
         ignoreTrailingWhiteSpace=False,
     )
@@ -131,14 +156,16 @@ def read_csv(
     """
     from pyspark.sql import functions as F
 
-    text = _csv_text(session, path, columns, options, "FAILFAST")
+    text = _csv_text(session, path, columns, options)
     text = text.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields])
     return parsed(text, schema, rules, file)
 
 
 def infer_csv(session: SparkSession, path: Path, columns: list[str], options: CsvOptions) -> ds.DataSchema:
     """The types that all values of a CSV file agree on; every column may be null."""
-    reader = session.read.options(**_layout(options), inferSchema=True)
+    reader = session.read.options(
+        **_layout(options), inferSchema=True, maxColumns=len(columns) + 1, maxCharsPerColumn=-1
+    )
     inferred = reader.csv(spark_path(path)).schema.fields
     fields = []
     for name, found in zip(columns, inferred, strict=True):
@@ -149,57 +176,26 @@ def infer_csv(session: SparkSession, path: Path, columns: list[str], options: Cs
 # --- JSON ------------------------------------------------------------------------------------------
 
 
-def json_struct(schema: ds.DataSchema) -> StructType:
-    """How Spark is to parse JSON: nested columns as they are declared, everything else as text.
-
-    Raises:
-        SchemaError: a type that Spark cannot carry.
-    """
+def text_struct(fields: tuple[ds.DataField, ...]) -> StructType:
+    """The Spark struct of columns before parsing: texts, and lists, maps and structs of texts."""
     from pyspark.sql import types as t
 
-    return t.StructType(
-        [
-            t.StructField(
-                f.name, carrier_type(f.type) if isinstance(f.value_type, _NESTED) else t.StringType()
-            )
-            for f in schema.fields
-        ]
-    )
+    return t.StructType([t.StructField(f.name, _text_type(f.type)) for f in fields])
 
 
-def read_ndjson(
-    session: SparkSession, path: Path, schema: ds.DataSchema, rules: TextRules, file: str
-) -> InputFrame:
-    """Newline-delimited JSON objects in UTF-8, columns by name; properties that the schema lacks are ignored.
+def _text_type(data_type: ds.DataType) -> SparkType:
+    from pyspark.sql import types as t
 
-    Raises:
-        SchemaError: a type that cannot be read from JSON.
-    """
-    from pyspark.sql import functions as F
-
-    reader = session.read.schema(json_struct(schema)).options(
-        mode="FAILFAST", columnNameOfCorruptRecord=CORRUPT
-    )
-    text = reader.json(spark_path(path))
-    text = text.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields])
-    return parsed(text, schema, rules, file)
-
-
-def infer_ndjson(session: SparkSession, path: Path, file: str) -> ds.DataSchema:
-    """The types that all objects of a file agree on, columns in alphabetical order, all optional.
-
-    Raises:
-        BadInputError: a line is not a JSON object.
-    """
-    reader = session.read.options(mode="FAILFAST")
-    try:
-        inferred = run_job(session, lambda: reader.json(spark_path(path))).schema.fields
-    except Exception as error:
-        bad = bad_json_line(path, file)
-        if bad is None:
-            raise
-        raise bad from error
-    return inferred_schema(inferred)
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return _text_type(inner)
+        case ds.DataTypeList(item_type=item):
+            return t.ArrayType(_text_type(item))
+        case ds.DataTypeMap(value_type=value):
+            return t.MapType(t.StringType(), _text_type(value))
+        case ds.DataTypeStruct(fields=fields):
+            return text_struct(fields)
+    return t.StringType()
 
 
 def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
@@ -226,15 +222,16 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
         BadInputError: not a Parquet file, or a column of the schema is missing.
         SchemaError: a type without a logical counterpart.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from pyspark.sql import functions as F
 
+    from odfchain.slices.reader import check_parquet, open_parquet
+
     try:
-        own = from_arrow(pq.read_schema(path))
-    except (pa.ArrowInvalid, OSError) as error:
-        text = str(error).splitlines()[0]
-        raise BadInputError(f"not a readable Parquet file: {text}", file=file) from None
+        with open_parquet(path) as source:
+            own = from_arrow(source.schema_arrow)
+        check_parquet(path)
+    except BadInputError as error:
+        raise type(error)(error.message, file=file, hint=error.hint) from None
     target = schema or own
     missing = [f.name for f in target.fields if own.field(f.name) is None]
     if missing:
@@ -244,13 +241,49 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
             file=file,
         )
     raw = session.read.schema(carrier_struct(own.fields)).parquet(spark_path(path))
+    numbers = {
+        f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
+        for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
+        if is_milliseconds(f.value_type) and found is not None and not is_milliseconds(found.value_type)
+    }
+    raw, finer = counting(raw, numbers)
     columns = []
     for f in target.fields:
         found = own.field(f.name)
         assert found is not None  # noqa: S101 - missing ones were refused
         columns.append(_converted(col(f.name), found.type, f).alias(f.name))
     frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns)
-    return InputFrame(frame, target, file)
+    return InputFrame(frame, target, file, finer=finer)
+
+
+def is_milliseconds(data_type: ds.DataType) -> bool:
+    """Whether a type is a timestamp that ends at the millisecond."""
+    unit = data_type.unit if isinstance(data_type, ds.DataTypeTimestamp) else TimeUnit.MICROSECOND
+    return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
+
+
+def bad_parquet(session: SparkSession, path: Path, file: str) -> BadInputError | None:
+    """Why a Parquet file cannot be read to its end, as an error; None when it can.
+
+    Called only after a job has failed.
+    """
+    from odfchain.slices.reader import open_parquet
+
+    unreadable = "not a readable Parquet file: "
+    try:
+        with open_parquet(path) as source:
+            struct = carrier_struct(from_arrow(source.schema_arrow).fields)
+        session.read.schema(struct).parquet(spark_path(path)).write.format("noop").mode("overwrite").save()
+    except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
+        reason = "its pages cannot be decoded"
+        try:
+            with open_parquet(path) as source:
+                for _ in source.batches(most_rows=_SMALL_BATCH):
+                    pass
+        except BadInputError as error:
+            reason = error.message.removeprefix(unreadable)
+        return BadInputError(f"{unreadable}{reason}", file=file)
+    return None
 
 
 def _converted(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
@@ -259,7 +292,7 @@ def _converted(column: Column, own: ds.DataType, target: ds.DataField) -> Column
     value = column
     if ds.optional(own) != ds.optional(target.type):
         value = value.cast(carrier_type(target.type))
-    if isinstance(target.value_type, ds.DataTypeTimestamp):
+    if is_milliseconds(target.value_type):
         value = to_milliseconds(value)
     if not target.optional and isinstance(own, ds.DataTypeOption):
         value = or_fail(F.lit(None), value, target.name, required=True)
@@ -287,12 +320,13 @@ def parsed(text: DataFrame, schema: ds.DataSchema, rules: TextRules, file: str) 
     Raises:
         SchemaError: a type that cannot be read from text.
     """
-    columns = [col(ROW_ID)]
-    for f in schema.fields:
-        raw = col(f.name)
-        value = raw if isinstance(f.value_type, _NESTED) else parse_text(raw, f.type, rules)
-        columns.append(or_fail(raw, value, f.name, required=not f.optional).alias(f.name))
-    return InputFrame(text.select(*columns), schema, file, text, rules)
+    counts = {f.name: n for f in schema.fields if (n := too_fine(col(f.name), f.type)) is not None}
+    counted, finer = counting(text, counts)
+    columns = [
+        value_or_fail(col(f.name), f.type, f.name, rules, required=not f.optional).alias(f.name)
+        for f in schema.fields
+    ]
+    return InputFrame(counted.select(col(ROW_ID), *columns), schema, file, text, rules, finer=finer)
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError | None:
@@ -306,9 +340,8 @@ def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError
         return None
     flags = []
     for f in source.schema.fields:
-        raw = col(f.name)
-        value = raw if isinstance(f.value_type, _NESTED) else parse_text(raw, f.type, source.rules)
-        flags.append(is_bad(raw, value, required=not f.optional or f.name in required))
+        needed = not f.optional or f.name in required
+        flags.append(is_bad(col(f.name), f.type, source.rules, required=needed))
     bad_column = F.coalesce(*[F.when(flag, F.lit(index)) for index, flag in enumerate(flags)], F.lit(-1))
     marked = source.text.withColumn("__bad", bad_column).where("__bad >= 0")
     found = marked.orderBy(ROW_ID).limit(1).collect()
@@ -326,47 +359,3 @@ def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError
         shown = text if len(str(text)) <= 60 else str(text)[:57] + "…"
         message = f"column `{field.name}`: {shown!r} is not a valid {type_name(field.type)}"
     return BadInputError(message, file=source.file, row=number)
-
-
-def first_malformed_csv_row(
-    session: SparkSession, path: Path, columns: list[str], options: CsvOptions, file: str
-) -> BadInputError | None:
-    """The first record of a CSV file with too few or too many fields, as an error."""
-    from pyspark.sql import functions as F
-
-    text = _csv_text(session, path, columns, options, "PERMISSIVE").withColumn(
-        ROW_ID, F.monotonically_increasing_id()
-    )
-    text = text.cache()
-    try:
-        found = text.where(F.col(CORRUPT).isNotNull()).orderBy(ROW_ID).limit(1).collect()
-        if not found:
-            return None
-        number = text.where(F.col(ROW_ID) < found[0][ROW_ID]).count() + 1
-    finally:
-        text.unpersist()
-    record = found[0][CORRUPT]
-    shown = record if len(record) <= 60 else record[:57] + "…"
-    return BadInputError(
-        f"expected {len(columns)} fields ({', '.join(columns[:6])}{', …' if len(columns) > 6 else ''}) "
-        f"but the record does not have that many: {shown!r}",
-        file=file,
-        row=number,
-    )
-
-
-def bad_json_line(path: Path, file: str) -> BadInputError | None:
-    """The first line that is not a JSON object, as an error."""
-    import json
-
-    with path.open("r", encoding="utf-8-sig") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                return BadInputError(f"not valid JSON: {error}", file=file, row=number)
-            if not isinstance(value, dict):
-                return BadInputError("not a JSON object", file=file, row=number)
-    return None

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import EngineError
+from odfchain.errors import EngineError, UsageError
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jvm_names import remember_names
@@ -34,6 +34,9 @@ BATCH_ROWS = 65_536
 
 _JIT = "-XX:-DontCompileHugeMethods"
 """A query over many columns is one huge method; left to the interpreter it is five times slower."""
+
+_LOCALE = "-Duser.language=en -Duser.country=US"
+"""On a Turkish machine `upper('iä')` would be another text."""
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
@@ -63,6 +66,18 @@ class SparkEngine:
         conf: dict[str, str] | None = None,
         record_classes: Path | None = None,
     ) -> None:
+        """`conf` are the user's own settings of Spark.
+
+        Raises:
+            UsageError: one of them would change what is recorded.
+        """
+        for name, value in (conf or {}).items():
+            if name in SQL_SETTINGS and value != SQL_SETTINGS[name]:
+                raise UsageError(
+                    f"the Spark setting {name} is {value}, and what is recorded depends on it: "
+                    f"it is always {SQL_SETTINGS[name]}",
+                    hint="take it out of spark.conf in the workspace's config.yaml",
+                )
         self._record_classes = record_classes
         self._run_folder = run_folder
         self._master = master
@@ -109,8 +124,8 @@ class SparkEngine:
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'} "
-            f"-Duser.timezone=UTC -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
-            "spark.executor.extraJavaOptions": _JIT,
+            f"-Duser.timezone=UTC {_LOCALE} -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
+            "spark.executor.extraJavaOptions": f"{_LOCALE} {_JIT}",
         }
         if local:
             settings["spark.driver.host"] = "127.0.0.1"
@@ -201,10 +216,19 @@ SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.legacy.javaCharsets": "true",
+    # bounds in a file leave NaN out, and what others wrote there may be wrong: every row is looked at
+    "spark.sql.parquet.aggregatePushdown": "false",
+    "spark.sql.parquet.filterPushdown": "false",
+    # whether a record can be read must not depend on the query that asks for it
+    "spark.sql.csv.filterPushdown.enabled": "false",
+    "spark.sql.json.filterPushdown.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Settings that results depend on or that every plan here assumes; a remote session takes them too."""
+"""Settings that results depend on or that every plan here assumes; a remote session takes them too.
+
+Nobody may give them other values (`SparkEngine`): what is recorded would depend on who recorded it.
+"""
 
 
 @contextlib.contextmanager

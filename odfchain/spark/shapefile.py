@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import datetime as dt
+import io
 import json
 import re
 import struct
@@ -21,21 +22,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from odfchain.errors import BadInputError
+from odfchain.limits import INPUT
 from odfchain.spark.geo import GEOMETRY
-from odfchain.spark.json_records import Record, RecordError, quoted
+from odfchain.spark.json_values import Number, Record, RecordError, Value
 
-MAX_BYTES = 4 << 30
-"""The unpacked files of one layer together [bytes]; the format itself ends at 2 GiB for each."""
-
-MAX_RATIO = 1_000
-"""Unpacked size to packed size of a file larger than `RATIO_FROM`; blank-padded text stays below 600."""
-
-RATIO_FROM = 64 << 20
-"""Size from which the ratio is looked at [bytes]."""
-
+_SHP_CODE = 9994
+_HEADER = 100
 _SIDE_FILE_BYTES = 1 << 16
 _CHUNK = 1 << 20
 _SHOWN = 5
@@ -55,6 +50,8 @@ class Layer:
     shp: str
     dbf: str
     shx: str | None = None
+    columns: tuple[str, ...] = ()
+    """Attributes that the .dbf file has to have."""
     encoding: str | None = None
     """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
 
@@ -72,7 +69,8 @@ class Layer:
                 # pyshp warns of what is checked here: parts that do not belong together
                 files.enter_context(warnings.catch_warnings(action="ignore"))
                 streams = {p.suffix[1:]: files.enter_context(p.open("rb")) for p in folder.iterdir()}
-                yield from _features(streams, self.encoding or _guessed_encoding(folder / "layer.dbf"))
+                encoding = self.encoding or _guessed_encoding(folder / "layer.dbf")
+                yield from _features(streams, encoding, self.columns)
 
 
 # --- what is in the archive ------------------------------------------------------------------------
@@ -88,7 +86,13 @@ def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Layer, t
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [i.filename for i in archive.infolist() if not i.is_dir()]
+            members = archive.infolist()
+            if len(members) > INPUT.archive_members:
+                raise BadInputError(
+                    f"{len(members):,} members in the archive, at most {INPUT.archive_members:,} are read",
+                    file=str(path),
+                )
+            names = [i.filename for i in members if not i.is_dir()]
             shp = _chosen(names, sub_path, str(path))
             notes: list[str] = []
             encoding = _declared_encoding(archive, names, shp, notes)
@@ -103,7 +107,8 @@ def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Layer, t
     dbf = _beside(names, shp, ".dbf")
     if dbf is None:
         raise BadInputError(f"{shp} has no .dbf file beside it", file=str(path))
-    layer = Layer(str(path.resolve()), str(folder.resolve()), shp, dbf, _beside(names, shp, ".shx"), encoding)
+    shx = _beside(names, shp, ".shx")
+    layer = Layer(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
     return layer, tuple(notes)
 
 
@@ -192,7 +197,7 @@ def _unpack(layer: Layer, folder: Path) -> None:
         RecordError: the archive is damaged, encrypted or too large.
         OSError: there is no room.
     """
-    left = MAX_BYTES
+    left = INPUT.archive_bytes
     try:
         with zipfile.ZipFile(layer.path) as archive:
             for suffix, name in (("shp", layer.shp), ("dbf", layer.dbf), ("shx", layer.shx)):
@@ -209,9 +214,9 @@ def _unpack_one(archive: zipfile.ZipFile, name: str, target: Path, left: int) ->
         while chunk := stream.read(_CHUNK):
             size += len(chunk)
             if size > left:
-                raise RecordError(f"{name}: more than {MAX_BYTES >> 30} GiB when unpacked")
-            if size > RATIO_FROM and size > MAX_RATIO * max(info.compress_size, 1):
-                raise RecordError(f"{name}: unpacks to more than {MAX_RATIO:,} times its size")
+                raise RecordError(f"{name}: more than {INPUT.archive_bytes >> 30} GiB when unpacked")
+            if size > INPUT.ratio_from and size > INPUT.archive_ratio * max(info.compress_size, 1):
+                raise RecordError(f"{name}: unpacks to more than {INPUT.archive_ratio:,} times its size")
             out.write(chunk)
     return size
 
@@ -233,7 +238,7 @@ def _guessed_encoding(dbf: Path) -> str:
     return "utf-8"
 
 
-def _features(streams: dict[str, Any], encoding: str) -> Iterator[Record]:
+def _features(streams: dict[str, Any], encoding: str, columns: tuple[str, ...]) -> Iterator[Record]:
     """The records of an unpacked shapefile.
 
     Raises:
@@ -244,13 +249,16 @@ def _features(streams: dict[str, Any], encoding: str) -> Iterator[Record]:
     shapefile.VERBOSE = False
     row = 0
     try:
+        _check_layout(streams["shp"], streams.get("shx"))
         with shapefile.Reader(**streams, encoding=encoding, encodingErrors="strict") as reader:
-            names = _columns(reader)
+            names = _columns(reader, columns)
             # record by record, since pyshp's pairs go out of step after a record that is marked as deleted
             for index, shape in enumerate(reader.iterShapes()):
                 row = index + 1
                 record = reader.record(index) if row <= reader.numRecords else _parts_differ(row, reader)
-                if record is not None:
+                if record is None:
+                    _check_deleted(streams["dbf"], index)
+                else:
                     yield _feature(names, list(record), shape)
             if row < reader.numRecords:
                 _parts_differ(row, reader)
@@ -275,15 +283,73 @@ def _features(streams: dict[str, Any], encoding: str) -> Iterator[Record]:
         raise _unreadable(error, row) from None
 
 
+def _check_layout(shp: BinaryIO, shx: BinaryIO | None) -> None:
+    """Records follow each other without gaps to the end that is declared, where the index says, of one type.
+
+    pyshp goes by the index where there is one, and otherwise ends where a record looks wrong.
+
+    Raises:
+        RecordError: they do not; with the number of the record.
+    """
+    code, length, kind = struct.unpack(">i20xi4xi", _exactly(shp, 36, 0))
+    kind = int.from_bytes(kind.to_bytes(4, "big", signed=True), "little", signed=True)
+    if code != _SHP_CODE:
+        raise RecordError("not a readable shapefile: the .shp file does not begin as one")
+    end, at, row = 2 * length, _HEADER, 0
+    index = b"" if shx is None else shx.read()[_HEADER:]
+    while at < end:
+        row += 1
+        _, words, found = struct.unpack(">ii4s", _exactly(shp, 12, row, at))
+        if int.from_bytes(found, "little", signed=True) not in (0, kind):
+            raise RecordError("the shape is of another type than the .shp file declares", row)
+        entry = index[8 * (row - 1) : 8 * row]
+        if shx is not None and entry != struct.pack(">ii", at // 2, words):
+            raise RecordError("the .shx file does not say where the .shp file has the record", row)
+        at += 8 + 2 * max(words, 2)
+    if at != end or len(index) not in (0, 8 * row) or shp.seek(0, io.SEEK_END) != end:
+        raise RecordError(f"the .shp file does not end where it says, after {row:,} records")
+    for stream in (shp, shx):
+        if stream is not None:
+            stream.seek(0)
+
+
+def _exactly(stream: BinaryIO, size: int, row: int, at: int = 0) -> bytes:
+    stream.seek(at)
+    data = stream.read(size)
+    if len(data) < size:
+        raise RecordError("not a readable shapefile: the .shp file is cut short", row or None)
+    return data
+
+
+def _check_deleted(dbf: BinaryIO, index: int) -> None:
+    """A record is only left out where its mark says so; pyshp leaves out every one whose mark is not blank.
+
+    Raises:
+        RecordError: the mark is something else.
+    """
+    dbf.seek(8)
+    header, size = struct.unpack("<HH", dbf.read(4))
+    dbf.seek(header + index * size)
+    if (mark := dbf.read(1)) != b"*":
+        raise RecordError(
+            f"the .dbf file marks the record with {mark!r}; a blank or '*' (deleted) was expected"
+        )
+
+
 def _unreadable(error: Exception, row: int) -> RecordError:
     text = (str(error).splitlines() or [type(error).__name__])[0]
     return RecordError(f"not a readable shapefile: {text[:_MESSAGE]}", row or None)
 
 
-def _columns(reader: Any) -> list[str]:
+def _columns(reader: Any, wanted: tuple[str, ...]) -> list[str]:
     names = [str(f[0]) for f in reader.fields if f[0] != "DeletionFlag"]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise RecordError(f"the .dbf file names column {twice!r} twice")
+    if missing := [n for n in wanted if n not in (*names, GEOMETRY)]:
+        raise RecordError(
+            f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)} of the schema not in the .dbf "
+            f"file (it has {', '.join(names)})"
+        )
     return names
 
 
@@ -294,24 +360,33 @@ def _parts_differ(shapes: int, reader: Any) -> NoReturn:
 
 def _feature(names: list[str], values: list[Any], shape: Any) -> Record:
     try:
-        fields = {name: _json(value) for name, value in zip(names, values, strict=True)}
-        fields[GEOMETRY] = "null"
+        fields = {name: _value(value) for name, value in zip(names, values, strict=True)}
+        fields[GEOMETRY] = None
         if shape.shapeType != 0:
-            geometry = json.dumps(
-                shape.__geo_interface__,
+            fields[GEOMETRY] = json.dumps(
+                _geometry(shape.__geo_interface__),
                 sort_keys=True,
                 separators=(",", ":"),
                 allow_nan=False,
                 default=list,
             )
-            fields[GEOMETRY] = quoted(geometry)
     except ValueError:
         raise RecordError("a number or coordinate is not finite") from None
     return fields
 
 
-def _json(value: Any) -> str:
-    """An attribute as JSON: dates in ISO form, empty text as null."""
+def _geometry(geometry: dict[str, Any]) -> dict[str, Any]:
+    """The geometry in the one type of its file: a polygon or line of a shapefile may have several parts."""
+    kind, coordinates = geometry["type"], geometry["coordinates"]
+    if kind in ("Polygon", "LineString"):
+        return {"type": f"Multi{kind}", "coordinates": [coordinates] if coordinates else []}
+    return geometry
+
+
+def _value(value: Any) -> Value:
+    """An attribute: numbers as JSON writes them, dates in ISO form, empty text as null."""
     if isinstance(value, dt.date):
-        value = value.isoformat()
-    return "null" if value == "" else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return value.isoformat()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Number(json.dumps(value, allow_nan=False))
+    return None if value == "" else value

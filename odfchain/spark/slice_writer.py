@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,8 @@ class SliceFacts:
     max_event_time_ms: int | None
     ops: dict[str, int] = field(default_factory=dict)
     """Rows for each operation code (as text, for JSON)."""
+    finer: dict[str, int] = field(default_factory=dict)
+    """Times that were cut to the unit of their column, by column."""
 
 
 class HashingFile:
@@ -190,6 +192,7 @@ def _write_to(
     vocabulary = spec.vocabulary
     offset, max_event_time = spec.start_offset, None
     ops = np.zeros(256, dtype=np.int64)
+    finer: dict[str, int] = {}
     threads = min(HASH_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(max_workers=threads) as pool:
         digest = LogicalDigest(schema, executor=pool)
@@ -197,6 +200,7 @@ def _write_to(
         hashing = None
         for batch in _chain(first, rest):
             finished = _finish_batch(batch, schema, spec, offset)
+            _count_finer(batch, finished, finer)
             if hashing is not None:
                 hashing.result()
             hashing = pool.submit(_update, digest, finished) if threads > 1 else None
@@ -224,7 +228,30 @@ def _write_to(
         logical_hash=str(logical),
         max_event_time_ms=max_event_time,
         ops={str(code): int(count) for code, count in enumerate(ops) if count},
+        finer=finer,
     )
+
+
+def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """What the user should know about times that were cut to the unit of their column."""
+    return tuple(
+        f"`{name}`: {number:,} times are finer than the column keeps; what is finer was cut off"
+        for name, number in counts.items()
+    )
+
+
+def _count_finer(given: pa.RecordBatch, finished: pa.RecordBatch, counts: dict[str, int]) -> None:
+    """Add up the times of a batch that lost digits."""
+    for name in given.schema.names:
+        before = given.column(name)
+        if name not in finished.schema.names or not pa.types.is_timestamp(before.type):
+            continue
+        after = finished.column(name)
+        if not pa.types.is_timestamp(after.type) or after.type.unit == before.type.unit:
+            continue
+        number = pc.sum(pc.not_equal(after.cast(before.type), before)).as_py()
+        if number:
+            counts[name] = counts.get(name, 0) + number
 
 
 def _update(digest: LogicalDigest, batch: pa.RecordBatch) -> None:
@@ -294,7 +321,7 @@ def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_null(target):
         return pa.nulls(len(column))
     options = pc.CastOptions.safe(target)
-    options.allow_time_truncate = True
+    options.allow_time_truncate = pa.types.is_timestamp(target)  # counted; nested times are never cut
     return column.cast(options=options)
 
 

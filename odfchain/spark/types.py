@@ -78,8 +78,8 @@ def carrier_struct(fields: tuple[ds.DataField, ...]) -> StructType:
     return t.StructType([t.StructField(f.name, carrier_type(f.type), True) for f in fields])
 
 
-def from_spark_type(data_type: SparkType) -> ds.DataType:
-    """The logical type of a type that Spark inferred; integers become 64-bit, timestamps ms UTC.
+def from_spark_type(data_type: SparkType, unit: TimeUnit = TimeUnit.MILLISECOND) -> ds.DataType:
+    """The logical type of a type that Spark inferred; integers become 64-bit, timestamps UTC in `unit`.
 
     Raises:
         SchemaError: a type without a logical counterpart.
@@ -98,17 +98,17 @@ def from_spark_type(data_type: SparkType) -> ds.DataType:
         case t.DateType():
             return ds.DataTypeDate()
         case t.TimestampType() | t.TimestampNTZType():
-            return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+            return ds.DataTypeTimestamp(unit=unit, timezone="UTC")
         case t.StringType() | t.NullType():
             return ds.DataTypeString()
         case t.BinaryType():
             return ds.DataTypeBinary()
         case t.ArrayType():
-            return ds.DataTypeList(item_type=ds.optional(from_spark_type(data_type.elementType)))
+            return ds.DataTypeList(item_type=ds.optional(from_spark_type(data_type.elementType, unit)))
         case t.StructType():
             return ds.DataTypeStruct(
                 fields=tuple(
-                    ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
+                    ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType, unit)))
                     for f in data_type.fields
                 )
             )
@@ -119,23 +119,45 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     """The logical schema of a query's result: exact types, every column optional.
 
     A column that keeps its name and its Spark type keeps the logical type it has in `given`, so that unsigned
-    integers, times and identifiers survive a query that passes them on.
+    integers, times and identifiers survive a query that passes them on. Timestamps that a query computes have
+    the finest unit of those in `given`.
 
     Raises:
         SchemaError: a type without a logical counterpart.
     """
     fields = []
+    unit = finest_unit(given)
     for f in struct.fields:
         known = given.field(f.name)
         if known is not None and carrier_type(known.type) == f.dataType:
             logical = known.value_type
         else:
-            logical = _exact(f.dataType)
+            logical = _exact(f.dataType, unit)
         fields.append(ds.DataField(name=f.name, type=ds.optional(logical)))
     return ds.DataSchema(fields=tuple(fields))
 
 
-def _exact(data_type: SparkType) -> ds.DataType:
+def finest_unit(schema: ds.DataSchema) -> TimeUnit:
+    """Microseconds if any timestamp of the schema has them, else milliseconds."""
+    return (
+        TimeUnit.MICROSECOND
+        if any(_has_microseconds(f.type) for f in schema.fields)
+        else TimeUnit.MILLISECOND
+    )
+
+
+def _has_microseconds(data_type: ds.DataType) -> bool:
+    match data_type:
+        case ds.DataTypeOption(inner=inner) | ds.DataTypeList(item_type=inner):
+            return _has_microseconds(inner)
+        case ds.DataTypeStruct(fields=fields):
+            return any(_has_microseconds(f.type) for f in fields)
+        case ds.DataTypeTimestamp(unit=unit):
+            return unit is TimeUnit.MICROSECOND
+    return False
+
+
+def _exact(data_type: SparkType, unit: TimeUnit) -> ds.DataType:
     from pyspark.sql import types as t
 
     match data_type:
@@ -147,4 +169,4 @@ def _exact(data_type: SparkType) -> ds.DataType:
             return ds.DataTypeInt32()
         case t.FloatType():
             return ds.DataTypeFloat32()
-    return from_spark_type(data_type)
+    return from_spark_type(data_type, unit)

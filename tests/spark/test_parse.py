@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pytest
 from odfchain.errors import SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import TimeUnit
+from odfchain.metadata.time_format import java_format
 from odfchain.spark.parse import TextRules, parse_text
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ CASES: list[tuple[ds.DataType, dict[str, Any]]] = [
     (ds.DataTypeUInt64(), {"18446744073709551615": Decimal(2**64 - 1), "18446744073709551616": BAD, "9" * 30: BAD}),
     (ds.DataTypeFloat64(), {"1": 1.0, "-1.5": -1.5, "1e3": 1000.0, "1E-3": 0.001, ".5": 0.5, "5.": 5.0, "": BAD, "1d": BAD, "1f": BAD,
                             "1D": BAD, " 1": BAD, "1 ": BAD, "1,5": BAD, "abc": BAD, "Infinity": float("inf"), "-Infinity": float("-inf"),
-                            "inf": float("inf"), "1e999": float("inf"), "0x1p3": BAD, "1\n": BAD, "\x0b1": BAD}),
+                            "inf": float("inf"), "1e999": BAD, "-1e999": BAD, "1e-999": BAD, "0e999": 0.0, "0x1p3": BAD, "1\n": BAD, "\x0b1": BAD}),
     (ds.DataTypeFloat32(), {"1.5": 1.5, "abc": BAD}),
     (ds.DataTypeDecimal(precision=5, scale=2), {"1": Decimal("1.00"), "1.25": Decimal("1.25"), "1.2500": Decimal("1.25"), "1.255": BAD,
                                                 "999.99": Decimal("999.99"), "1000": BAD, "-0.01": Decimal("-0.01"), "": BAD, ".": BAD,
@@ -103,6 +105,33 @@ def test_custom_formats(engine: SparkEngine) -> None:
     assert run(engine, MS, ["25.09.2022 10:30", "x"], rules) == [at(2022, 9, 25, 10, 30), None]
 
 
+NOON = at(2022, 9, 5, 12, 30)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("%Y-%m-%d %H:%M", ["2022-09-05 12:30", "2022-9-5 12:30"], ["2022-09-05", "2022-13-05 12:30", " 2022-09-05 12:30"]),
+        ("%Y%m%d%H%M", ["202209051230"], ["20220905123", "2022-09-05 12:30"]),
+        ("%FT%T%.fZ", ["2022-09-05T12:30:00.0Z", "2022-09-05T12:30:00.000000Z"], ["2022-09-05T12:30:00Z"]),
+        ("%FT%T.%3f%z", ["2022-09-05T14:30:00.000+0200", "2022-09-05T12:30:00.000Z"], ["2022-09-05T12:30:00.000"]),
+        ("%FT%T%:z", ["2022-09-05T14:30:00+02:00"], ["2022-09-05T14:30:00+0200"]),
+        ("%b %-d, %Y %I:%M %p", ["Sep 5, 2022 12:30 PM"], ["Sep 5, 2022 13:30 PM", "September 5, 2022 12:30 PM"]),
+        ("%d.%m.%y o'clock %R", ["05.09.22 o'clock 12:30"], ["05.09.22 12:30"]),
+        ("%Y/%j %T", ["2022/248 12:30:00"], ["2022/367 12:30:00"]),
+    ],
+)  # fmt: skip
+def test_formats_of_strftime(engine: SparkEngine, pattern: str, good: list[str], bad: list[str]) -> None:
+    rules = TextRules(timestamp_format=java_format(pattern))
+    assert run(engine, MS, [*good, *bad], rules) == [NOON] * len(good) + [None] * len(bad)
+
+
+@pytest.mark.parametrize("letter", "GyMLdDahHkKmsSzOXxZ")
+def test_every_letter_that_is_let_through_is_one_for_spark(engine: SparkEngine, letter: str) -> None:
+    found = run(engine, MS, ["nonsense"], TextRules(timestamp_format=java_format(letter)))
+    assert found == [None]
+
+
 def test_whole_numbers_as_times_only_where_the_format_says_so(engine: SparkEngine) -> None:
     ndjson = TextRules(integer_timestamps=True)
     assert run(engine, MS, ["1577926923", "-1", "2020-01-01"], ndjson) == [
@@ -137,6 +166,12 @@ def int64(text: str) -> int | None:
     return int(text) if -(2**63) <= int(text) < 2**63 else None
 
 
+def float64(text: str) -> float | None:
+    """Neither more than a float holds, nor zero without being it."""
+    value, digits = float(text), re.split("[eE]", text)[0].strip("+-0.")
+    return None if math.isinf(value) or (value == 0 and digits) else value
+
+
 def decimal(text: str) -> Decimal | None:
     value = Decimal(text)
     return value if value == round(value, 2) and abs(value) < 1000 else None
@@ -146,7 +181,7 @@ def decimal(text: str) -> Decimal | None:
     ("data_type", "alphabet", "oracle"),
     [
         (ds.DataTypeInt64(), "0123456789+- .\n\te", by_rule(r"[+-]?[0-9]+", int64)),
-        (ds.DataTypeFloat64(), "0123456789+-.eEdfxXIn \n", by_rule(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", float)),
+        (ds.DataTypeFloat64(), "0123456789+-.eEdfxXIn \n", by_rule(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", float64)),
         (ds.DataTypeDecimal(precision=5, scale=2), "0012459+-. \n", by_rule(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", decimal)),
         (ds.DataTypeDate(), "001123- T\n", by_rule(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", dt.date.fromisoformat)),
     ],

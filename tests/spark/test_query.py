@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import QueryError
+from odfchain.limits import QueryLimits
 from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.spark import query
 from odfchain.spark.query import MAX_STEPS, check_queries, run_queries
 from odfchain.spark.query_errors import excerpt, failed_query
 
@@ -226,3 +228,57 @@ def test_a_session_without_a_parser_is_refused() -> None:
     connect: Callable[..., Any] = pytest.importorskip("pyspark.sql.connect.session").SparkSession
     with pytest.raises(QueryError, match="do not run over Spark Connect"):
         run_queries(connect.__new__(connect), steps("SELECT 1"), {}, note=pytest.fail)  # type: ignore[attr-defined]
+
+
+BARE = [
+    "SELECT cast(x AS timestamp) AS v FROM input",
+    "SELECT v FROM (SELECT timestamp(x) AS v FROM input) WHERE v IS NOT NULL",
+    "SELECT to_timestamp(x) AS v FROM input",
+    "SELECT cast(x AS timestamp) AS v, count(*) FROM input GROUP BY cast(x AS timestamp)",
+    "SELECT cast(y AS timestamp) AS v FROM VALUES ('T10:00') AS w(y)",
+    "SELECT cast(concat(y, x) AS timestamp) AS v FROM (SELECT ' 7:05:00Z' AS y), (SELECT '' AS x FROM input)",
+    "SELECT cast(e AS timestamp) AS v FROM input LATERAL VIEW explode(array(x)) q AS e",
+    "SELECT transform(array(x), e -> cast(e AS timestamp))[0] AS v FROM input",
+    "SELECT (SELECT max(cast(x AS timestamp)) FROM input) AS v",
+    "SELECT timestamp'2020-01-01' AS v FROM input i WHERE EXISTS (SELECT 1 FROM input k WHERE cast(k.x AS timestamp) > '2020-01-01')",
+    "WITH w AS (SELECT cast(x AS timestamp) AS v FROM input) SELECT a.v FROM w a JOIN w b ON a.v = b.v",
+    "SELECT hour(x) AS v FROM input",
+    "SELECT timestamp'2020-01-01' AS v UNION ALL SELECT cast(x AS timestamp) FROM input",
+]
+
+
+@pytest.mark.parametrize("sql", BARE)
+def test_a_time_of_day_in_the_data_is_no_time(session: SparkSession, sql: str) -> None:
+    """Spark alone makes it that time of today, in whatever way the text comes to the cast."""
+    given = session.createDataFrame([("10:00",)], "x string")
+    with pytest.raises(Exception, match="a time of day without a date") as caught:
+        rows(session, steps(sql), input=given)
+    assert "10:00" in str(caught.value) or "7:05" in str(caught.value)
+
+
+def test_texts_with_dates_are_cast_as_ever(session: SparkSession) -> None:
+    texts = ["2020-01-31", "2020-01-31 10:00", " 2020-1-3T10:00:00.5+02:00", "1999", None]
+    given = session.createDataFrame([(text,) for text in texts], "x string")
+    sql = "SELECT unix_micros(cast(x AS timestamp)) AS v, cast(x AS date) AS d, x FROM {} ORDER BY x NULLS FIRST"
+    given.createOrReplaceTempView("plain_texts")
+    expected = [tuple(row) for row in session.sql(sql.format("plain_texts")).collect()]
+    assert rows(session, steps(sql.format("input")), input=given) == expected
+    bare = session.createDataFrame([("10:00",), ("2020-01-01",)], "x string")
+    tried = "SELECT try_cast(x AS timestamp) IS NULL, try_to_timestamp(x) IS NULL FROM input ORDER BY x"
+    assert rows(session, steps(tried), input=bare) == [(True, True), (False, False)]
+
+
+def test_reading_a_query_ends(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "QUERY", QueryLimits(reading_seconds=0.001))
+    for ask in (
+        lambda: rows(session, steps("SELECT 1")),
+        lambda: check_queries(session, steps("SELECT 1"), ()),
+    ):
+        with pytest.raises(QueryError, match=r"not read and resolved after 0\.001 s") as caught:
+            ask()
+        assert "split it into steps" in str(caught.value.hint)
+
+
+def test_text_does_not_follow_the_locale_of_the_machine(session: SparkSession) -> None:
+    assert session._jvm.java.util.Locale.getDefault().toString() == "en_US"
+    assert rows(session, steps("SELECT upper('i\u00e4'), lower('I\u00c4')")) == [("I\u00c4", "i\u00e4")]

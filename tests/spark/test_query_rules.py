@@ -1,0 +1,154 @@
+"""The gate's rules that need no Spark: what text becomes a time, and what depends on the Java at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odfchain.spark.query_java import deciding_arguments, java_dependence, pattern_dependence
+from odfchain.spark.query_size import shown_count
+from odfchain.spark.query_times import has_text, names_zone, reads_times, spells_date, times_in, unformatted
+
+
+def array(element: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def struct(*types: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+
+
+def mapping(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+READS = [
+    ("string", "timestamp", True),
+    ("string", "time(6)", True),
+    ("varchar(9)", "date", True),
+    ("char(9)", "timestamp_ntz", True),
+    ("string collate UNICODE", "date", True),
+    ("variant", "timestamp", True),
+    ("variant", array("date"), True),
+    ("variant", array("string"), False),
+    ("string", "int", False),
+    ("timestamp", "date", False),
+    ("date", "string", False),
+    (array("string"), array("timestamp"), True),
+    (array("date"), array("timestamp"), False),
+    (array("string"), "string", False),
+    (struct("string", "date"), struct("string", "timestamp"), False),
+    (struct("int", "string"), struct("int", "timestamp"), True),
+    (mapping("string", "int"), mapping("timestamp", "int"), True),
+    (mapping("string", array(struct("string"))), mapping("string", array(struct("date"))), True),
+    (mapping("string", "date"), mapping("string", "timestamp"), False),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "expected"), READS)
+def test_a_cast_is_judged_by_its_types_at_every_depth(source: Any, target: Any, expected: bool) -> None:
+    assert reads_times(source, target) is expected
+
+
+def test_types_say_what_they_hold() -> None:
+    assert times_in(struct("int", array(mapping("date", "timestamp_ntz")))) == {"date", "timestamp_ntz"}
+    assert times_in("time(3)") == {"time"}
+    assert times_in("interval day to second") == frozenset()
+    assert has_text(array(struct("int", "varchar(3)")))
+    assert not has_text(struct("int", array("binary")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "missing"),
+    [
+        (struct("int"), {}, None),
+        (struct("timestamp"), {}, "timestampFormat"),
+        (struct("timestamp"), {"TIMESTAMPFORMAT": "yyyy"}, None),
+        (struct("date", "timestamp"), {"timestampFormat": "yyyy"}, "dateFormat"),
+        (array("timestamp_ntz"), {"timestampFormat": "yyyy"}, "timestampNTZFormat"),
+    ],
+)
+def test_times_of_a_schema_need_formats(kind: Any, options: dict[str, str], missing: str | None) -> None:
+    assert unformatted(kind, options) == missing
+
+
+DATES = ["2020-01-01", " 2020-1-1 ", "2020", "+12020-01-01T10:00", "2020-01-01 10:00"]
+CLOCK = ["10:00", "T10:00", "now", " Today", "", "20:00", "\u0662\u0660\u0662\u0660-01-01"]
+
+
+@pytest.mark.parametrize(("text", "spelled"), [(t, True) for t in DATES] + [(t, False) for t in CLOCK])
+def test_a_constant_begins_with_its_date(text: str, spelled: bool) -> None:
+    assert spells_date(text) is spelled
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("2020-01-01", False),
+        ("2020-01-01T10:00:00.123Z", False),
+        ("2020-01-01 10:00:00 UTC", False),
+        ("2020-01-01 10:00:00+02:00", False),
+        ("2020-01-01 10:00:00 GMT-3 ", False),
+        ("2020-01-01 10:00:00 Europe/Paris", True),
+        ("2020-01-01 10:00:00 EST", True),
+        ("2020-01-01T10:00:00[Asia/Tehran]", True),
+        ("2020-01-01 10:00:00 Etc/UTC", True),
+    ],
+)
+def test_named_zones_are_seen(text: str, named: bool) -> None:
+    assert names_zone(text) is named
+
+
+JAVA = [
+    ("from_utc_timestamp", 2, "Europe/Paris", True),
+    ("from_utc_timestamp", 2, "CET", True),
+    ("from_utc_timestamp", 2, "+02:00", False),
+    ("from_utc_timestamp", 2, "UTC", False),
+    ("from_utc_timestamp", 2, None, True),
+    ("from_utc_timestamp", 2, "", True),
+    ("date_format", 2, "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", False),
+    ("date_format", 2, "EEEE d MMMM yyyy 'For' a", False),
+    ("date_format", 2, "yyyy F", True),
+    ("to_timestamp", 2, "yyyy-MM-dd HH:mm VV", True),
+    ("to_timestamp", 2, None, True),
+    ("format_string", 2, "%s %d %%S", False),
+    ("format_string", 2, "%-10S", True),
+    ("printf", 2, "%2$tY", True),
+    ("decode", 2, "utf-8", False),
+    ("decode", 2, "windows-1252", True),
+    ("decode", 4, None, False),
+    ("split", 2, r"\p{L}", True),
+    ("abs", 1, None, False),
+]
+
+
+@pytest.mark.parametrize(("function", "count", "text", "refused"), JAVA)
+def test_arguments_that_decide(function: str, count: int, text: str | None, refused: bool) -> None:
+    assert bool(deciding_arguments(function)) is (function != "abs")
+    wrong = java_dependence(function, count, text) if deciding_arguments(function) else None
+    assert (wrong is not None) is refused
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        (r"^\w+\s*\d{2,}$", None),
+        (r"(?i)vienna|(?<year>\d{4})", None),
+        (r"C:\\bin", None),
+        (r"\\\b", r"\b"),
+        (r"\bfoo", r"\b"),
+        (r"[\p{Lu}]", r"\p"),
+        (r"(?Ui)\w", "(?U"),
+        (r"(?iu:straße)", "(?iu"),
+        (r"\N{DIGIT ONE}", r"\N"),
+    ],
+)
+def test_patterns_that_differ_between_versions_of_java(pattern: str, fault: str | None) -> None:
+    wrong = pattern_dependence(pattern)
+    assert (wrong is None) if fault is None else (wrong is not None and f"`{fault}`" in wrong[0])
+
+
+def test_counts_are_shown_short() -> None:
+    assert shown_count(1 << 20) == "1,048,576"
+    assert shown_count(1 << 5_000) == "about 10^1505"
