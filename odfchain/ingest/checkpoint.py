@@ -24,6 +24,7 @@ from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import to_arrow
 from odfchain.metadata.events import Checkpoint, DatasetVocabulary
 from odfchain.metadata.sources import MergeStrategy
+from odfchain.slices.reader import check_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.read import spark_path
 from odfchain.spark.state_writer import StateSpec, write_state
@@ -51,9 +52,14 @@ def read_recorded(
 
     Raises:
         ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        BadInputError: a slice is not readable, or becomes more than the limits allow.
     """
-    paths = [spark_path(path) for path in recorded.paths()]
-    return session.read.schema(carrier_struct(fields)).parquet(*paths) if paths else None
+    paths = list(recorded.paths())
+    for path in paths:
+        check_parquet(path)
+    if not paths:
+        return None
+    return session.read.schema(carrier_struct(fields)).parquet(*map(spark_path, paths))
 
 
 def look_back(

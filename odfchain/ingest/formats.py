@@ -14,14 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, SchemaError, UsageError
-from odfchain.ingest.preflight import (
-    TextTraits,
-    codec_name,
-    read_header,
-    rewrite_quotes,
-    scan_text,
-    transcode,
-)
+from odfchain.ingest.csv_records import CsvDialect, first_misfit, header_of, rewrite_csv
+from odfchain.ingest.nanoseconds import in_microseconds
+from odfchain.ingest.preflight import codec_name, scan_text, transcode
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.ddl import parse_ddl
 from odfchain.metadata.sources import (
@@ -34,12 +29,14 @@ from odfchain.metadata.sources import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odfchain.spark.parse import RFC3339, TextRules
+from odfchain.metadata.time_format import RFC3339, java_format
+from odfchain.spark.failure import explain
+from odfchain.spark.parse import TextRules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odfchain.spark.documents import RecordSource
+    from odfchain.spark.documents import Lines, RecordSource
     from odfchain.spark.read import InputFrame
 
 INPUT_FORMATS: dict[str, type[ReadStep]] = {
@@ -137,15 +134,21 @@ def open_input(
     match read:
         case ReadStepCsv():
             return _open_csv(session, path, read, schema, scratch, progress)
-        case ReadStepNdJson():
-            return _open_ndjson(session, path, read, schema, scratch, progress)
+        case ReadStepNdJson() | ReadStepNdGeoJson():
+            return _open_lines(session, path, read, schema, scratch, progress)
         case ReadStepParquet():
-            from odfchain.spark.read import read_parquet
+            from odfchain.spark.read import bad_parquet, read_parquet
 
             if path.stat().st_size == 0:
                 return _empty(session, path, schema)
             _check_parquet(path)
-            return OpenedInput(read_parquet(session(), _linked(path, scratch), schema, str(path)))
+            readable, notes = in_microseconds(path, scratch)
+            plain, file = _linked(readable, scratch), str(path)
+            return OpenedInput(
+                read_parquet(session(), plain, schema, file),
+                notes,
+                malformed=lambda: bad_parquet(session(), plain, file),
+            )
         case _:
             return _open_document(session, path, read, schema, scratch)
 
@@ -190,69 +193,65 @@ def _open_csv(
     scratch: Path,
     progress: Callable[[int], None] | None,
 ) -> OpenedInput:
-    separator = _one_character(read.separator, ",", "separator", may_be_empty=False)
-    quote = _one_character(read.quote, '"', "quote", may_be_empty=True)
-    escape = _one_character(read.escape, "\\", "escape", may_be_empty=True)
-    encoding = codec_name(read.encoding)
-    traits = scan_text(path, encoding=encoding, quote=quote or None, separator=separator, progress=progress)
+    dialect = _dialect(read)
+    traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=progress)
     if traits.size == 0:
         return _empty(session, path, schema)
-    # The header comes from the file as it is, before quotes may have to be rewritten.
-    header = read_header(path, encoding=encoding, separator=separator, quote=quote, escape=escape)
-    path_read, encoding_read, escape_read = _settle_quotes(
-        _linked(path, scratch), traits, scratch,
-        encoding=encoding, separator=separator, quote=quote, escape=escape,
-    )  # fmt: skip
-    from odfchain.spark.read import (
-        CsvOptions,
-        first_malformed_csv_row,
-        infer_csv,
-        read_csv,
-    )
+    file = str(path)
+    header = header_of(path, dialect, file)
+    plain, plain_dialect, multiline = _linked(path, scratch), dialect, traits.multiline or traits.bom
+    if traits.irregular:
+        plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
+        multiline = rewrite_csv(path, plain, dialect, file)
+    from odfchain.spark.read import CsvOptions, infer_csv, read_csv
 
     options = CsvOptions(
         header=bool(read.header),
-        separator=separator,
-        quote=quote,
-        escape=escape_read,
-        encoding=encoding_read,
+        separator=plain_dialect.separator,
+        quote=plain_dialect.quote,
         null_value=read.null_value or "",
-        multiline=traits.multiline or traits.bom or encoding_read not in ("utf-8", "ascii"),
+        multiline=multiline,
     )
     columns, notes = _csv_columns(path, header, schema, has_header=options.header)
+
+    def malformed() -> BadInputError | None:
+        return first_misfit(path, dialect, columns, header=options.header, file=file)
+
     if schema is None and read.infer_schema:
-        schema = infer_csv(session(), path_read, columns, options)
+        try:
+            schema = infer_csv(session(), plain, columns, options)
+        except Exception as error:
+            raise malformed() or explain(error, file=file) from error
     elif schema is None:
         schema = _all_text(columns)
     rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
-    frame = read_csv(session(), path_read, columns, schema, options, rules, str(path))
+    frame = read_csv(session(), plain, columns, schema, options, rules, file)
     return OpenedInput(
         dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
         tuple(notes),
-        lambda: first_malformed_csv_row(session(), path_read, columns, options, str(path)),
+        malformed,
     )
 
 
-def _settle_quotes(
-    path: Path,
-    traits: TextTraits,
-    scratch: Path,
-    *,
-    encoding: str,
-    separator: str,
-    quote: str,
-    escape: str,
-) -> tuple[Path, str, str]:
-    """(file to read, its encoding, the one way in which its quotes are escaped)."""
-    if not quote:
-        return path, encoding, ""
-    if escape == quote or not escape or (escape == "\\" and not traits.backslash_quotes):
-        return path, encoding, quote
-    if not traits.doubled_quotes:
-        return path, encoding, escape
-    rewritten = scratch / f"requoted-{uuid.uuid4().hex}"
-    rewrite_quotes(path, rewritten, encoding=encoding, separator=separator, quote=quote, escape=escape)
-    return rewritten, "utf-8", quote
+def _dialect(read: ReadStepCsv) -> CsvDialect:
+    """The characters of a read step.
+
+    Raises:
+        SchemaError: one that cannot be read with.
+    """
+    given = {
+        "separator": _one_character(read.separator, ",", "separator", may_be_empty=False),
+        "quote": _one_character(read.quote, '"', "quote", may_be_empty=True),
+        "escape": _one_character(read.escape, "\\", "escape", may_be_empty=True),
+    }
+    for name, character in given.items():
+        if character in ("\r", "\n", "\0"):
+            raise SchemaError(f"read.{name}: must not be a line break or NUL, but is {character!r}")
+    for name in ("quote", "escape"):
+        if given[name] == given["separator"]:
+            raise SchemaError(f"read.{name}: {given[name]!r} is the separator already")
+    escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
+    return CsvDialect(given["separator"], given["quote"], escape, codec_name(read.encoding))
 
 
 def _all_text(columns: list[str]) -> ds.DataSchema:
@@ -305,40 +304,46 @@ def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list
 
 def _text_rules(read: ReadStepCsv | ReadStepNdJson | ReadStepJson) -> TextRules:
     return TextRules(
-        date_format=read.date_format or RFC3339,
-        timestamp_format=read.timestamp_format or RFC3339,
+        date_format=_format(read.date_format, "dateFormat"),
+        timestamp_format=_format(read.timestamp_format, "timestampFormat"),
         integer_timestamps=not isinstance(read, ReadStepCsv),
     )
 
 
-# --- JSON ------------------------------------------------------------------------------------------
+def _format(declared: str | None, what: str) -> str:
+    if declared is None:
+        return RFC3339
+    try:
+        return java_format(declared)
+    except SchemaError as error:
+        raise SchemaError(f"read.{what}: {error.message}", hint=error.hint) from None
 
 
-def _open_ndjson(
+# --- JSON and GeoJSON by lines ---------------------------------------------------------------------
+
+
+def _open_lines(
     session: Callable[[], SparkSession],
     path: Path,
-    read: ReadStepNdJson,
+    read: ReadStepNdJson | ReadStepNdGeoJson,
     schema: ds.DataSchema | None,
     scratch: Path,
     progress: Callable[[int], None] | None,
 ) -> OpenedInput:
-    encoding = codec_name(read.encoding)
+    encoding = codec_name(read.encoding) if isinstance(read, ReadStepNdJson) else "utf-8"
     traits = scan_text(path, encoding=encoding, progress=progress)
     if traits.size == 0:
         return _empty(session, path, schema)
-    from odfchain.spark.read import bad_json_line, infer_ndjson, read_ndjson
+    from odfchain.spark.documents import Lines
+    from odfchain.spark.geo import FeatureLine
+    from odfchain.spark.json_values import ObjectLine
 
-    # Spark hands over numbers as they are written only when it is not told an encoding.
     plain = _linked(path, scratch)
     if encoding not in ("utf-8", "ascii"):
         plain = scratch / f"transcoded-{uuid.uuid4().hex}"
         transcode(path, plain, encoding)
-    if schema is None:
-        schema = infer_ndjson(session(), plain, str(path))
-    return OpenedInput(
-        read_ndjson(session(), plain, schema, _text_rules(read), str(path)),
-        malformed=lambda: bad_json_line(plain, str(path)),
-    )
+    form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
+    return _open_records(session, path, read, schema, Lines(plain, form))
 
 
 # --- documents that Spark cannot read --------------------------------------------------------------
@@ -347,32 +352,45 @@ def _open_ndjson(
 def _open_document(
     session: Callable[[], SparkSession],
     path: Path,
-    read: ReadStepJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
     schema: ds.DataSchema | None,
     scratch: Path,
 ) -> OpenedInput:
     if path.stat().st_size == 0:
         return _empty(session, path, schema)
-    source, notes = _record_source(path, read, scratch)
+    source, notes = _record_source(path, read, schema, scratch)
+    opened = _open_records(session, path, read, schema, source)
+    return dataclasses.replace(opened, notes=notes)
+
+
+def _open_records(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStepJson | ReadStepNdJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    source: RecordSource | Lines,
+) -> OpenedInput:
     from odfchain.spark.documents import bad_record, infer_records, read_records
 
     file = str(path)
     if schema is None:
         schema = infer_records(session(), source, file)
     if schema is None:
-        return OpenedInput(None, notes)
+        return OpenedInput(None)
     columns = schema
-    rules = _text_rules(read) if isinstance(read, ReadStepJson) else TextRules(integer_timestamps=True)
+    rules = TextRules(integer_timestamps=True)
+    if isinstance(read, ReadStepJson | ReadStepNdJson):
+        rules = _text_rules(read)
     return OpenedInput(
         read_records(session(), source, columns, rules, file),
-        notes,
-        lambda: bad_record(session(), source, columns, file),
+        malformed=lambda: bad_record(session(), source, columns, file),
     )
 
 
 def _record_source(
     path: Path,
-    read: ReadStepJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
     scratch: Path,
 ) -> tuple[RecordSource, tuple[str, ...]]:
     """How a worker finds the records in the file, and notes.
@@ -391,11 +409,8 @@ def _record_source(
             from odfchain.spark.geo import FeatureCollection
 
             return FeatureCollection(real), ()
-        case ReadStepNdGeoJson():
-            from odfchain.spark.geo import FeatureLines
-
-            return FeatureLines(real), ()
         case ReadStepEsriShapefile():
             from odfchain.spark.shapefile import find_layer
 
-            return find_layer(path, read.sub_path, scratch)
+            layer, notes = find_layer(path, read.sub_path, scratch)
+            return dataclasses.replace(layer, columns=() if schema is None else schema.names), notes

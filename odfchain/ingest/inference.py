@@ -1,15 +1,16 @@
 """Fix-ups for inputs whose schema nobody declared.
 
 Columns that collide with system columns get a leading underscore, and an event time column of whole numbers
-(seconds) or text becomes a timestamp. With a declared schema none of this happens: there a collision or a
-wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
+(seconds) or text becomes a timestamp, which the writer cuts to milliseconds like any other. With a declared
+schema none of this happens: there a collision or a wrong type is an error. Facts in
+`fixtures/conformance/writer_cases.json` (`inference_…`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from odfchain.ingest.schema_fit import MS_UTC
+from odfchain.ingest.schema_fit import US_UTC
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.events import DatasetVocabulary
 from odfchain.spark.columns import col
@@ -68,11 +69,11 @@ def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame
     if isinstance(field.value_type, _WHOLE):
         value = F.timestamp_seconds(value.cast("bigint"))
     elif isinstance(field.value_type, ds.DataTypeString):
-        value = or_fail(value, parse_text(value, MS_UTC, TextRules()), name, required=False)
+        value = or_fail(value, parse_text(value, US_UTC, TextRules()), name, required=False)
     else:
         return source
     fields = tuple(
-        ds.DataField(name=name, type=ds.optional(MS_UTC)) if f.name == name else f
+        ds.DataField(name=name, type=ds.optional(US_UTC)) if f.name == name else f
         for f in source.schema.fields
     )
     return dataclasses.replace(

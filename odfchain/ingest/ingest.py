@@ -17,19 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.dataset.commit import StagedFile, commit
+from odfchain.dataset.config import read_config
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.formats import read_step_for
 from odfchain.ingest.transaction import Input, stage_input
+from odfchain.ingest.watermark import DEFAULT_RULE, of_system_time, watermark_event
 from odfchain.ingest.writer import WriteOptions, WriterState, Written
+from odfchain.metadata.duration import Duration
 from odfchain.metadata.enums import DatasetKind, OperationType
-from odfchain.metadata.events import AddPushSource, MetadataEvent
-from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform
+from odfchain.metadata.events import AddData, AddPushSource, MetadataEvent
+from odfchain.metadata.source_settings import POLLING_SOURCE
+from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.workspace.config import IngestConfig, LateEdits
+from odfchain.workspace.config import DuplicateKeys, IngestConfig, LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +57,17 @@ class IngestOptions:
     """Largest share of the recorded keys that a snapshot may retract; default is the workspace's setting."""
     late_edits: LateEdits | None = None
     """What to do with known keys of a ledger that have other values; default is the workspace's setting."""
+    duplicate_keys: DuplicateKeys | None = None
+    """What to do with rows of one input that have one key and other values; default is the workspace's."""
     retries: int | None = None
     """Runs repeated when another writer was faster; default is the workspace's setting."""
+    allow_future: bool = False
+    """Take rows however far in the future their event time lies."""
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; default is the workspace's setting. What the
+    source's manifest says wins."""
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations, where the dataset has no schema yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,7 @@ class _Plan:
     read: ReadStep | None
     preprocess: Transform | None
     merge: MergeStrategy
+    source_name: str = POLLING_SOURCE
 
 
 def ingest_files(
@@ -164,7 +179,7 @@ def plan_push(dataset: DatasetFiles, state: DatasetState, source_name: str | Non
 
 
 def _plan_source(source: AddPushSource) -> _Plan:
-    return _Plan(source.read, source.preprocess, source.merge)
+    return _Plan(source.read, source.preprocess, source.merge, source.source_name)
 
 
 def _attempt(
@@ -183,9 +198,12 @@ def _attempt(
         checkpoints: list[StagedFile] = []
         outcomes: list[InputOutcome] = []
         writer = WriterState.of(dataset, state, plan.merge)
+        rule = watermark_rule(dataset, plan.source_name)
+        event_time = (options.event_time or system_time).truncated_to_ms()
         for path in files:
             try:
-                written = _write_file(session, writer, path, plan, system_time, staging, options, progress)
+                write = write_options(options, rule, system_time, event_time, staging)
+                written = stage_input(session, writer, _input(path, plan, options), write, progress)
             except NothingToCommitError as nothing:
                 outcomes.append(InputOutcome(str(path), nothing.input_rows, {}, None))
                 continue
@@ -194,6 +212,9 @@ def _attempt(
             checkpoints += [written.checkpoint] if written.checkpoint else []
             outcomes.append(outcome_of(str(path), written))
             writer = written.state
+        if (late := by_system_time(writer, rule, system_time, idle=not events)) is not None:
+            events.append(late)
+            writer = dataclasses.replace(writer, watermark=late.new_watermark)
         if not events:
             return IngestOutcome(tuple(outcomes), state.head, state.head, 0, state.watermark)
         progress.phase("Committing")
@@ -201,26 +222,42 @@ def _attempt(
     return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
 
 
-def _write_file(
-    session: Callable[[], SparkSession],
-    writer: WriterState,
-    path: Path,
-    plan: _Plan,
-    system_time: Timestamp,
-    staging: Path,
-    options: IngestOptions,
-    progress: Progress,
-) -> Written:
-    source = Input(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
-    event_time = (options.event_time or system_time).truncated_to_ms()
-    write = write_options(options, system_time, event_time, staging)
-    return stage_input(session, writer, source, write, progress)
+def _input(path: Path, plan: _Plan, options: IngestOptions) -> Input:
+    return Input(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
+
+
+def watermark_rule(dataset: DatasetFiles, source_name: str) -> WatermarkRule:
+    """How the watermark of a source moves, as its manifest says.
+
+    Raises:
+        ManifestError, StoreError: what is set for the dataset cannot be read.
+    """
+    return read_config(dataset).watermarks.get(source_name, DEFAULT_RULE)
+
+
+def by_system_time(
+    writer: WriterState, rule: WatermarkRule, system_time: Timestamp, *, idle: bool
+) -> AddData | None:
+    """The event that ends a run of a source whose watermark follows the system time, where it moves."""
+    mark = of_system_time(writer.watermark, rule, system_time, idle=idle)
+    if mark is None:
+        return None
+    return watermark_event(
+        mark,
+        prev_offset=writer.prev_offset,
+        checkpoint=writer.checkpoint,
+        source_state=writer.source_state,
+    )
 
 
 def write_options(
-    options: IngestOptions, system_time: Timestamp, event_time: Timestamp, staging: Path
+    options: IngestOptions,
+    rule: WatermarkRule,
+    system_time: Timestamp,
+    event_time: Timestamp,
+    staging: Path,
 ) -> WriteOptions:
-    """How an input is written when nothing but the user's options is known."""
+    """How an input is written when nothing but the user's options and the source's rule is known."""
     ratio = 1.0 if options.allow_retract else options.max_retract_ratio
     return WriteOptions(
         system_time=system_time,
@@ -229,6 +266,11 @@ def write_options(
         allow_empty=options.allow_empty,
         max_retract_ratio=1.0 if ratio is None else ratio,
         late_edits=options.late_edits or LateEdits.IGNORE,
+        duplicate_keys=options.duplicate_keys or DuplicateKeys.REFUSE,
+        watermark=rule,
+        max_future=rule.max_future or options.max_future,
+        allow_future=options.allow_future,
+        system_columns=options.system_columns,
     )
 
 
@@ -250,5 +292,8 @@ def with_defaults(options: IngestOptions, config: IngestConfig) -> IngestOptions
         options,
         max_retract_ratio=config.max_retract_ratio if ratio is None else ratio,
         late_edits=options.late_edits or config.late_edits,
+        duplicate_keys=options.duplicate_keys or config.duplicate_keys,
         retries=config.retries if options.retries is None else options.retries,
+        allow_future=options.allow_future or config.allow_future,
+        max_future=options.max_future or config.max_future,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError
+from odfchain.ingest.keys import one_row_per_key
 from odfchain.ingest.merge import (
     APPEND,
     OLD,
@@ -22,11 +23,10 @@ from odfchain.ingest.merge import (
     join_state,
     old_name,
     row_struct,
-    unique_keys,
 )
 from odfchain.spark.columns import any_of, col
 from odfchain.spark.read import ROW_ID
-from odfchain.workspace.config import LateEdits
+from odfchain.workspace.config import DuplicateKeys, LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,11 @@ _EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
 
 
 def merge_with_edits(
-    new: MergeInput, history: DataFrame, key: tuple[str, ...], edits: LateEdits
+    new: MergeInput,
+    history: DataFrame,
+    key: tuple[str, ...],
+    edits: LateEdits,
+    duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
 ) -> tuple[Merged, DataFrame]:
     """(rows to append, the edited rows of the input); `history` has all columns.
 
@@ -44,7 +48,8 @@ def merge_with_edits(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    compared, seen = _compared(new, history, key), Observation()
+    rows, left_out = one_row_per_key(new, key, duplicates)
+    compared, seen = _compared(rows, new, history, key), Observation()
     observed = compared.observe(seen, F.count_if(col(_EDITED)).alias("edits"))
     change = F.when(col(OLD).isNull(), F.array(row_struct(APPEND, new)))
     if edits is LateEdits.CORRECT:
@@ -53,13 +58,13 @@ def merge_with_edits(
     out = exploded(timed, change.otherwise(F.array()), new, ROW_ID, _TIME)
     op = col(new.vocabulary.operation_type_column)
     order = [col(_TIME).asc_nulls_first(), col(ROW_ID).asc(), op.asc()]
-    return Merged(out, order, edits=seen), compared.where(_EDITED)
+    return Merged(out, order, edits=seen, duplicates=left_out), compared.where(_EDITED)
 
 
-def _compared(new: MergeInput, history: DataFrame, key: tuple[str, ...]) -> DataFrame:
+def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...]) -> DataFrame:
     """The input beside the latest recorded row of each key, and whether it edits that."""
     state = current_state(history, key, new, retracted=True)
-    joined = join_state(unique_keys(new.frame, key), state, key, new, "left")
+    joined = join_state(rows, state, key, new, "left")
     changed = any_of(is_changed(n, new) for n in new.schema.names if n not in key)
     in_force = col(OLD).isNotNull() & (col(OLD) != RETRACT)
     return joined.withColumn(_EDITED, in_force & changed)

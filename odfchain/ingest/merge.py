@@ -9,7 +9,7 @@ where this deliberately differs from the reference implementation):
   unless that is a retraction. Whether a row is present is a flag, never the nullness of a column. `-R` and
   `-C` carry the recorded values, event time included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
-- A null key or a key twice in one input stops the run.
+- Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.keys`).
 - Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
 
 No row reaches the driver, and every comparison is an expression of Spark's.
@@ -17,11 +17,12 @@ No row reaches the driver, and every comparison is an expression of Spark's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, IncompatibleSchemaError
+from odfchain.errors import IncompatibleSchemaError
+from odfchain.ingest.keys import comparable, one_row_per_key, refuse_null_keys
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import OperationType
 from odfchain.metadata.events import DatasetVocabulary
@@ -36,6 +37,7 @@ from odfchain.metadata.sources import (
 from odfchain.spark.columns import all_of, any_of, col
 from odfchain.spark.failure import marker
 from odfchain.spark.read import ROW_ID
+from odfchain.workspace.config import DuplicateKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -65,6 +67,8 @@ class Merged:
     """Observes `recorded`, the number of keys in the recorded state (Snapshot only)."""
     edits: Observation | None = None
     """Observes `edits`, the number of known keys with other values (Ledger, when they are looked for)."""
+    duplicates: Observation | None = None
+    """Observes `copies` and `others`, the rows of the input that `one_row_per_key` leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,10 @@ def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str]
     return list(schema.names)
 
 
-def check_strategy(strategy: MergeStrategy, schema: ds.DataSchema, file: str) -> None:
-    """Every column that the strategy names is in the input.
+def check_strategy(
+    strategy: MergeStrategy, schema: ds.DataSchema, file: str, *, operation: str = "op"
+) -> None:
+    """Every column that the strategy names is in the input, and `operation` where it needs that.
 
     Raises:
         IncompatibleSchemaError: one is not, or the key is empty.
@@ -118,9 +124,22 @@ def check_strategy(strategy: MergeStrategy, schema: ds.DataSchema, file: str) ->
                     f"{file}: merge.{what} names column {name!r}, which the input does not have "
                     f"(it has {', '.join(schema.names)})"
                 )
+    if isinstance(strategy, MergeStrategyChangelogStream) and schema.field(operation) is None:
+        codes = ", ".join(f"{op.code} for {op.value}" for op in OperationType)
+        raise IncompatibleSchemaError(
+            f"{file}: merge ChangelogStream takes what each row does from the column {operation!r}, which "
+            f"the input does not have (it has {', '.join(schema.names)})",
+            hint=f"give every row an integer {operation!r}: {codes}; or use a strategy that finds out by "
+            "itself: UpsertStream, Snapshot, Ledger, Append",
+        )
 
 
-def merge(new: MergeInput, history: DataFrame | None, strategy: MergeStrategy) -> Merged:
+def merge(
+    new: MergeInput,
+    history: DataFrame | None,
+    strategy: MergeStrategy,
+    duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
+) -> Merged:
     """The rows that this input adds to the dataset.
 
     `history` holds all recorded rows (offset, operation and the columns of `history_columns`), None when no
@@ -129,14 +148,14 @@ def merge(new: MergeInput, history: DataFrame | None, strategy: MergeStrategy) -
     Raises:
         IncompatibleSchemaError: a column that the strategy names is missing.
     """
-    check_strategy(strategy, new.schema, new.file)
+    check_strategy(strategy, new.schema, new.file, operation=new.vocabulary.operation_type_column)
     match strategy:
         case MergeStrategyAppend():
             return _in_order_of_time(new, _with_operation(new.frame, new, APPEND))
         case MergeStrategyLedger(primary_key=key):
-            return _ledger(new, history, key)
+            return _ledger(new, history, key, duplicates)
         case MergeStrategySnapshot(primary_key=key, compare_columns=compare):
-            return _snapshot(new, history, key, compare)
+            return _snapshot(new, history, key, compare, duplicates)
         case MergeStrategyChangelogStream(primary_key=key):
             return _changelog(new, key)
         case MergeStrategyUpsertStream(primary_key=key):
@@ -157,27 +176,44 @@ def _in_order_of_time(new: MergeInput, frame: DataFrame) -> Merged:
     return Merged(frame, [col(new.vocabulary.event_time_column).asc_nulls_first(), col(ROW_ID).asc()])
 
 
-def _ledger(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) -> Merged:
-    rows = unique_keys(new.frame, key)
+def _ledger(
+    new: MergeInput, history: DataFrame | None, key: tuple[str, ...], duplicates: DuplicateKeys
+) -> Merged:
+    rows, left_out = one_row_per_key(new, key, duplicates)
     if history is not None:
         seen = history.select(*[col(name).alias(old_name(name)) for name in key])
-        # null keys were refused, so plain equality loses nothing
-        rows = rows.join(seen, all_of(col(name) == col(old_name(name)) for name in key), "left_anti")
-    return _in_order_of_time(new, _with_operation(rows, new, APPEND))
+        rows = rows.join(seen, same_key(key, new), "left_anti")
+    merged = _in_order_of_time(new, _with_operation(rows, new, APPEND))
+    return dataclasses.replace(merged, duplicates=left_out)
+
+
+def same_key(key: tuple[str, ...], new: MergeInput) -> Column:
+    """Whether an input row and a recorded one have the same key; null-safe where the input may have nulls."""
+    parts = []
+    for name in key:
+        field, recorded = new.schema.field(name), col(old_name(name))
+        required = field is not None and not field.optional
+        parts.append(col(name) == recorded if required else col(name).eqNullSafe(recorded))
+    return all_of(parts)
 
 
 # --- snapshot --------------------------------------------------------------------------------------
 
 
 def _snapshot(
-    new: MergeInput, history: DataFrame | None, key: tuple[str, ...], compare: tuple[str, ...] | None
+    new: MergeInput,
+    history: DataFrame | None,
+    key: tuple[str, ...],
+    compare: tuple[str, ...] | None,
+    duplicates: DuplicateKeys,
 ) -> Merged:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    rows = unique_keys(new.frame, key)
+    rows, left_out = one_row_per_key(new, key, duplicates)
     if history is None:
-        return _in_order_of_key(new, _with_operation(rows, new, APPEND), key)
+        merged = _in_order_of_key(new, _with_operation(rows, new, APPEND), key)
+        return dataclasses.replace(merged, duplicates=left_out)
     joined = join_state(
         rows.withColumn(_NEW, F.lit(True)), current_state(history, key, new), key, new, "full"
     )
@@ -193,7 +229,7 @@ def _snapshot(
         .otherwise(F.array())
     )
     merged = _in_order_of_key(new, exploded(joined, change, new), key)
-    return Merged(merged.frame, merged.order, observation)
+    return Merged(merged.frame, merged.order, observation, duplicates=left_out)
 
 
 def current_state(
@@ -225,8 +261,7 @@ def join_state(
     """Input rows beside the recorded ones of the same key, with every column of the input on both sides."""
     from pyspark.sql import functions as F
 
-    # null keys were refused in the input; a recorded null key finds no partner under either equality
-    joined = rows.join(state, all_of(col(name) == col(old_name(name)) for name in key), how)
+    joined = rows.join(state, same_key(key, new), how)
     for f in new.schema.fields:  # columns that older slices do not have yet
         if old_name(f.name) not in state.columns:
             joined = joined.withColumn(old_name(f.name), F.lit(None))
@@ -238,16 +273,10 @@ def is_changed(name: str, new: MergeInput) -> Column:
     field = new.schema.field(name)
     assert field is not None  # noqa: S101 - check_strategy
     new_value, old_value = col(name), col(old_name(name))
-    differs = ~_comparable(new_value, field).eqNullSafe(_comparable(old_value, field))
+    differs = ~comparable(new_value, field).eqNullSafe(comparable(old_value, field))
     if name == new.vocabulary.event_time_column:
         return new_value.isNotNull() & differs
     return differs
-
-
-def _comparable(value: Column, field: ds.DataField) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.array_sort(F.map_entries(value)) if isinstance(field.value_type, ds.DataTypeMap) else value
 
 
 def row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
@@ -301,7 +330,7 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
     data = ds.DataSchema(fields=tuple(f for f in new.schema.fields if f.name != op))
     rows = new.frame if op in new.schema.names else new.frame.withColumn(op, F.lit(APPEND))
     given = F.coalesce(col(op).cast("int"), F.lit(APPEND))
-    rows = _refuse_null_keys(rows, key).where(given != CORRECT_FROM)
+    rows = refuse_null_keys(rows, key).where(given != CORRECT_FROM)
     last = Window.partitionBy(*[col(name) for name in key]).orderBy(col(ROW_ID).desc())
     rows = rows.withColumn("__rank", F.row_number().over(last)).where("__rank = 1")
     rows = rows.withColumn(_NEW, given == RETRACT).drop(op, "__rank")
@@ -318,55 +347,6 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
         .otherwise(F.array())
     )
     return _in_order_of_key(target, exploded(joined, change, target), key)
-
-
-# --- keys ------------------------------------------------------------------------------------------
-
-
-def _refuse_null_keys(frame: DataFrame, key: Iterable[str]) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    is_null = any_of(col(name).isNull() for name in key)
-    failure = F.raise_error(F.lit(marker("null-key"))).cast("boolean")
-    return frame.where(F.when(is_null, failure).otherwise(F.lit(True)))
-
-
-def unique_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The same rows, or a failed task where a key is null or occurs twice."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    same = Window.partitionBy(*[col(name) for name in key]).orderBy(col(ROW_ID))
-    failure = F.raise_error(F.lit(marker("duplicate-key"))).cast("boolean")
-    numbered = _refuse_null_keys(frame, key).withColumn("__copy", F.row_number().over(same))
-    return numbered.where(F.when(col("__copy") > 1, failure).otherwise(F.lit(True))).drop("__copy")
-
-
-def first_bad_key(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None:
-    """The first null or repeated key of an input, as an error. Called only after a job has failed."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    def row_number(row_id: int) -> int:
-        return new.frame.where(col(ROW_ID) < row_id).count() + 1
-
-    null = new.frame.where(any_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
-    if null:
-        column = next(n for n in key if null[0][n] is None)
-        return BadInputError(
-            f"primary key column `{column}` is null", file=new.file, row=row_number(null[0][ROW_ID])
-        )
-    same = Window.partitionBy(*[col(n) for n in key]).orderBy(col(ROW_ID))
-    numbered = new.frame.withColumn("__before", F.lag(col(ROW_ID)).over(same))
-    twice = numbered.where("__before is not null").orderBy(ROW_ID).limit(1).collect()
-    if not twice:
-        return None
-    shown = ", ".join(f"{n}={twice[0][n]!r}" for n in key)
-    return BadInputError(
-        f"primary key ({shown}) occurs twice: also in row {row_number(twice[0]['__before']):,}",
-        file=new.file,
-        row=row_number(twice[0][ROW_ID]),
-    )
 
 
 # --- small helpers ---------------------------------------------------------------------------------

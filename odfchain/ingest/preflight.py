@@ -1,14 +1,15 @@
 """One fast pass over a text file before Spark sees it.
 
-Spark replaces broken UTF-8 silently, splits quoted line breaks unless told otherwise, and knows one way of
-escaping quotes at a time. So the file is looked at first: is it valid in its encoding, does a quoted field
-span lines, how are quotes escaped. Vectorised; memory stays at one chunk.
+Spark replaces broken UTF-8 silently, splits quoted line breaks unless told otherwise, drops lines of blanks,
+takes text after a closing quote for what it likes, and knows one way of escaping quotes at a time. So the
+file is looked at first: is it valid in its encoding, does a quoted field span lines, is it as regular as
+Spark needs it. Vectorised; memory stays at one chunk.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import BinaryIO
 import numpy as np
 
 from odfchain.errors import BadInputError, SchemaError
+from odfchain.ingest.csv_records import CsvDialect
+from odfchain.limits import INPUT
 from odfchain.store.fsio import storage_error
 
 LONGEST_SHORT_LINE = 4_096
@@ -25,6 +28,7 @@ LONGEST_SHORT_LINE = 4_096
 _CHUNK = 4 << 20
 _CONTROLS = bytes([*range(32), 127])
 _NEWLINE = 10
+_RETURN = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,9 @@ class TextTraits:
     """Bytes."""
     bom: bool
     multiline: bool
-    """A quoted field holds a line break (or might: quotes are escaped by backslashes)."""
-    backslash_quotes: bool
-    doubled_quotes: bool
+    """A quoted field holds a line break."""
+    irregular: bool
+    """CSV that Spark would not read as it is meant, or that breaks the rule (`csv_records`)."""
     controls: bool
     """There may be control characters besides line breaks and separators."""
 
@@ -67,8 +71,7 @@ def scan_text(
     path: Path,
     *,
     encoding: str = "utf-8",
-    quote: str | None = None,
-    separator: str = ",",
+    csv: CsvDialect | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TextTraits:
     """Check that a file is valid in its encoding and learn how its quotes work.
@@ -78,17 +81,14 @@ def scan_text(
         StoreError: the file cannot be read.
     """
     decoder = codecs.getincrementaldecoder(encoding)()
-    single_byte_quote = (
-        quote is not None and encoding not in ("utf-16", "utf-32") and len(quote.encode()) == 1
-    )
-    quote_byte = quote.encode() if quote is not None and single_byte_quote else b""
     ascii_based = encoding in ("utf-8", "ascii")
-    control_separator = separator.encode() if separator.encode() in _CONTROLS else b"\r"
-    size, lines, odd = 0, 0, False
-    bom = multiline = backslash = doubled = quotes = False
+    separator = csv.separator.encode() if csv is not None else b","
+    control_separator = separator if separator in _CONTROLS else b"\r"
+    shape = _CsvShape(csv) if csv is not None and ascii_based else None
+    size, lines = 0, 0
+    bom = False
     controls = not ascii_based
-    lengths = _LineLengths()
-    previous = b""
+    lengths, bound = _LineLengths(LONGEST_SHORT_LINE), _LineLengths(INPUT.record_bytes)
     try:
         with path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
@@ -103,19 +103,14 @@ def scan_text(
                     raise _invalid(path, encoding, error, lines + at + 1) from None
                 breaks = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE))
                 lengths.add(chunk)
+                bound.add(chunk)
+                if bound.long:
+                    raise _too_long(path, lines + chunk.count(b"\n", 0, max(bound.start, 0)) + 1)
                 controls = controls or _has_controls(chunk, breaks, control_separator)
-                if quote_byte and quote_byte in chunk:
-                    quotes = True
-                    tail = previous[-1:] + chunk
-                    backslash = backslash or b"\\" + quote_byte in tail
-                    doubled = doubled or quote_byte * 2 in tail
-                    if not multiline:
-                        multiline, odd = _spans_lines(chunk, quote_byte[0], odd=odd)
-                elif odd and b"\n" in chunk:
-                    multiline = True
+                if shape is not None:
+                    shape.add(chunk, first=size == 0, bom=bom)
                 size += len(chunk)
                 lines += breaks
-                previous = chunk
                 if progress is not None:
                     progress(len(chunk))
             try:
@@ -124,8 +119,69 @@ def scan_text(
                 raise _invalid(path, encoding, error, lines + 1) from None
     except OSError as error:
         raise storage_error(error, path) from error
-    controls = controls or (quotes and separator.encode() in _CONTROLS)
-    return TextTraits(size, bom, multiline or backslash, backslash, doubled, controls, lengths.long)
+    irregular, multiline = csv is not None, False
+    if shape is not None:
+        irregular, multiline = shape.irregular, shape.multiline
+        controls = controls or (shape.quotes and separator in _CONTROLS)
+    return TextTraits(size, bom, multiline, irregular, controls, lengths.long)
+
+
+_BLANK_LINE = re.compile(rb"(?:\A|[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20]+(?=[\r\n]|\Z)")
+
+
+class _CsvShape:
+    """Whether Spark reads a CSV file as it is meant: what it cannot be sure of counts as irregular."""
+
+    def __init__(self, dialect: CsvDialect) -> None:
+        own = (dialect.separator, dialect.quote)
+        exotic = any(len(c.encode()) != 1 or not (c == "\t" or c.isprintable()) for c in own if c)
+        self._quote = dialect.quote.encode()
+        self._escaped = (dialect.escape + dialect.quote).encode() if dialect.escape and dialect.quote else b""
+        neighbours = [10, 13, *dialect.separator.encode()[:1], *self._quote[:1]]
+        self._beside = np.zeros(256, dtype=bool)
+        """Bytes that may stand before an opening and after a closing quote."""
+        self._beside[neighbours] = True
+        self._sure = not exotic
+        self._odd = False
+        self._returns = False
+        self._last = b""
+        self.quotes = False
+        self.multiline = False
+
+    @property
+    def irregular(self) -> bool:
+        """Whether the file has to be rewritten, or refused."""
+        return not self._sure or self._odd or (self.multiline and self._returns)
+
+    def add(self, chunk: bytes, *, first: bool, bom: bool) -> None:
+        """Go on with the next bytes."""
+        if not self._sure:
+            return
+        self._returns = self._returns or b"\r" in chunk
+        quoted = bool(self._quote) and self._quote in chunk
+        self._sure = not (
+            b"\0" in chunk
+            or (self._escaped and self._escaped in self._last + chunk)
+            or _BLANK_LINE.search(chunk)
+            or (quoted and not self._quotes_fit(chunk[3:] if first and bom else chunk, first=first))
+        )
+        if quoted:
+            self.quotes = True
+            spans, self._odd = _spans_lines(chunk, self._quote[0], odd=self._odd)
+            self.multiline = self.multiline or spans
+        elif self._odd and (b"\n" in chunk or b"\r" in chunk):
+            self.multiline = True
+        self._last = chunk[-1:]
+
+    def _quotes_fit(self, chunk: bytes, *, first: bool) -> bool:
+        """Whether every field that is quoted begins and ends with its quotes."""
+        before = b"\n" if first else self._last
+        data = np.frombuffer(before + chunk + b"\n", dtype=np.uint8)
+        at = np.flatnonzero(data[1:-1] == self._quote[0]) + 1
+        opening = at[1:] if self._odd else at
+        opening = opening[::2]
+        closing = at[0 if self._odd else 1 :][::2]
+        return bool(self._beside[data[opening - 1]].all() and self._beside[data[closing + 1]].all())
 
 
 def _has_controls(chunk: bytes, breaks: int, separator: bytes) -> bool:
@@ -138,19 +194,31 @@ def _has_controls(chunk: bytes, breaks: int, separator: bytes) -> bool:
 class _LineLengths:
     """Looks out for a long line without looking at every line: it hops from line break to line break."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.long = False
+        self.start = 0
+        """Where the long line begins in the chunk that was added last; negative in one before."""
         self._begun = 0
         """Bytes of the line that the last chunk ended in."""
 
     def add(self, chunk: bytes) -> None:
         at = -self._begun
-        while not self.long and len(chunk) - at > LONGEST_SHORT_LINE:
-            end = chunk.rfind(b"\n", max(at, 0), at + LONGEST_SHORT_LINE + 1)
+        while not self.long and len(chunk) - at > self._most:
+            end = chunk.rfind(b"\n", max(at, 0), max(at + self._most + 1, 0))
             self.long = end < 0
+            self.start = at
             at = end + 1
         last = chunk.rfind(b"\n", max(at, 0))
         self._begun = len(chunk) - (at if last < 0 else last + 1)
+
+
+def _too_long(path: Path, line: int) -> BadInputError:
+    return BadInputError(
+        f"line {line:,} has more than {INPUT.record_bytes >> 20} MiB",
+        file=str(path),
+        hint="is this the right format? A JSON document is read as Json, not as NdJson",
+    )
 
 
 def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> BadInputError:
@@ -168,47 +236,7 @@ def _spans_lines(chunk: bytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
     inside = np.add.accumulate((data == quote).astype(np.uint8), dtype=np.uint8) & 1
     if odd:
         inside ^= 1
-    return bool(np.any(inside[data == _NEWLINE])), bool(inside[-1])
-
-
-def read_header(path: Path, *, encoding: str, separator: str, quote: str, escape: str) -> list[str]:
-    """The column names in the first record of a CSV file; empty for an empty file.
-
-    Raises:
-        BadInputError: the first record cannot be read.
-    """
-    with path.open("r", encoding="utf-8-sig" if encoding == "utf-8" else encoding, newline="") as stream:
-        reader = csv.reader(
-            stream,
-            delimiter=separator,
-            quotechar=quote or None,
-            escapechar=escape if escape and escape != quote else None,
-            quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-        )
-        try:
-            return next((record for record in reader if record), [])
-        except csv.Error as error:
-            raise BadInputError(f"line 1: the header cannot be read: {error}", file=str(path)) from None
-
-
-def rewrite_quotes(
-    source: Path, target: Path, *, encoding: str, separator: str, quote: str, escape: str
-) -> None:
-    """Copy a CSV file that escapes quotes in two ways so that it does so by doubling only.
-
-    Raises:
-        BadInputError: the file is not CSV.
-    """
-    with (
-        source.open("r", encoding="utf-8-sig" if encoding == "utf-8" else encoding, newline="") as stream,
-        target.open("w", encoding="utf-8", newline="") as out,
-    ):
-        reader = csv.reader(stream, delimiter=separator, quotechar=quote, escapechar=escape, strict=False)
-        writer = csv.writer(out, delimiter=separator, quotechar=quote, lineterminator="\n")
-        try:
-            writer.writerows(record for record in reader if record)
-        except csv.Error as error:
-            raise BadInputError(f"line {reader.line_num:,}: {error}", file=str(source)) from None
+    return bool(np.any(inside[(data == _NEWLINE) | (data == _RETURN)])), bool(inside[-1])
 
 
 def transcode(source: Path, target: Path, encoding: str) -> None:

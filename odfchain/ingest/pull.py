@@ -15,7 +15,7 @@ specification "Polling Source", "AddData" (`newSourceState`); RFC-014.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -26,20 +26,34 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_file
 from odfchain.errors import FetchError, IngestError, NothingToCommitError, UsageError
-from odfchain.fetch.base import POLLING_SOURCE, UP_TO_DATE, FetchContext, Fetched, FetchLimits
+from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, FetchLimits
 from odfchain.fetch.source import fetch
+from odfchain.fetch.template import has_templates, public_name
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.ingest import IngestOptions, InputOutcome, on_the_newest_head, outcome_of, write_options
+from odfchain.ingest.ingest import (
+    IngestOptions,
+    InputOutcome,
+    by_system_time,
+    on_the_newest_head,
+    outcome_of,
+    watermark_rule,
+    write_options,
+)
 from odfchain.ingest.transaction import Input, stage_input
+from odfchain.ingest.watermark import check_manual, latest_believed, watermark_event
 from odfchain.ingest.writer import WriterState, Written
+from odfchain.metadata.duration import Duration
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import AddData, SetPollingSource, SourceState
+from odfchain.metadata.source_settings import POLLING_SOURCE
 from odfchain.metadata.sources import (
+    FetchStep,
     FetchStepContainer,
     FetchStepFilesGlob,
     FetchStepUrl,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
+    WatermarkRule,
 )
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.prepare.prepare import PrepareLimits, prepare
@@ -63,6 +77,8 @@ class PullOptions:
     """Run the commands that the source's prepare steps name."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values for `${{ env.NAME }}`."""
+    bindings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The only hosts that a variable may be sent to, for those that are bound."""
     limits: FetchLimits = field(default_factory=FetchLimits)
 
 
@@ -130,15 +146,16 @@ def pull_source(
     """
     old = DatasetState.read(dataset.chain)
     source = polling_source(dataset, old)
-    if _cached_forever(source, old):
-        return _outcome(PullStatus.UP_TO_DATE, old, old, [], 0)
-    if _uncacheable(source, old) and not options.fetch_uncacheable:
+    forever = _cached_forever(source, old, progress)
+    if not forever and _uncacheable(source, old) and not options.fetch_uncacheable:
         return _outcome(PullStatus.UNCACHEABLE, old, old, [], 0)
     inputs: list[InputOutcome] = []
     blocks = 0
     while True:
         done = on_the_newest_head(
-            lambda: _round(dataset, session, options, progress), options.ingest.retries, progress
+            lambda: _idle(dataset, options) if forever else _round(dataset, session, options, progress),
+            options.ingest.retries,
+            progress,
         )
         inputs += done.inputs
         blocks += len(done.hashes)
@@ -154,10 +171,21 @@ def _outcome(
     return PullOutcome(status, tuple(inputs), old.head, new.head, blocks, new.watermark)
 
 
-def _cached_forever(source: SetPollingSource, state: DatasetState) -> bool:
-    """`SourceCaching::Forever`: what was ingested once is not fetched again."""
-    cache = source.fetch.cache if isinstance(source.fetch, FetchStepUrl | FetchStepFilesGlob) else None
-    return cache is not None and state.last_data is not None
+def _cached_forever(source: SetPollingSource, state: DatasetState, progress: Progress) -> bool:
+    """`SourceCaching::Forever`: the one object of this fetch step is recorded, so it is not asked for again.
+
+    A step that names a set of objects is never done: new ones may come at any time, and what was read of the
+    set is told by its state. Source: specification "SourceCaching::Forever"; RFC-014.
+    """
+    step = source.fetch
+    if not isinstance(step, FetchStepUrl) or step.cache is None or _previous(source, state) is None:
+        return False
+    if has_templates(step.url):  # what the object is may hang on them, and their values are not recorded
+        progress.note(
+            f"{public_name(step.url)}: recorded once and not asked for again (cache: Forever), whatever the "
+            "variables in its URL are now"
+        )
+    return True
 
 
 def _uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
@@ -174,8 +202,29 @@ def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceStat
     latest, block = found
     defined = state.chain.nearest("SetPollingSource", head=block)
     event = defined.block.event if defined is not None else None
-    same = isinstance(event, SetPollingSource) and event.fetch == source.fetch
+    same = isinstance(event, SetPollingSource) and _same_objects(event.fetch, source.fetch)
     return (latest, state.chain.get(block).system_time) if same else None
+
+
+def _same_objects(one: FetchStep, other: FetchStep) -> bool:
+    """Whether two fetch steps bring the same: how long an answer counts is not about what is asked for."""
+    return _without_cache(one) == _without_cache(other)
+
+
+def _without_cache(step: FetchStep) -> FetchStep:
+    if isinstance(step, FetchStepUrl | FetchStepFilesGlob):
+        return dataclasses.replace(step, cache=None)
+    return step
+
+
+def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[SourceState]:
+    """Every state of this fetch step that was ever recorded, newest first."""
+    for found in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
+        event = found.block.event
+        if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
+            return
+        if isinstance(event, AddData) and event.new_source_state is not None:
+            yield event.new_source_state
 
 
 def _round(
@@ -195,27 +244,45 @@ def _round(
             folder=staging,
             previous=previous,
             previous_time=previous_time,
+            recorded=lambda: _recorded_states(source, state),
             system_time=system_time,
             variables=options.variables,
+            bindings=options.bindings,
             limits=options.limits,
             progress=progress,
         )
         fetched = fetch(source.fetch, context)
         if fetched is UP_TO_DATE:
-            return _Round()
+            return _idle(dataset, options)
         fetched = _with_state(fetched)
         if fetched.state == previous and not fetched.has_more:
-            return _Round()
-        written = _stage(session, state, dataset, source, fetched, system_time, staging, options, progress)
+            return _idle(dataset, options)
+        rule = watermark_rule(dataset, POLLING_SOURCE)
+        written = _stage(
+            session, state, dataset, source, rule, fetched, system_time, staging, options, progress
+        )
         if isinstance(written, InputOutcome):
-            return _Round((written,), (), fetched.has_more)
+            idle = _Round() if fetched.has_more else _idle(dataset, options)
+            return _Round((written,), idle.hashes, fetched.has_more)
         progress.phase("Committing")
         slices: list[StagedFile] = [written.slice] if written.slice else []
         checkpoints = [written.checkpoint] if written.checkpoint else []
-        hashes = commit(
-            dataset, state, written.events, slices, checkpoints=checkpoints, system_time=system_time
-        )
+        late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
+        events = [*written.events, *([late] if late is not None else [])]
+        hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
     return _Round((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
+
+
+def _idle(dataset: DatasetFiles, options: PullOptions) -> _Round:
+    """What is recorded when the source has nothing new: at most a watermark that follows the system time."""
+    state = DatasetState.read(dataset.chain)
+    source = polling_source(dataset, state)
+    system_time = state.next_system_time(options.ingest.system_time)
+    writer = WriterState.of(dataset, state, source.merge)
+    event = by_system_time(writer, watermark_rule(dataset, POLLING_SOURCE), system_time, idle=True)
+    if event is None:
+        return _Round()
+    return _Round((), tuple(commit(dataset, state, [event], [], system_time=system_time)))
 
 
 def _with_state(fetched: Fetched) -> Fetched:
@@ -232,6 +299,7 @@ def _stage(
     state: DatasetState,
     dataset: DatasetFiles,
     source: SetPollingSource,
+    rule: WatermarkRule,
     fetched: Fetched,
     system_time: Timestamp,
     staging: Path,
@@ -249,7 +317,7 @@ def _stage(
         allow_commands=options.allow_commands,
     )
     event_time = fetched.event_time or options.ingest.event_time or system_time
-    write = write_options(options.ingest, system_time, event_time, staging)
+    write = write_options(options.ingest, rule, system_time, event_time, staging)
     write = dataclasses.replace(write, new_source_state=fetched.state)
     prepared = Input(path, fetched.name, source.read, source.preprocess)
     try:
@@ -273,25 +341,31 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def set_watermark(
-    dataset: DatasetFiles, watermark: Timestamp, system_time: Timestamp | None = None
+    dataset: DatasetFiles,
+    watermark: Timestamp,
+    system_time: Timestamp | None = None,
+    *,
+    max_future: Duration | None = None,
 ) -> Multihash:
     """Record a watermark without data; the state of the source stays with it.
 
     Raises:
         UsageError: the dataset is derivative.
         AppendError: the watermark would go back.
+        GuardError: it lies further in the future than `max_future`.
         RefConflictError: another writer was faster.
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(f"{dataset.alias} is a derivative dataset: its watermark comes from its inputs")
+    now = state.next_system_time(system_time)
+    check_manual(dataset, state, watermark, None if max_future is None else latest_believed(now, max_future))
     found = state.state_of_source(POLLING_SOURCE)
-    event = AddData(
+    event = watermark_event(
+        watermark,
         prev_offset=state.last_offset,
-        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
-        new_checkpoint=state.checkpoint,
-        new_watermark=watermark,
-        new_source_state=found[0] if found else None,
+        checkpoint=state.checkpoint,
+        source_state=found[0] if found else None,
     )
-    (name,) = commit(dataset, state, [event], [], system_time=state.next_system_time(system_time))
+    (name,) = commit(dataset, state, [event], [], system_time=now)
     return name

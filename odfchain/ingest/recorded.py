@@ -16,7 +16,7 @@ from pathlib import Path
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
-from odfchain.errors import CodecError, ObjectNotFoundError
+from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError
 from odfchain.metadata.events import OffsetInterval
 from odfchain.metadata.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
 
@@ -64,12 +64,12 @@ def read_description(path: Path) -> StateCheckpoint | None:
     Raises:
         CodecError: the file calls itself a state checkpoint and its description is not understood.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from odfchain.slices.reader import open_parquet
 
     try:
-        found = pq.read_metadata(path)
-    except (pa.ArrowException, OSError):
+        with open_parquet(path) as file:
+            found = file.metadata
+    except BadInputError:
         return None
     text = (found.metadata or {}).get(METADATA_KEY)
     if text is None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.schema_rules import canonical
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.ddl import type_name
@@ -20,15 +21,30 @@ from odfchain.metadata.events import DatasetVocabulary
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
 
-def normalized(schema: ds.DataSchema) -> ds.DataSchema:
-    """The input's schema as it is stored: top-level timestamps in milliseconds UTC."""
-    return ds.DataSchema(fields=tuple(_normalized(f) for f in schema.fields))
+US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 
 
-def _normalized(f: ds.DataField) -> ds.DataField:
+def normalized(
+    schema: ds.DataSchema, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None = None
+) -> ds.DataSchema:
+    """The input's schema as it is stored: top-level timestamps UTC, event time to the millisecond.
+
+    Where the dataset declares a unit, that decides; other data columns keep microseconds.
+    """
+    return ds.DataSchema(fields=tuple(_normalized(f, vocabulary, dataset) for f in schema.fields))
+
+
+def _normalized(
+    f: ds.DataField, vocabulary: DatasetVocabulary, dataset: ds.DataSchema | None
+) -> ds.DataField:
     if not isinstance(f.value_type, ds.DataTypeTimestamp):
         return f
-    return ds.DataField(name=f.name, type=ds.optional(MS_UTC) if f.optional else MS_UTC, extra=f.extra)
+    fine = f.value_type.unit is TimeUnit.MICROSECOND and f.name != vocabulary.event_time_column
+    recorded = dataset.field(f.name) if dataset is not None else None
+    if recorded is not None and canonical(recorded.value_type) in (MS_UTC, US_UTC):
+        fine = canonical(recorded.value_type) == US_UTC
+    stored = US_UTC if fine else MS_UTC
+    return ds.DataField(name=f.name, type=ds.optional(stored) if f.optional else stored, extra=f.extra)
 
 
 def check_reserved(
@@ -75,14 +91,17 @@ def with_event_time(
     return ds.DataSchema(fields=(*schema.fields, added))
 
 
-def dataset_schema(data: ds.DataSchema, vocabulary: DatasetVocabulary) -> ds.DataSchema:
+def dataset_schema(
+    data: ds.DataSchema,
+    vocabulary: DatasetVocabulary,
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION,
+) -> ds.DataSchema:
     """The schema of a dataset that starts with this input: system columns first, all of them required."""
-    offset, op, system_time, event_time = vocabulary.columns
+    _, _, system_time, event_time = vocabulary.columns
     given = data.field(event_time)
     event_type = given.value_type if given is not None else MS_UTC
     system = (
-        ds.DataField(name=offset, type=ds.DataTypeUInt64()),
-        ds.DataField(name=op, type=ds.DataTypeUInt8()),
+        *system_columns.numbers(vocabulary),
         ds.DataField(name=system_time, type=MS_UTC),
         ds.DataField(name=event_time, type=event_type, extra=given.extra if given is not None else None),
     )

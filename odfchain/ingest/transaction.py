@@ -109,7 +109,7 @@ def _preprocessed(
     result = run_queries(session, transform, {INPUT_TABLE: given}, note=progress.note)
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
-    return InputFrame(numbered, schema, source.file)
+    return InputFrame(numbered, schema, source.file, finer=source.finer)
 
 
 def _diagnosis(

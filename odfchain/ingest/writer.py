@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING
 from odfchain.dataset.commit import StagedFile
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.digest.logical import check_hashable
 from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
+from odfchain.ingest.future_rows import first_future_row, times_after
+from odfchain.ingest.keys import first_bad_key, notes_on_duplicates
 from odfchain.ingest.late_edits import first_edit, merge_with_edits
 from odfchain.ingest.merge import (
     Merged,
     MergeInput,
     check_strategy,
-    first_bad_key,
     history_columns,
     merge,
     primary_key,
@@ -40,8 +42,10 @@ from odfchain.ingest.schema_fit import (
     normalized,
     with_event_time,
 )
+from odfchain.ingest.watermark import DEFAULT_RULE, latest_believed, of_data
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import to_arrow
+from odfchain.metadata.duration import Duration
 from odfchain.metadata.events import (
     AddData,
     Checkpoint,
@@ -58,15 +62,24 @@ from odfchain.metadata.sources import (
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,
+    WatermarkRule,
 )
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
-from odfchain.spark.read import InputFrame, empty_input, first_bad_row
-from odfchain.spark.slice_writer import SliceFacts, SliceSpec
+from odfchain.spark.parse import has_microseconds, to_milliseconds
+from odfchain.spark.read import (
+    FinerTimes,
+    InputFrame,
+    counting,
+    empty_input,
+    first_bad_row,
+    is_milliseconds,
+)
+from odfchain.spark.slice_writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark.types import carrier_type
-from odfchain.workspace.config import LateEdits
+from odfchain.workspace.config import DuplicateKeys, LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -127,6 +140,20 @@ class WriteOptions:
     max_retract_ratio: float = 1.0
     late_edits: LateEdits = LateEdits.IGNORE
     """What to do with known keys that have other values (Ledger)."""
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations, where the dataset has no schema yet."""
+    watermark: WatermarkRule = DEFAULT_RULE
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; None is no bound."""
+    allow_future: bool = False
+    """Take rows beyond that bound; the watermark stays within it."""
+
+    @property
+    def latest_believed(self) -> Timestamp | None:
+        """The bound on event times; None is none."""
+        return None if self.max_future is None else latest_believed(self.system_time, self.max_future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +196,15 @@ def write_input(
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
         return _record(state, None, None, None, options, input_rows=0)
-    data, target, notes = _settle_schema(state, source)
+    data, target, notes = _settle_schema(state, source, options.system_columns)
     ran = _run(session, state, source, data, target, options, malformed)
     facts, input_rows = ran.facts, ran.input_rows
+    if facts is not None and not options.allow_future:
+        _refuse_future(session(), facts, ran.new, options)
     _guard(state, facts, input_rows, ran.recorded, options)
     if ran.edits and options.late_edits is LateEdits.WARN:
         notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
+    notes += ran.notes
     back = None
     if facts is not None:
         start = state.next_offset
@@ -189,15 +219,15 @@ def write_input(
 
 
 def _settle_schema(
-    state: WriterState, source: InputFrame
+    state: WriterState, source: InputFrame, system_columns: SystemColumns
 ) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
     """(schema of the input's data columns, filled ones included; schema of the dataset after; notes)."""
     operations = takes_operations(state.merge)
-    data = normalized(source.schema)
+    data = normalized(source.schema, state.vocabulary, state.schema)
     check_reserved(data, state.vocabulary, source.file, operations=operations)
     data = with_event_time(data, state.schema, state.vocabulary)
     if state.schema is None:
-        target = dataset_schema(data, state.vocabulary)
+        target = dataset_schema(data, state.vocabulary, system_columns)
         check_hashable(to_arrow(target))
         return data, target, ()
     found = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
@@ -208,12 +238,14 @@ def _settle_schema(
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
+    new: MergeInput
     facts: SliceFacts | None
     input_rows: int
     recorded: int | None
     """Keys in the recorded state, where it is known."""
     edits: int
     """Rows of the input that have a known key and other values, where they are looked for."""
+    notes: tuple[str, ...] = ()
 
 
 def _run(
@@ -236,11 +268,19 @@ def _run(
     for f in data.fields:
         if f.name not in source.schema.names:
             frame = frame.withColumn(f.name, F.lit(None).cast(carrier_type(f.type)))
-    new = MergeInput(frame.observe(seen, F.count(F.lit(1)).alias("rows")), data, vocabulary, source.file)
-    merged, edited = _merge(new, _history(session, state, data, options), state.merge, options.late_edits)
+    frame, finer = _in_milliseconds(frame, source, data)
+    event_time = col(vocabulary.event_time_column)
+    frame = frame.observe(
+        seen, F.count(F.lit(1)).alias("rows"), F.count_if(event_time.isNull()).alias("timeless")
+    )
+    if vocabulary.event_time_column in primary_key(state.merge):
+        # a key is compared as it will be recorded
+        frame = _with_event_times(frame, data, options, vocabulary)
+    new = MergeInput(frame, data, vocabulary, source.file)
+    merged, edited = _merge(new, _history(session, state, data, options), state.merge, options)
     try:
         facts = write_frame(
-            _finished(merged, data, options, vocabulary),
+            _with_event_times(merged.frame, data, options, vocabulary),
             merged.order,
             SliceSpec(
                 schema=to_arrow(target).serialize().to_pybytes(),
@@ -262,7 +302,43 @@ def _run(
     if edits and edited is not None and options.late_edits is LateEdits.REFUSE:
         raise run_job(session(), lambda: first_edit(edited, new, primary_key(state.merge)))
     recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
-    return _Ran(facts, rows, recorded, edits)
+    notes = () if source.known_empty else _notes_on_keys(merged, seen, state, options)
+    if not source.known_empty:
+        for counted in (source.finer, finer):
+            notes += notes_on_cut_times(counted.counts() if counted is not None else {})
+    return _Ran(new, facts, rows, recorded, edits, notes)
+
+
+def _in_milliseconds(
+    frame: DataFrame, source: InputFrame, data: ds.DataSchema
+) -> tuple[DataFrame, FinerTimes | None]:
+    """The rows with timestamps cut to the milliseconds that the dataset declares, and what counts them."""
+    cut = [
+        f.name
+        for f in data.fields
+        if is_milliseconds(f.value_type)
+        and (given := source.schema.field(f.name)) is not None
+        and isinstance(given.value_type, ds.DataTypeTimestamp)
+        and not is_milliseconds(given.value_type)
+    ]
+    if not cut:
+        return frame, None
+    counted, finer = counting(frame, {name: has_microseconds(col(name)).cast("int") for name in cut})
+    return counted.withColumns({name: to_milliseconds(col(name)) for name in cut}), finer
+
+
+def _notes_on_keys(
+    merged: Merged, seen: Observation, state: WriterState, options: WriteOptions
+) -> tuple[str, ...]:
+    """What the user should know about the keys of the input's rows."""
+    notes: tuple[str, ...] = ()
+    if merged.duplicates is not None:
+        copies, others = _observed(merged.duplicates, "copies"), _observed(merged.duplicates, "others")
+        notes = notes_on_duplicates(copies, others, options.duplicate_keys)
+    name = state.vocabulary.event_time_column
+    if name in primary_key(state.merge) and (timeless := _observed(seen, "timeless")):
+        notes += (f"rows without `{name}`, a part of the key: {timeless:,}; it is {options.event_time}",)
+    return notes
 
 
 def _only_new_rows(strategy: MergeStrategy, edits: LateEdits) -> bool:
@@ -272,13 +348,14 @@ def _only_new_rows(strategy: MergeStrategy, edits: LateEdits) -> bool:
 
 
 def _merge(
-    new: MergeInput, history: DataFrame | None, strategy: MergeStrategy, edits: LateEdits
+    new: MergeInput, history: DataFrame | None, strategy: MergeStrategy, options: WriteOptions
 ) -> tuple[Merged, DataFrame | None]:
     """(rows to append, the input's rows that edit recorded ones when they are looked for)."""
+    edits, duplicates = options.late_edits, options.duplicate_keys
     if isinstance(strategy, MergeStrategyLedger) and history is not None and edits is not LateEdits.IGNORE:
         check_strategy(strategy, new.schema, new.file)
-        return merge_with_edits(new, history, strategy.primary_key, edits)
-    return merge(new, history, strategy), None
+        return merge_with_edits(new, history, strategy.primary_key, edits, duplicates)
+    return merge(new, history, strategy, duplicates), None
 
 
 def _observed(observation: Observation, name: str) -> int:
@@ -301,20 +378,17 @@ def _history(
     return read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
 
 
-def _finished(
-    merged: Merged,
-    data: ds.DataSchema,
-    options: WriteOptions,
-    vocabulary: DatasetVocabulary,
+def _with_event_times(
+    frame: DataFrame, data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary
 ) -> DataFrame:
-    """The merged rows with missing event times filled in; `ROW_ID` stays for the order."""
+    """The rows with missing event times filled in."""
     from pyspark.sql import functions as F
 
     name = vocabulary.event_time_column
     field = data.field(name)
     assert field is not None  # noqa: S101 - with_event_time
     fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(carrier_type(field.type))
-    return merged.frame.withColumn(name, F.coalesce(col(name), fallback))
+    return frame.withColumn(name, F.coalesce(col(name), fallback))
 
 
 def _diagnose(
@@ -429,7 +503,14 @@ def _record(
 def _next_watermark(state: WriterState, facts: SliceFacts | None, options: WriteOptions) -> Timestamp | None:
     if options.new_watermark is not None:
         return options.new_watermark
-    if facts is None or facts.max_event_time_ms is None:
-        return state.watermark
-    latest = Timestamp.from_epoch_ms(facts.max_event_time_ms)
-    return latest if state.watermark is None or latest > state.watermark else state.watermark
+    latest = facts.max_event_time_ms if facts is not None else None
+    return of_data(state.watermark, latest, options.watermark, options.system_time, options.latest_believed)
+
+
+def _refuse_future(session: SparkSession, facts: SliceFacts, new: MergeInput, options: WriteOptions) -> None:
+    bound, latest = options.latest_believed, facts.max_event_time_ms
+    if bound is None or latest is None or latest <= bound.epoch_ms:
+        return
+    if times := times_after(Path(facts.path), new.vocabulary, bound):
+        system_time, event_time = options.system_time, options.event_time
+        raise run_job(session, lambda: first_future_row(new, times, event_time, bound, system_time))

@@ -11,7 +11,9 @@ from typing import Any
 import shapefile
 
 SQUARE = [[[0, 0], [0, 10], [10, 10], [10, 0], [0, 0]]]
-SQUARE_TEXT = '{"coordinates":[[[0.0,0.0],[0.0,10.0],[10.0,10.0],[10.0,0.0],[0.0,0.0]]],"type":"Polygon"}'
+SQUARE_TEXT = (
+    '{"coordinates":[[[[0.0,0.0],[0.0,10.0],[10.0,10.0],[10.0,0.0],[0.0,0.0]]]],"type":"MultiPolygon"}'
+)
 WGS84 = b'GEOGCS["GCS_WGS_1984",DATUM["D_WGS_1984",SPHEROID["WGS_1984",6378137,298.257223563]]]'
 LAMBERT = b'PROJCS["ETRS89-extended / LAEA Europe",GEOGCS["ETRS89",DATUM["D_ETRS_1989"]]]'
 

@@ -55,7 +55,7 @@ def bad_lines() -> list[Any]:
         pytest.param("city,population\nA,1\nB,1.5\n", "row 2: column `population`: '1.5' is not a valid BIGINT", id="wrong type"),
         pytest.param("city,population\nA,1\nB\n", "row 2: expected 2 fields (city, population)", id="too few fields"),
         pytest.param("city,population\nA,1\nB,2,3\n", "row 2: expected 2 fields", id="too many fields"),
-        pytest.param('city,population\nA,1\n"B,2\n', "row 2", id="open quote"),
+        pytest.param('city,population\nA,1\n"B,2\n', "line 3: a quoted field that begins here has no closing quote", id="open quote"),
         pytest.param(b"city,population\nA,1\n\xc3\x28,2\n", "line 3: byte 0xc3 is not valid utf-8", id="broken UTF-8"),
         pytest.param(b"city,population\nA,1\nB\xff", "line 3: byte 0xff is not valid utf-8", id="broken UTF-8 at the end"),
         pytest.param("city,population\nA,1\nB,2\nA,3\n", "row 3: primary key (city='A') occurs twice: also in row 1", id="key twice"),
@@ -183,8 +183,8 @@ def test_not_a_parquet_file(run_cli: Cli, workspace: Workspace, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"city": "A", "population": 1}\n{"city": \n', "row 2: not valid JSON"),
-        ('{"city": "A", "population": 1}\n[1]\n', "row 2: not a JSON object"),
+        ('{"city": "A", "population": 1}\n{"city": \n', "line 2: not valid JSON"),
+        ('{"city": "A", "population": 1}\n[1]\n', "line 2: not a JSON object"),
         ('{"city": "A", "population": "many"}\n', "row 1: column `population`: 'many' is not a valid BIGINT"),
         ('{"city": "A", "population": {"x": 1}}\n', "row 1: column `population`"),
     ],

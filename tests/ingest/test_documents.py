@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from support import Result, manifest, unchanged
 from odfchain.api import Workspace
 from odfchain.errors import BadInputError, SchemaError, UsageError
 from odfchain.ingest.formats import open_input, read_step_for
+from odfchain.limits import INPUT
 from odfchain.metadata.sources import (
     ReadStep,
     ReadStepCsv,
@@ -27,13 +29,15 @@ from odfchain.metadata.sources import (
     ReadStepNdJson,
 )
 from odfchain.spark import json_records
-from odfchain.spark.documents import BATCH_ROWS, record_batches
-from odfchain.spark.geo import FeatureCollection, FeatureLines
-from odfchain.spark.json_records import JsonArray, RecordError, object_text
+from odfchain.spark.documents import BATCH_ROWS, Lines, record_batches
+from odfchain.spark.geo import FeatureCollection, FeatureLine
+from odfchain.spark.json_records import JsonArray
+from odfchain.spark.json_values import RecordError, json_text
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
+LONE = "line 1: not valid JSON: \\u%s is half of a surrogate pair, without the other half"
 FEATURE = '{"type":"Feature","properties":{"a":1},"geometry":null}'
 
 
@@ -44,7 +48,7 @@ def put(tmp_path: Path, content: str | bytes) -> str:
 
 
 def array(tmp_path: Path, content: str | bytes, sub_path: str = "", encoding: str = "utf-8") -> list[str]:
-    return [object_text(r) for r in JsonArray(put(tmp_path, content), encoding, sub_path).records()]
+    return [json_text(r) for r in JsonArray(put(tmp_path, content), encoding, sub_path).records()]
 
 
 def fault(call: Callable[[], object]) -> tuple[int | None, str]:
@@ -71,10 +75,6 @@ def test_numbers_keep_their_digits(tmp_path: Path) -> None:
 def test_every_kind_of_value_is_carried(tmp_path: Path) -> None:
     value = {"s": 'é"\\\n\u0000😀', "n": None, "t": True, "f": False, "o": {}, "l": [[], {}, [1, [2]], None]}
     assert [json.loads(r) for r in array(tmp_path, json.dumps([value, value]))] == [value, value]
-
-
-def test_a_name_given_twice_means_the_last(tmp_path: Path) -> None:
-    assert array(tmp_path, '[{"a":1,"b":2,"a":3}]') == ['{"a":3,"b":2}']
 
 
 def test_what_surrounds_the_array_is_passed_over(tmp_path: Path) -> None:
@@ -104,6 +104,13 @@ def test_encodings_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: 
         ('[{"a":1},{"a":NaN}]', "", 2, "not valid JSON: lexical error: invalid char in json text."),
         ('[{"a":1},{"a":', "", 2, "not valid JSON: parse error: premature EOF"),
         ('{"a":[{"a":1}],"b":', "a", None, "not valid JSON: parse error: premature EOF"),
+        ('[{"a":1,"b":2,"a":3}]', "", 1, "key 'a' occurs twice in one object"),
+        ('[{"a":1},{"b":[{"x":1,"x":1}]}]', "", 2, "key 'x' occurs twice in one object"),
+        (r'[{"a":"\ud800"}]', "", 0, LONE % "d800"),
+        (r'[{"a":"\\\udc00\ud800"}]', "", 0, LONE % "dc00"),
+        (r'[{"\ud800x":1}]', "", 0, LONE % "d800"),
+        ('[]"', "", None, "not valid JSON: parse error: trailing garbage"),
+        ('[]"x}', "", None, "not valid JSON: parse error: trailing garbage"),
         ("[] []", "", None, "not valid JSON: parse error: trailing garbage"),
         ("  ", "", None, "not valid JSON: parse error: premature EOF"),
         (b'[\n{"a":1},\n{"a":"\xff"}]', "", 0, "line 3: byte 0xff is not valid utf-8"),
@@ -120,7 +127,7 @@ def test_a_bad_document(
 
 
 def test_depth_is_bounded_in_and_around_records(tmp_path: Path) -> None:
-    limit = json_records.MAX_DEPTH
+    limit = INPUT.json_depth
     inside = '[{"a":' + "[" * limit + "]" * limit + "}]"
     assert len(array(tmp_path, inside)) == 1
     too_deep = (1, "nested more than 200 levels deep")
@@ -133,7 +140,7 @@ def test_depth_is_bounded_in_and_around_records(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_record_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_records, "MAX_RECORD_BYTES", 1 << 20)
+    monkeypatch.setattr(json_records, "INPUT", dataclasses.replace(INPUT, record_bytes=1 << 20))
     many = ",".join(['{"a":"' + "x" * 1_000 + '"}'] * 3_000)
     assert len(array(tmp_path, f"[{many}]")) == 3_000, "many records may be larger together"
     huge = '{"a":[' + ",".join(["1"] * 1_000_000) + "]}"
@@ -146,7 +153,7 @@ def test_the_size_of_a_record_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def collection(tmp_path: Path, text: str) -> list[str]:
-    return [object_text(r) for r in FeatureCollection(put(tmp_path, text)).records()]
+    return [json_text(r) for r in FeatureCollection(put(tmp_path, text)).records()]
 
 
 def test_geometries_have_sorted_keys_and_their_own_numbers(tmp_path: Path) -> None:
@@ -188,22 +195,22 @@ def test_a_bad_collection(tmp_path: Path, text: str, row: int | None, message: s
 
 
 @pytest.mark.parametrize(
-    ("text", "row", "message"),
+    ("text", "message"),
     [
-        (f"{FEATURE}\n\n[1]", 2, "Expected Feature type but got none"),
-        (f"{FEATURE}\n{FEATURE[:-1]}\n", 2, "not valid JSON: parse error: premature EOF"),
-        (f"{FEATURE} {FEATURE}", 1, "not valid JSON: parse error: trailing garbage"),
-        (f"\n{FEATURE}\n".encode() + b'{"a":"\xff"}', 0, "line 3: byte 0xff is not valid utf-8"),
+        (f"{FEATURE}\n\n[1]", "line 3: not a JSON object"),
+        (f"{FEATURE}\n{{}}", "line 2: Expected Feature type but got none"),
+        (f"{FEATURE}\n{FEATURE[:-1]}\n", "line 2: not valid JSON: Expecting ',' delimiter at column 56"),
+        (f"{FEATURE} {FEATURE}", "line 1: something follows the JSON value, at column 57"),
+        ('{"type":"Feature","type":"Feature"}', "line 1: key 'type' occurs twice in one object"),
     ],
 )
-def test_a_bad_line_of_features(tmp_path: Path, text: str | bytes, row: int, message: str) -> None:
-    path = put(tmp_path, text)
-    assert fault(lambda: list(FeatureLines(path).records())) == (row, message)
+def test_a_bad_line_of_features(tmp_path: Path, text: str, message: str) -> None:
+    error = Lines(Path(put(tmp_path, text)), FeatureLine()).first_bad(None, "f")
+    assert str(error).startswith(f"f: {message}")
 
 
-def test_lines_of_features(tmp_path: Path) -> None:
-    path = put(tmp_path, f"\ufeff{FEATURE}\r\n  \n\n{FEATURE}")
-    assert list(FeatureLines(path).records()) == [{"a": "1", "geometry": "null"}] * 2
+def test_a_line_of_features() -> None:
+    assert FeatureLine().record(FEATURE + "\r\n") == {"a": "1", "geometry": None}
 
 
 # --- batches ---------------------------------------------------------------------------------------
@@ -307,7 +314,13 @@ UNFIT = [
     ('[{"a":1,"l":[1]},{"a":"x"}]', 2, "row 2: column `a`: 'x' is not a valid INT"),
     ('[{"a":1},{"a":1.50}]', 2, "row 2: column `a`: '1.50' is not a valid INT"),
     ('[{"a":1},{"a":2},{"a":null}]', 3, "row 3: Column `a` contains 1 null values"),
-    ('[{"a":1},{"a":2,"l":"no list"}]', 2, "row 2: a value does not fit the nested type of its column"),
+    (
+        '[{"a":1},{"a":2,"l":"no list"}]',
+        2,
+        "row 2: column `l`: a value does not fit the nested type of its column",
+    ),
+    ('[{"a":1},{"a":2,"l":[1,2.5]}]', 2, "row 2: column `l`: ['1', '2.5'] is not a valid ARRAY<INT>"),
+    ('[{"a":1},{"A":2}]', 2, "row 2: key 'A' differs from column 'a' only by case"),
 ]
 DECLARED = ReadStepJson(ddl_schema=("a INT NOT NULL", "l ARRAY<INT>"))
 

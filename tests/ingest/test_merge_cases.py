@@ -28,19 +28,22 @@ if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
 REFUSED = {
-    "ledger.duplicates_in_first_input": "duplicate-key",
-    "ledger.null_key_never_matches": "null-key",
-    "ledger.event_time_in_pk_but_missing_from_input": "null-key",
     "snapshot.duplicate_keys_first_input": "duplicate-key",
     "snapshot.duplicate_keys_one_equal_one_changed": "duplicate-key",
     "snapshot.duplicate_new_key": "duplicate-key",
     "snapshot.null_key_in_new": "null-key",
     "upsert.null_key_collapsed_then_always_appended": "null-key",
 }
-"""Null and repeated keys stop the run, where the reference writes rows that it cannot keep apart."""
+"""Keys of nulls alone and keys of rows that differ stop the run, where the reference writes rows that it cannot keep
+apart."""
 
-DIFFERENT = {"upsert.correct_from_treated_as_upsert": [[2, 2020, "seattle", 2], [3, 2020, "seattle", 9]]}
-"""`-C` in an upsert stream states an old value; it does not undo the `+C` beside it."""
+DIFFERENT: dict[str, list[list[Any]]] = {
+    "ledger.duplicates_in_first_input": [[0, 2020, "v", 1]],
+    "ledger.null_key_never_matches": [],
+    "upsert.correct_from_treated_as_upsert": [[2, 2020, "seattle", 2], [3, 2020, "seattle", 9]],
+}
+"""Copies of a row are one row; a null in a key is equal to a null; `-C` in an upsert stream states an old value and
+does not undo the `+C` beside it."""
 
 
 def strategy_of(case: dict[str, Any]) -> MergeStrategy:

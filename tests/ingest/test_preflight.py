@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError
 from odfchain.ingest import preflight
+from odfchain.ingest.csv_records import CsvDialect
 from odfchain.ingest.preflight import LONGEST_SHORT_LINE, scan_text
 
 PIECES = st.lists(
@@ -36,7 +37,7 @@ def _small_chunks() -> object:
 def test_only_files_without_controls_are_plain(path: Path, pieces: list[bytes], separator: str) -> None:
     data = b"".join(pieces)
     path.write_bytes(data)
-    found = scan_text(path, quote='"', separator=separator)
+    found = scan_text(path, csv=CsvDialect(separator))
     outside = re.sub(rb'"[^"]*"', b"", data) if data.count(b'"') % 2 == 0 else data
     allowed = b"\r\n" + separator.encode()
     controls = any(byte in (*range(32), 127) and byte not in allowed for byte in data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 from support import ROOT, Result, conformance, derivative, unchanged
 
 from odfchain.api import Dataset, Workspace
+from odfchain.dataset.commit import commit
 from odfchain.errors import (
     AppendError,
     BadInputError,
@@ -27,6 +29,7 @@ from odfchain.errors import (
 from odfchain.ingest.ingest import IngestOptions
 from odfchain.ingest.pull import PullOptions, PullStatus
 from odfchain.metadata import events as ev
+from odfchain.metadata.sources import FetchStepFilesGlob, FetchStepUrl
 from odfchain.metadata.timestamp import Timestamp
 
 MANIFEST = """\
@@ -184,6 +187,84 @@ def test_forever_means_once(workspace: Workspace, tmp_path: Path) -> None:
     assert dataset.pull().status is PullStatus.UP_TO_DATE, "the source is not even looked at"
 
 
+def test_forever_and_a_url_with_variables(
+    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    touch(tmp_path / "1.csv", ABC, 1_600_000_000)
+    url = f"file://{tmp_path}/${{{{ env.DAY }}}}.csv"
+    polled(workspace, f"kind: Url, url: '{url}'" + FOREVER)
+    assert run_cli("-w", workspace.path, "pull", "cities", "-e", "DAY=1").code == 0
+    second = run_cli("-w", workspace.path, "pull", "cities", "-e", "DAY=2")
+    assert second.code == 0
+    assert "recorded once and not asked for again (cache: Forever)" in second.err
+
+
+FOREVER = ", cache: {kind: Forever}"
+BY_CHANGE = ", order: ByEventTime, eventTime: {kind: FromMetadata}"
+
+
+def test_forever_is_not_about_the_set_of_files(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv'" + FOREVER)
+    for name, value in {"1.csv": "1", "2.csv": "x", "3.csv": "3"}.items():
+        (tmp_path / name).write_text(f"city,population\nA,{value}\n")
+    with pytest.raises(BadInputError, match=r"2\.csv: row 1"):
+        dataset.pull()
+    (tmp_path / "2.csv").write_text("city,population\nA,2\n")
+    assert dataset.pull().blocks == 2, "goes on after the file that was bad"
+    (tmp_path / "4.csv").write_text("city,population\nA,4\n")
+    assert dataset.pull().blocks == 1, "a file that is new is read"
+    (tmp_path / "1.csv").write_text("city,population\nA,100\n")
+    assert dataset.pull().status is PullStatus.UP_TO_DATE, "what was read is not read again"
+    assert [row[2] for row in rows(dataset)] == [1, 2, 3, 4]
+
+
+def test_forever_in_the_order_of_changes_is_about_each_file(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv'" + BY_CHANGE + FOREVER)
+    touch(tmp_path / "1.csv", "city,population\nA,1\n", 1_600_000_000)
+    touch(tmp_path / "2.csv", "city,population\nA,2\n", 1_600_000_100)
+    assert dataset.pull().blocks == 3
+    touch(tmp_path / "1.csv", "city,population\nA,100\n", 1_600_000_200)
+    assert dataset.pull().status is PullStatus.UP_TO_DATE, "a file that was read and changed is the newest"
+    touch(tmp_path / "3.csv", "city,population\nA,3\n", 1_600_000_300)
+    assert dataset.pull().blocks == 1
+    touch(tmp_path / "2.csv", "city,population\nA,200\n", 1_600_000_400)
+    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert [row[2] for row in rows(dataset)] == [1, 2, 3]
+
+
+def test_forever_is_about_the_object_that_was_recorded(workspace: Workspace, tmp_path: Path) -> None:
+    """A watermark set by hand is no answer of the source, and another URL is another object."""
+    path = tmp_path / "in.csv"
+    touch(path, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(path) + FOREVER)
+    dataset.set_watermark(Timestamp.parse("2020-01-01T00:00:00Z"))
+    assert dataset.pull().blocks == 2
+    other = tmp_path / "other.csv"
+    touch(other, "city,population\nD,4\n", 1_600_000_000)
+    source = dataset.state.polling_source
+    assert source is not None
+    assert isinstance(source.fetch, FetchStepUrl)
+    moved = dataclasses.replace(source, fetch=dataclasses.replace(source.fetch, url=other.as_uri()))
+    commit(dataset._files, dataset.state, [moved], [], system_time=dataset.state.next_system_time())
+    assert dataset.pull(PullOptions(fetch_uncacheable=True)).blocks == 1
+    assert [row[1] for row in rows(dataset)] == ["A", "B", "C", "D"]
+    assert dataset.pull().status is PullStatus.UP_TO_DATE
+
+
+def test_how_long_an_answer_counts_is_not_what_is_asked_for(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv'" + FOREVER)
+    (tmp_path / "1.csv").write_text("city,population\nA,1\n")
+    dataset.pull()
+    source = dataset.state.polling_source
+    assert source is not None
+    assert isinstance(source.fetch, FetchStepFilesGlob)
+    plain = dataclasses.replace(source, fetch=dataclasses.replace(source.fetch, cache=None))
+    commit(dataset._files, dataset.state, [plain], [], system_time=dataset.state.next_system_time())
+    (tmp_path / "2.csv").write_text("city,population\nA,2\n")
+    assert dataset.pull().blocks == 1, "the state of the source is known still"
+    assert [row[2] for row in rows(dataset)] == [1, 2]
+
+
 def test_a_source_that_tells_nothing_is_known_by_its_content(workspace: Workspace, tmp_path: Path) -> None:
     """A container has no state unless it says so; the hash of what it prints is one."""
     podman = tmp_path / "bin" / "podman"
@@ -211,8 +292,6 @@ def test_rows_are_not_repeated_when_the_state_is_unknown(workspace: Workspace, t
     touch(path, ABC, 1_600_000_000)
     dataset = polled(workspace, file_url(path))
     dataset.pull()
-    from odfchain.dataset.commit import commit
-
     redefined = ev.SetPollingSource(
         fetch=type(dataset.state.polling_source.fetch)(url=(tmp_path / "other.csv").as_uri()),  # type: ignore[union-attr, call-arg]
         read=dataset.state.polling_source.read,  # type: ignore[union-attr]
@@ -231,8 +310,9 @@ def test_a_watermark_set_by_hand_keeps_the_state_of_the_source(workspace: Worksp
     touch(path, ABC, 1_600_000_000)
     dataset = polled(workspace, file_url(path))
     dataset.pull()
-    dataset.set_watermark(Timestamp.parse("2100-01-01T00:00:00Z"))
-    assert str(dataset.state.watermark) == "2100-01-01T00:00:00Z"
+    mark = Timestamp.now()
+    dataset.set_watermark(mark)
+    assert dataset.state.watermark == mark
     assert dataset.pull().status is PullStatus.UP_TO_DATE
     with pytest.raises(AppendError, match="watermark"):
         dataset.set_watermark(Timestamp.parse("2000-01-01T00:00:00Z"))
@@ -369,8 +449,6 @@ def test_what_cannot_be_pulled(workspace: Workspace, tmp_path: Path) -> None:
     dataset = polled(workspace, "kind: Mqtt, host: h, port: 1883, topics: [{path: a}]")
     with unchanged(dataset.path), pytest.raises(FetchError, match="Mqtt is not supported"):
         dataset.pull()
-    from odfchain.dataset.commit import commit
-
     commit(dataset._files, dataset.state, [ev.DisablePollingSource()], [], system_time=Timestamp.now())
     with pytest.raises(IngestError, match="no polling source in force"):
         dataset.pull()
@@ -401,7 +479,12 @@ def test_the_command(workspace: Workspace, run_cli: Callable[..., Result], tmp_p
         run_cli("-w", workspace.path, "pull", "c%", "-e", "NAME=in", "-o", "json").rows[0]["status"]
         == "up to date"
     )
-    assert run_cli("-w", workspace.path, "pull", "cities", "--set-watermark", "2100-01-01").code == 0
+    assert (
+        run_cli(
+            "-w", workspace.path, "pull", "cities", "--set-watermark", "2100-01-01", "--allow-future"
+        ).code
+        == 0
+    )
     assert run_cli("-w", workspace.path, "pull").code == 2
     assert run_cli("-w", workspace.path, "pull", "cities", "--all").code == 2
     assert run_cli("-w", workspace.path, "pull", "cities", "--watch", "soon").code == 2

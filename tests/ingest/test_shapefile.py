@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import zipfile
@@ -14,9 +15,10 @@ from shapes import LAMBERT, SQUARE, SQUARE_TEXT, WGS84, Field, archive, named, p
 from support import unchanged
 
 from odfchain.errors import BadInputError
+from odfchain.limits import INPUT
 from odfchain.metadata.sources import ReadStepEsriShapefile
 from odfchain.spark import shapefile
-from odfchain.spark.json_records import RecordError, object_text
+from odfchain.spark.json_values import RecordError, json_text
 from odfchain.spark.shapefile import codec_of, find_layer
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ ROW = ["é", 1, 12_345_678_901_234_567, 1.5, dt.date(2020, 1, 5), True]
 def records(path: Path, sub_path: str | None = None) -> list[dict[str, Any]]:
     layer, _ = find_layer(path, sub_path, path.parent)
     try:
-        return [json.loads(object_text(r)) for r in layer.records()]
+        return [json.loads(json_text(r)) for r in layer.records()]
     finally:
         assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing unpacked is left"
 
@@ -78,6 +80,23 @@ def test_a_record_marked_as_deleted_takes_its_shape_with_it(tmp_path: Path) -> N
     dbf[int.from_bytes(dbf[8:10], "little")] = ord("*")
     path = archive(tmp_path / "a.zip", named("a", files | {"dbf": bytes(dbf)}))
     assert records(path) == [{"n": 2, "geometry": SQUARE_TEXT}, {"n": 3, "geometry": None}]
+
+
+def test_another_mark_than_deleted_is_damage(tmp_path: Path) -> None:
+    """pyshp would leave the record out."""
+    files = parts([("n", "N", 5, 0)], [[1], [2], [3]])
+    dbf = bytearray(files["dbf"])
+    dbf[int.from_bytes(dbf[8:10], "little")] = ord("!")
+    said = fault(archive(tmp_path / "a.zip", named("a", files | {"dbf": bytes(dbf)})))
+    assert said == (1, "the .dbf file marks the record with b'!'; a blank or '*' (deleted) was expected")
+
+
+def test_a_column_of_the_schema_that_is_not_there(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", named("a", parts([("n", "N", 5, 0)], [[1]])))
+    layer, _ = find_layer(path, None, tmp_path)
+    with pytest.raises(RecordError) as caught:
+        list(dataclasses.replace(layer, columns=("n", "m", "geometry")).records())
+    assert caught.value.message == "column m of the schema not in the .dbf file (it has n)"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +225,15 @@ def fewer(dbf: bytes, count: int) -> bytes:
         ("dbf", lambda _: b"junk", None, "not a readable shapefile: "),
         ("dbf", lambda d: fewer(d, 2), 3, "the .dbf file has fewer records than the .shp file"),
         ("dbf", lambda d: fewer(d, 5), 3, "the .shp file has fewer records than the .dbf file"),
-        ("shp", lambda d: d[:-100], 2, "not a readable shapefile: "),
+        ("shp", lambda d: d[:-100], None, "the .shp file does not end where it says, after 3 records"),
+        ("shp", lambda d: d[:150], 2, "not a readable shapefile: the .shp file is cut short"),
+        (
+            "shp",
+            lambda d: d[:108] + b"\1" + d[109:],
+            1,
+            "the shape is of another type than the .shp file declares",
+        ),
+        ("shx", lambda d: d[:-1] + b"!", 3, "the .shx file does not say where the .shp file has the record"),
         ("shp", lambda _: b"junk", None, "not a readable shapefile: "),
         ("dbf", lambda d: d.replace(b"t\0", b"n\0", 1), None, "the .dbf file names column 'n' twice"),
     ],
@@ -236,11 +263,10 @@ def test_a_damaged_archive(tmp_path: Path) -> None:
 
 def test_an_archive_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = archive(tmp_path / "a.zip", named("a", parts([("t", "C", 200)], [[""]] * 2_000)))
-    monkeypatch.setattr(shapefile, "MAX_BYTES", 300_000)
+    monkeypatch.setattr(shapefile, "INPUT", dataclasses.replace(INPUT, archive_bytes=300_000))
     assert "when unpacked" in fault(path)[1]
-    monkeypatch.undo()
-    monkeypatch.setattr(shapefile, "RATIO_FROM", 100_000)
-    monkeypatch.setattr(shapefile, "MAX_RATIO", 2)
+    small = dataclasses.replace(INPUT, ratio_from=100_000, archive_ratio=2)
+    monkeypatch.setattr(shapefile, "INPUT", small)
     assert fault(path)[1] == "a.shp: unpacks to more than 2 times its size"
 
 

@@ -15,6 +15,7 @@ from support import ROOT, conformance
 from test_commit import make_seeded
 
 from odfchain.dataset.state import DatasetState
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
 from odfchain.ingest.writer import WriterState
 from odfchain.metadata import data_schema as ds
@@ -69,18 +70,21 @@ ERRORS = {
 }
 
 
+@pytest.mark.parametrize("system_columns", SystemColumns)
 @pytest.mark.parametrize("case", ROUNDS)
-def test_rounds(case: dict[str, Any], tmp_path: Path, engine: SparkEngine) -> None:
+def test_rounds(
+    case: dict[str, Any], system_columns: SystemColumns, tmp_path: Path, engine: SparkEngine
+) -> None:
     harness = Harness(tmp_path, engine.session, *source_of(case))
     for step in case["rounds"]:
-        run_round(harness, step)
+        run_round(harness, step, system_columns)
 
 
-def run_round(harness: Harness, step: dict[str, Any]) -> None:
+def run_round(harness: Harness, step: dict[str, Any], system_columns: SystemColumns) -> None:
     expect, before = step["expect"], harness.state
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {"system_columns": system_columns}
     if "system_time" in step:
-        kwargs = {"system_time": step["system_time"], "event_time": step["source_event_time"]}
+        kwargs |= {"system_time": step["system_time"], "event_time": step["source_event_time"]}
     if "new_source_state" in step:
         state = step["new_source_state"]
         kwargs["source_state"] = ev.SourceState(
@@ -94,20 +98,26 @@ def run_round(harness: Harness, step: dict[str, Any]) -> None:
         assert harness.state.head == before.head
         return
     harness.write_csv(step["csv_header"], step["csv_rows"], step["ddl"], **kwargs)
-    check_round(harness, expect, before)
+    check_round(harness, expect, before, system_columns)
 
 
-def check_round(harness: Harness, expect: dict[str, Any], before: DatasetState) -> None:
+def check_round(
+    harness: Harness, expect: dict[str, Any], before: DatasetState, system_columns: SystemColumns
+) -> None:
     state = harness.state
     count = state.head_block.sequence_number - before.head_block.sequence_number
     added = harness.added(count)
     if "blocks_added" in expect:
         assert [e.KIND for e in added] == expect["blocks_added"]
     if "set_data_schema" in expect:
-        check_schema(added[0], expect["set_data_schema"])
+        check_schema(added[0], expect["set_data_schema"], system_columns)
     if "parquet_columns" in expect:
         assert parquet_columns(harness.newest_slice()) == expect["parquet_columns"]
-        check_unsigned(harness.newest_slice())
+        if system_columns is SystemColumns.SPECIFICATION:
+            check_unsigned(harness.newest_slice())
+        else:
+            found = pq.read_schema(harness.newest_slice())
+            assert [str(found.field(i).type) for i in (0, 1)] == ["int64", "int32"]
     if "columns" in expect:
         assert pq.read_schema(harness.newest_slice()).names == expect["columns"]
     if "rows" in expect:
@@ -123,17 +133,18 @@ def check_round(harness: Harness, expect: dict[str, Any], before: DatasetState) 
         assert last.new_source_state.value == expect["source_state"]["value"]
 
 
-def check_schema(event: ev.MetadataEvent, expected: list[list[str]]) -> None:
+def check_schema(event: ev.MetadataEvent, expected: list[list[str]], system_columns: SystemColumns) -> None:
     """As the case says, except for the two system columns that RFC-001 writes as the specification does."""
     from odfchain.metadata.raw_arrow import schema_of_event
 
     assert isinstance(event, ev.SetDataSchema)
     schema = schema_of_event(event.raw_arrow_schema, event.schema)
     names = {
-        "Int64": ds.DataTypeInt64(), "String": ds.DataTypeString(), "Timestamp(ms,UTC)": MS,
+        "Int64": ds.DataTypeInt64(), "Int32": ds.DataTypeInt32(), "String": ds.DataTypeString(), "Timestamp(ms,UTC)": MS,
     }  # fmt: skip
     wanted = {name: names.get(kind) for name, kind in expected}
-    wanted |= {"offset": ds.DataTypeUInt64(), "op": ds.DataTypeUInt8()}
+    if system_columns is SystemColumns.SPECIFICATION:
+        wanted |= {"offset": ds.DataTypeUInt64(), "op": ds.DataTypeUInt8()}
     assert {f.name: f.type for f in schema.fields} == wanted
     assert [f.name for f in schema.fields] == [name for name, _ in expected]
 

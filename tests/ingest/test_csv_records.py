@@ -1,0 +1,214 @@
+"""The rule of CSV (RFC-010): what is a record, what is refused, and that Spark is given what the rule says."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.errors import BadInputError, OdfchainError, SchemaError
+from odfchain.ingest import csv_records
+from odfchain.ingest.csv_records import CsvDialect, CsvRecords, header_of, rewrite_csv
+from odfchain.ingest.formats import open_input
+from odfchain.ingest.preflight import scan_text
+from odfchain.limits import INPUT
+from odfchain.metadata.sources import ReadStepCsv
+from odfchain.spark.failure import explain
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+BACKSLASH = CsvDialect(escape="\\")
+DOUBLED = CsvDialect()
+APOSTROPHE = CsvDialect(quote="'", escape="\\")
+UNQUOTED = CsvDialect(quote="")
+TABS = CsvDialect(separator="\t", escape="\\")
+
+
+def records(tmp_path: Path, text: str, dialect: CsvDialect = BACKSLASH) -> list[list[str | None]]:
+    path = tmp_path / "in.csv"
+    path.write_bytes(text.encode(dialect.encoding))
+    return list(CsvRecords(path, dialect, "f"))
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "expected"),
+    [
+        ('"a""b",2\n', DOUBLED, [['a"b', "2"]]),
+        ('"a""b",2\n', BACKSLASH, [['a"b', "2"]]),
+        ('"a\\"b",2\n', BACKSLASH, [['a"b', "2"]]),
+        ('"a\\\\",2\n', BACKSLASH, [["a\\", "2"]]),
+        ('"a\\\\\\"b",2\n', BACKSLASH, [['a\\"b', "2"]]),
+        ('"C:\\new\\\\x",2\n', BACKSLASH, [["C:\\new\\\\x", "2"]]),
+        ('"a\\",2\n', DOUBLED, [["a\\", "2"]]),
+        ('x"y, "z",\\"\n', BACKSLASH, [['x"y', ' "z"', '\\"']]),
+        ("'a''b\\'',2\n", APOSTROPHE, [["a'b'", "2"]]),
+        ('"x,1\n', UNQUOTED, [['"x', "1"]]),
+        ('"","",\n', BACKSLASH, [["", "", None]]),
+        ('"x\r\ny",1\r2,\n', BACKSLASH, [["x\r\ny", "1"], ["2", None]]),
+        ("\n \n\t\n\nx\n", BACKSLASH, [[" "], ["\t"], ["x"]]),
+        ("a\tb\n\t\n1\t2", TABS, [["a", "b"], [None, None], ["1", "2"]]),
+        ("\ufeffa,\ufeff\n", BACKSLASH, [["a", "\ufeff"]]),
+        ("«a««b«,2\n", CsvDialect(quote="«"), [["a«b", "2"]]),
+        ("a\u2028b\x85\n", BACKSLASH, [["a\u2028b\x85"]]),
+    ],
+)  # fmt: skip
+def test_records(tmp_path: Path, text: str, dialect: CsvDialect, expected: list[list[str | None]]) -> None:
+    assert records(tmp_path, text, dialect) == expected
+
+
+AFTER = "text after a closing quote: %s; a separator or the end of the line was expected"
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "message"),
+    [
+        ('"x"y,2\n', BACKSLASH, "line 1: " + AFTER % "'y,2'"),
+        ('"x"y,2\n', DOUBLED, "line 1: " + AFTER % "'y,2'"),
+        ('a,b\n1,"x" \n', BACKSLASH, "line 2: " + AFTER % "' '"),
+        ("'x'y,2\n", APOSTROPHE, "line 1: " + AFTER % "'y,2'"),
+        ('"x"\ty\t2\n', CsvDialect(separator="|"), "line 1: " + AFTER % r"'\ty\t2'"),
+        ('"x\ny"z,2\n', BACKSLASH, "line 2: " + AFTER % "'z,2'"),
+        ('"a\\\\"b",2\n', BACKSLASH, "line 1: " + AFTER % "'b\",2'"),
+        ('1,2\n"x,1\n2,3\n', BACKSLASH, "line 2: a quoted field that begins here has no closing quote"),
+        ('"a\\",2\n', BACKSLASH, "line 1: a quoted field that begins here has no closing quote"),
+        ("1,2\na\0b,1\n", BACKSLASH, "line 2: a NUL character"),
+        ('"a\n\0b",1\n', BACKSLASH, "line 2: a NUL character"),
+    ],
+)
+def test_what_breaks_the_rule(tmp_path: Path, text: str, dialect: CsvDialect, message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        records(tmp_path, text, dialect)
+    assert str(caught.value) == f"f: {message}"
+
+
+def test_a_missing_closing_quote_does_not_take_the_file_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_records, "INPUT", INPUT.__class__(record_bytes=1 << 20))
+    with pytest.raises(BadInputError, match="line 2: a quoted field that begins here has more than 1 MiB"):
+        records(tmp_path, 'a\n"' + "x\n" * (1 << 20))
+
+
+def test_columns_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(",".join(f"c{n}" for n in range(300_000)) + "\n")
+    with pytest.raises(BadInputError) as caught:
+        header_of(path, BACKSLASH, "f")
+    assert str(caught.value) == "f: 300,000 columns (c0, c1, c2, …), at most 10,000 are read"
+
+
+PIECES = st.lists(
+    st.sampled_from(['"', '""', ",", "\n", "\r\n", "\r", " ", "\t", "a", "\\", '\\"', "é", ";"]), max_size=16
+)
+
+
+@given(pieces=PIECES)
+def test_the_rule_is_that_of_the_csv_module_where_that_is_strict(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str]
+) -> None:
+    """Without an escape character: what Python's strict reader takes we take alike, and refuse the rest."""
+    text = "".join(pieces)
+    path = tmp_path_factory.getbasetemp() / "rule.csv"
+    path.write_bytes(text.encode())
+    try:
+        expected = [r for r in csv.reader(io.StringIO(text, newline=""), strict=True) if r]
+    except csv.Error:
+        with pytest.raises(BadInputError):
+            list(CsvRecords(path, DOUBLED, "f"))
+        return
+    found = [["" if f is None else f for f in record] for record in CsvRecords(path, DOUBLED, "f")]
+    assert found == expected
+
+
+@given(pieces=PIECES)
+def test_a_rewritten_file_has_the_same_records(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str]
+) -> None:
+    base = tmp_path_factory.getbasetemp()
+    path, target = base / "from.csv", base / "to.csv"
+    path.write_bytes("".join(pieces).encode())
+    target.unlink(missing_ok=True)
+    try:
+        breaks = rewrite_csv(path, target, BACKSLASH, "f")
+    except BadInputError:
+        return
+    expected = list(CsvRecords(path, BACKSLASH, "f"))
+    assert list(CsvRecords(target, DOUBLED, "f")) == expected
+    assert not scan_text(target, csv=DOUBLED).irregular or breaks
+    assert breaks == any("\n" in f or "\r" in f for r in expected for f in r if f is not None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"separator": '"'}, "read.quote: '\"' is the separator already"),
+        ({"separator": "\\"}, r"read.escape: '\\' is the separator already"),
+        ({"separator": "\n"}, "read.separator: must not be a line break or NUL"),
+        ({"quote": "\0"}, "read.quote: must not be a line break or NUL"),
+    ],
+)
+def test_characters_that_cannot_be_told_apart(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("a\n")
+    with pytest.raises(SchemaError) as caught:
+        open_input(_no_session, path, ReadStepCsv(**options), scratch=tmp_path)
+    assert message in str(caught.value)
+
+
+def _no_session() -> object:
+    raise AssertionError("Spark is not needed for this")
+
+
+# --- on Spark --------------------------------------------------------------------------------------
+
+
+def read(engine: SparkEngine, tmp_path: Path, text: bytes, step: ReadStepCsv) -> list[list[str | None]] | str:
+    """The rows, or the message of the refusal."""
+    path = tmp_path / "in.csv"
+    path.write_bytes(text)
+    opened = None
+    try:
+        opened = open_input(lambda: engine.session, path, step, scratch=tmp_path)
+        if opened.frame is None:
+            return []
+        return [list(r) for r in opened.frame.frame.drop("__odfchain_row").collect()]
+    except OdfchainError as error:
+        return str(error)
+    except Exception as error:
+        found = opened.malformed() if opened is not None and opened.malformed is not None else None
+        return str(found or explain(error))
+
+
+ODD = (
+    b'a,b\n"x"y,2\n', b'a,b\n"x" ,2\n', b'a,b\n"x\ry",1\n', b'a,b\n"x\r\ny",1\r\n1,2\r\n', b"a\n \nx\n",
+    b'a,b\n"C:\\new\\\\x",1\n"q\\"r""s",2\n', b'a,b\n"x\ny",2\n3,4\r\n5,6\r7,8\n', b"a,b\n\0x,1\n",
+    b'"a\nb",c\r\n1,2\r\n3,4\n5,6\r\n', b"a,b\n1,2\n" + b",".join([b"x"] * 30_000) + b"\n", b"a,b\n1\n",
+    b'\xef\xbb\xbf"a",b\n1,"x\ny"\n', "a,b\né,ü\n".encode("utf-16"), b'a,b\n"x,1\n',
+)  # fmt: skip
+
+
+def test_spark_reads_what_the_rule_says(engine: SparkEngine, tmp_path: Path) -> None:
+    """Records of the rule, or its refusal, for files that Spark alone would read otherwise."""
+    for number, text in enumerate(ODD):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        encoding = "utf-16" if text.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+        step = ReadStepCsv(header=True, encoding=encoding)
+        found = read(engine, folder, text, step)
+        try:
+            dialect = CsvDialect(escape="\\", encoding=encoding)
+            header, *expected = CsvRecords(folder / "in.csv", dialect, str(folder / "in.csv"))
+        except BadInputError as error:
+            assert found == str(error)
+            continue
+        if any(len(r) != len(header) for r in expected):
+            assert isinstance(found, str)
+            assert f"expected {len(header)} fields" in found
+        else:
+            assert found == [[f or None for f in r] for r in expected], text

@@ -1,0 +1,134 @@
+"""The archives and texts of `fixtures/hostile`: each is refused in one line, soon, with little memory and disk."""
+
+from __future__ import annotations
+
+import runpy
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from support import FIXTURES
+
+from odfchain.errors import BadInputError, OdfchainError
+from odfchain.ingest.formats import open_input
+from odfchain.metadata.enums import CompressionFormat
+from odfchain.metadata.sources import (
+    PrepStepDecompress,
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepNdJson,
+)
+from odfchain.prepare.output import PrepareLimits
+from odfchain.prepare.prepare import prepare
+from odfchain.progress import SILENT
+from odfchain.spark.documents import DocumentInputError, Lines, record_batches
+from odfchain.spark.json_records import JsonArray
+from odfchain.spark.json_values import ObjectLine
+from odfchain.spark.shapefile import find_layer
+
+MADE = runpy.run_path(str(FIXTURES / "hostile" / "make.py"))["MADE"]
+SOON = 30
+"""Seconds that a refusal may take on a machine that does other things as well."""
+
+UNPACKED = {
+    "zeros.zip": (None, "more than 1,000 times"),
+    "zeros.csv.gz": (None, "more than 1,000 times"),
+    "overlapping.zip": (None, "the archive has 200 files"),
+    "many.zip": (None, "20,000 members in the archive, at most 10,000 are read"),
+    "paths.zip": (None, "the archive has 3 files"),
+    "lying.zip": (None, "the zip archive is corrupt"),
+}
+READ: dict[str, tuple[ReadStep, str]] = {
+    "wide.csv": (ReadStepCsv(header=True), "300,000 columns (c0, c1, c2, …), at most 10,000 are read"),
+    "open-quote.csv": (
+        ReadStepCsv(header=True),
+        "line 2: a quoted field that begins here has more than 64 MiB",
+    ),
+    "one-line.ndjson": (ReadStepNdJson(), "line 1 has more than 64 MiB"),
+    "many.zip": (ReadStepEsriShapefile(), "20,000 members in the archive, at most 10,000 are read"),
+}
+BY_WORKERS = {
+    "zeros.shp.zip": "unpacks to more than 1,000 times its size",
+    "deep.json": "nested more than 200 levels deep",
+    "digits.json": "a number of more than 1,000 digits",
+    "deep.ndjson": "line 1: nested more than 200 levels deep",
+    "wide.ndjson": "line 1: 300,000 keys, at most 10,000 are read",
+}
+ELSEWHERE = {"nested.zip": "one level is unpacked", "widening.csv": "Spark reads it"}
+assert {*UNPACKED, *READ, *BY_WORKERS, *ELSEWHERE} == set(MADE)
+
+
+def put(tmp_path: Path, name: str) -> Path:
+    path = tmp_path / name
+    path.write_bytes(MADE[name]())
+    return path
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_unpacking(tmp_path: Path, name: str) -> None:
+    sub_path, message = UNPACKED[name]
+    kind = CompressionFormat.GZIP if name.endswith(".gz") else CompressionFormat.ZIP
+    source, folder = put(tmp_path, name), tmp_path / "run"
+    folder.mkdir()
+    began = time.monotonic()
+    with pytest.raises(OdfchainError) as caught:
+        prepare(
+            [PrepStepDecompress(format=kind, sub_path=sub_path)], source, folder,
+            name=name, limits=PrepareLimits(), progress=SILENT,
+        )  # fmt: skip
+    assert message in str(caught.value)
+    assert time.monotonic() - began < SOON
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("sub_path", ["../../escaped.csv", "/etc/escaped.csv", "**/escaped.csv"])
+def test_the_name_of_a_member_is_never_a_path(tmp_path: Path, sub_path: str) -> None:
+    source, folder = put(tmp_path, "paths.zip"), tmp_path / "a" / "b" / "run"
+    folder.mkdir(parents=True)
+    step = PrepStepDecompress(format=CompressionFormat.ZIP, sub_path=sub_path)
+    try:
+        found = prepare([step], source, folder, name="x", limits=PrepareLimits(), progress=SILENT)
+        assert found.parent == folder
+    except OdfchainError as error:
+        assert "matches 2 files" in str(error)
+    assert not list(tmp_path.rglob("escaped.csv"))
+
+
+def test_one_level_is_unpacked(tmp_path: Path) -> None:
+    source, folder = put(tmp_path, "nested.zip"), tmp_path / "run"
+    folder.mkdir()
+    step = PrepStepDecompress(format=CompressionFormat.ZIP)
+    found = prepare([step], source, folder, name="x", limits=PrepareLimits(), progress=SILENT)
+    assert found.stat().st_size < 100_000
+
+
+def no_session() -> NoReturn:
+    raise AssertionError("refused before Spark is needed")
+
+
+@pytest.mark.parametrize("name", READ)
+def test_reading(tmp_path: Path, name: str) -> None:
+    step, message = READ[name]
+    path = put(tmp_path, name)
+    began = time.monotonic()
+    with pytest.raises(BadInputError) as caught:
+        open_input(no_session, path, step, scratch=tmp_path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert time.monotonic() - began < SOON
+
+
+@pytest.mark.parametrize("name", BY_WORKERS)
+def test_what_workers_refuse(tmp_path: Path, name: str) -> None:
+    path = put(tmp_path, name)
+    began = time.monotonic()
+    if name.endswith(".ndjson"):
+        said = str(Lines(path, ObjectLine()).first_bad(None, "f"))
+    else:
+        source = JsonArray(str(path)) if name.endswith(".json") else find_layer(path, None, tmp_path)[0]
+        with pytest.raises(DocumentInputError) as caught:
+            list(record_batches(source))
+        said = str(caught.value)
+    assert BY_WORKERS[name] in said
+    assert time.monotonic() - began < SOON

@@ -1,0 +1,259 @@
+"""Keys of an input: copies, contradictions and nulls, against an oracle row by row and on the command line (RFC-009)."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from support import Result, manifest, unchanged
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import BadInputError
+from odfchain.ingest import recorded
+from odfchain.ingest.ingest import IngestOptions
+from odfchain.ingest.merge import MergeInput, merge
+from odfchain.metadata import data_schema as ds
+from odfchain.metadata.events import DatasetVocabulary
+from odfchain.metadata.sources import (
+    MergeStrategy,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+)
+from odfchain.spark.failure import find_marker
+from odfchain.spark.read import ROW_ID
+from odfchain.workspace.config import DuplicateKeys
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from odfchain.spark.session import SparkEngine
+
+KEY = ("a", "b")
+SEEDS = {"ci": 3, "local": 20, "soak": 100, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+STRATEGIES: dict[str, MergeStrategy] = {
+    "ledger": MergeStrategyLedger(primary_key=KEY),
+    "snapshot": MergeStrategySnapshot(primary_key=KEY),
+    "upsert": MergeStrategyUpsertStream(primary_key=KEY),
+}
+
+
+class Record(NamedTuple):
+    """A row of the input: event time, a key of two parts, a value."""
+
+    t: int | None
+    a: str | None
+    b: float | None
+    v: int | None
+
+
+Rows = list[tuple[int, Record]]
+"""Rows of a dataset: operation and record."""
+
+
+# --- the oracle ------------------------------------------------------------------------------------
+
+
+def key_of(row: Record) -> tuple[object, object]:
+    if row.b is None:
+        return row.a, None
+    return row.a, "NaN" if math.isnan(row.b) else row.b + 0.0
+
+
+def place(row: Record) -> tuple[object, ...]:
+    """Order of keys: nulls first, NaN last."""
+    b = row.b
+    return (
+        (row.a is not None, row.a or ""),
+        (b is not None, b is not None and math.isnan(b), 0.0 if b is None or math.isnan(b) else b),
+    )
+
+
+def kept(rows: Iterable[Record], duplicates: DuplicateKeys, *, stream: bool) -> list[Record] | None:
+    """One row for each key in the order of the input; None when the input is refused."""
+    found: dict[object, tuple[int, Record]] = {}
+    for index, row in enumerate(rows):
+        key = key_of(row)
+        if key == (None, None):
+            return None
+        if key not in found or stream or duplicates is DuplicateKeys.LAST:
+            found[key] = index, row
+        elif duplicates is DuplicateKeys.REFUSE and (row.t, row.v) != (found[key][1].t, found[key][1].v):
+            return None
+    return [row for _, row in sorted(found.values(), key=lambda item: item[0])]
+
+
+def oracle(strategy: str, history: Rows, new: list[Record], duplicates: DuplicateKeys) -> Rows | None:
+    rows = kept(new, duplicates, stream=strategy == "upsert")
+    if rows is None:
+        return None
+    if strategy == "ledger":
+        seen = {key_of(row) for _, row in history}
+        fresh = [row for row in rows if key_of(row) not in seen]
+        return [(0, row) for row in sorted(fresh, key=lambda row: (row.t is not None, row.t or 0))]
+    state = {key_of(row): (op, row) for op, row in history}
+    in_force = {key: row for key, (op, row) in state.items() if op != 1}
+    out: Rows = []
+    for row in rows:
+        old = in_force.pop(key_of(row), None)
+        if old is None:
+            out.append((0, row))
+        elif row.v != old.v or (row.t is not None and row.t != old.t):
+            out += [(2, old), (3, row)]
+    if strategy == "snapshot":
+        out += [(1, old) for old in in_force.values()]
+    return sorted(out, key=lambda item: (place(item[1]), item[0]))
+
+
+# --- against Spark ---------------------------------------------------------------------------------
+
+OPTIONAL = [
+    ("t", ds.DataTypeInt64()), ("a", ds.DataTypeString()), ("b", ds.DataTypeFloat64()), ("v", ds.DataTypeInt64()),
+]  # fmt: skip
+SCHEMA = ds.DataSchema(
+    fields=tuple(ds.DataField(name=name, type=ds.optional(data_type)) for name, data_type in OPTIONAL)
+)
+COLUMNS = "t bigint, a string, b double, v bigint"
+
+
+def merged(
+    session: SparkSession, strategy: str, history: Rows, new: list[Record], duplicates: DuplicateKeys
+) -> Rows | None:
+    frame = session.createDataFrame(
+        [(number, *row) for number, row in enumerate(new)], f"{ROW_ID} bigint, {COLUMNS}"
+    )
+    old = None
+    if history:
+        rows = [(offset, op, *row) for offset, (op, row) in enumerate(history)]
+        old = session.createDataFrame(rows, f"offset bigint, op int, {COLUMNS}")
+    given = MergeInput(frame, SCHEMA, DatasetVocabulary(event_time_column="t"), "input")
+    result = merge(given, old, STRATEGIES[strategy], duplicates)
+    try:
+        found = result.frame.orderBy(*result.order).collect()
+    except Exception as error:
+        marked = find_marker(str(error))
+        if marked is None or marked["kind"] not in ("null-key", "duplicate-key"):
+            raise
+        return None
+    return [(row["op"], Record(row["t"], row["a"], row["b"], row["v"])) for row in found]
+
+
+def shown(rows: Rows | None) -> object:
+    """Rows as they can be compared: NaN is equal to itself, and the sign of zero does not matter."""
+    return rows and [(op, row.t, key_of(row), row.v) for op, row in rows]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_like_an_oracle_row_by_row(engine: SparkEngine, strategy: str, seed: int) -> None:
+    rng = random.Random(f"{strategy} {seed}")
+    history: Rows = []
+    written = refused = 0
+    for step in range(4):
+        pool = [
+            Record(rng.choice([None, 1, 2]), rng.choice([None, "x", "y"]), b, rng.choice([None, 1]))
+            for b in rng.choices([None, 0.0, -0.0, 1.5, math.nan], k=6)
+        ]
+        new = [row for row in pool if key_of(row) != (None, None) or rng.random() < 0.1]
+        new += rng.choices(new or pool, k=rng.randrange(4))
+        duplicates = rng.choice(list(DuplicateKeys)) if step else DuplicateKeys.FIRST
+        expected = oracle(strategy, history, new, duplicates)
+        found = merged(engine.session, strategy, history, new, duplicates)
+        assert shown(found) == shown(expected), (history, new, duplicates)
+        history += found or []
+        written, refused = written + bool(found), refused + (found is None)
+    assert written, "a test of refusals alone"
+
+
+# --- as a user sees it -----------------------------------------------------------------------------
+
+LEDGER = "{kind: Ledger, primaryKey: [country, city]}"
+COLUMNS_DDL = '["event_time TIMESTAMP", "country STRING", "city STRING", "population BIGINT"]'
+HEADER = "event_time,country,city,population\n"
+
+
+def dataset_of(workspace: Workspace, merge: str = LEDGER, columns: str = COLUMNS_DDL) -> Dataset:
+    (dataset,) = workspace.add(manifest(merge, columns))
+    return dataset
+
+
+def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
+    return [
+        tuple(row.values()) for row in dataset.to_arrow(["op", "country", "city", "population"]).to_pylist()
+    ]
+
+
+def test_copies_and_contradictions(
+    workspace: Workspace, tmp_path: Path, run_cli: Callable[..., Result]
+) -> None:
+    dataset = dataset_of(workspace)
+    run = ("-w", dataset.path.parent.parent.parent, "ingest", "cities")
+    path = tmp_path / "in.csv"
+    path.write_text(HEADER + "2020-01-01,CA,A,1\n2020-01-02,,A,2\n2020-01-01,CA,A,1\n2020-01-02,,A,2\n")
+    done = run_cli(*run, path)
+    assert done.code == 0, done.err
+    assert "in.csv: rows that are copies of others in every column: 2; each is recorded once" in done.err
+    assert rows_of(dataset) == [(0, "CA", "A", 1), (0, None, "A", 2)]
+    assert run_cli(*run, path).code == 0
+    assert len(rows_of(dataset)) == 2, "a key with a null in it is known as well"
+    path.write_text(HEADER + "2020-01-03,CA,B,3\n2020-01-03,,B,4\n2020-01-03,,B,5\n")
+    with unchanged(dataset.path):
+        done = run_cli(*run, path)
+    assert done.code == 3
+    assert (
+        "in.csv: row 3: primary key (country=None, city='B') occurs twice: also in row 2 "
+        "with other values (population=4 there, population=5 here)\n"
+        "hint: --duplicate-keys first or last keeps one of them" in done.err
+    )
+    done = run_cli(*run, path, "--duplicate-keys", "last")
+    assert "in.csv: rows with a key of another row and other values: 1; the last was kept" in done.err
+    assert rows_of(dataset)[2:] == [(0, "CA", "B", 3), (0, None, "B", 5)]
+    path.write_text(HEADER + "2020-01-04,CA,C,6\n2020-01-04,CA,C,7\n2020-01-05,,,8\n")
+    done = run_cli(*run, path, "--duplicate-keys", "first")
+    assert (done.code, "in.csv: row 3: primary key (country, city) has only nulls" in done.err) == (3, True)
+    (dataset.path.parent.parent / "config.yaml").write_text(
+        "kind: WorkspaceConfig\nversion: 1\ncontent: {ingest: {duplicateKeys: first}}\n"
+    )
+    path.write_text(HEADER + "2020-01-04,CA,C,6\n2020-01-04,CA,C,7\n")
+    assert run_cli(*run, path).code == 0
+    assert rows_of(dataset)[4:] == [(0, "CA", "C", 6)]
+    assert dataset.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["Snapshot", "UpsertStream"])
+def test_a_state_checkpoint_tells_keys_as_the_merge_does(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    merge = f"{{kind: {kind}, primaryKey: [city, level]}}"
+    dataset = dataset_of(workspace, merge, '["city STRING", "level DOUBLE", "population BIGINT"]')
+    path = tmp_path / "in.csv"
+    for population in (1, 2, 3):
+        path.write_text(
+            "city,level,population\n"
+            + "".join(f"{key},{population}\n" for key in (",0.0", ",NaN", "A,", "B,-0.0"))
+        )
+        dataset.ingest([path])
+        path.write_text(path.read_text().replace("B,-0.0", "B,0.0").replace(",0.0", ",-0.0"))
+        assert dataset.ingest([path]).up_to_date
+    assert any((dataset.path / "checkpoints").iterdir())
+    assert dataset.state.record_count == 4 + 2 * 8
+    assert dataset.verify().ok
+
+
+def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Workspace, tmp_path: Path) -> None:
+    from odfchain.metadata.timestamp import Timestamp
+
+    dataset = dataset_of(workspace, "{kind: Ledger, primaryKey: [event_time, city]}", COLUMNS_DDL)
+    path = tmp_path / "in.csv"
+    path.write_text(HEADER + ",CA,A,1\n2020-01-01,CA,A,2\n")
+    day = [Timestamp.parse(f"2020-01-0{n}T00:00:00Z") for n in (1, 2)]
+    assert not dataset.ingest([path], IngestOptions(event_time=day[1])).up_to_date
+    assert dataset.ingest([path], IngestOptions(event_time=day[1])).up_to_date
+    with pytest.raises(BadInputError, match=r"row 2: primary key \(event_time=.*, city='A'\) occurs twice"):
+        dataset.ingest([path], IngestOptions(event_time=day[0]))

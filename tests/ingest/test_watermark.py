@@ -1,0 +1,282 @@
+"""Watermarks: where they may stand, what moves them, and which rows are not believed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import Result, unchanged
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import AppendError, GuardError
+from odfchain.ingest.ingest import IngestOptions
+from odfchain.ingest.pull import PullOptions, PullStatus
+from odfchain.ingest.watermark import latest_believed, of_data, of_system_time
+from odfchain.metadata.duration import Duration
+from odfchain.metadata.sources import WatermarkRule
+from odfchain.metadata.timestamp import Timestamp
+
+DAY = Duration(86_400_000)
+PLAIN, DELAYED = WatermarkRule(), WatermarkRule(max_delay=DAY)
+CLOCK, LATE_CLOCK = WatermarkRule(from_system_time=True), WatermarkRule(from_system_time=True, max_delay=DAY)
+NOW = "2090-03-10T12:00:00Z"
+"""After the system time of the machine: the system time of a chain never goes back."""
+
+
+def t(text: str | None) -> Timestamp | None:
+    return None if text is None else Timestamp.parse(text if "T" in text else f"{text}T00:00:00Z")
+
+
+def at(text: str) -> Timestamp:
+    found = t(text)
+    assert found is not None
+    return found
+
+
+# --- the rules, without Spark ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "previous", "latest", "expected"),
+    [
+        (PLAIN, None, "2090-03-01", "2090-03-01"),
+        (PLAIN, "2090-03-05", "2090-03-01", "2090-03-05"),
+        (PLAIN, "2090-03-05", None, "2090-03-05"),
+        (PLAIN, None, None, None),
+        (DELAYED, None, "2090-03-05", "2090-03-04"),
+        (DELAYED, "2090-03-05", "2090-03-05", "2090-03-05"),
+        (DELAYED, None, "0001-01-01", "0001-01-01"),
+        (CLOCK, None, "2090-03-05", "2090-03-05"),
+        (CLOCK, None, "2090-03-11", NOW),
+        (LATE_CLOCK, None, "2090-03-11", "2090-03-09T12:00:00Z"),
+        (PLAIN, None, "2999-01-01", "2090-03-11T12:00:00Z"),
+    ],
+)
+def test_the_watermark_after_rows(
+    rule: WatermarkRule, previous: str | None, latest: str | None, expected: str | None
+) -> None:
+    time = t(latest)
+    found = of_data(
+        t(previous), time.epoch_ms if time else None, rule, at(NOW), latest_believed(at(NOW), DAY)
+    )
+    assert found == t(expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "previous", "idle", "expected"),
+    [
+        (PLAIN, "2020-01-01", False, None),
+        (DELAYED, "2020-01-01", False, None),
+        (CLOCK, None, True, NOW),
+        (CLOCK, "2090-03-10", False, NOW),
+        (CLOCK, "2090-03-10T11:59:59Z", False, NOW),
+        (CLOCK, "2090-03-10T11:59:59Z", True, None),
+        (CLOCK, "2090-03-10T11:00:00Z", True, NOW),
+        (CLOCK, "2090-03-11", False, None),
+        (LATE_CLOCK, "2090-03-08", True, "2090-03-09T12:00:00Z"),
+    ],
+)
+def test_the_watermark_that_follows_the_system_time(
+    rule: WatermarkRule, previous: str | None, idle: bool, expected: str | None
+) -> None:
+    assert of_system_time(t(previous), rule, at(NOW), idle=idle) == t(expected)
+
+
+def test_the_bound_ends_where_time_does() -> None:
+    assert str(latest_believed(at("9999-12-31"), Duration(10**12))) == "9999-12-31T23:59:59.999Z"
+
+
+# --- with data -------------------------------------------------------------------------------------------
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: {source}
+      {fetch}read: {{kind: Csv, header: true, schema: ["event_time {type}", "city STRING", "population BIGINT"]}}
+      merge: {merge}
+      {rule}
+"""
+APPEND = "{kind: Append}"
+SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
+
+
+def pushed(workspace: Workspace, *, merge: str = APPEND, rule: str = "", kind: str = "TIMESTAMP") -> Dataset:
+    (dataset,) = workspace.add(
+        MANIFEST.format(source="AddPushSource", fetch="", merge=merge, rule=rule, type=kind)
+    )
+    return dataset
+
+
+def csv(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join(["event_time,city,population", *rows]) + "\n")
+    return path
+
+
+def on(time: str, **changes: bool) -> IngestOptions:
+    return IngestOptions(system_time=at(time), **changes)
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
+def test_a_row_from_the_far_future_is_refused(workspace: Workspace, tmp_path: Path, kind: str) -> None:
+    dataset = pushed(workspace, kind=kind)
+    clock = "" if kind == "DATE" else "T00:00:00Z"
+    good = csv(tmp_path / "good.csv", f"2090-03-11{clock},A,1")
+    bad = csv(
+        tmp_path / "bad.csv", f"2090-03-01{clock},A,1", f"2999-01-01{clock},B,2", f"2999-01-02{clock},C,3"
+    )
+    dataset.ingest([good], on(NOW))
+    with unchanged(dataset.path), pytest.raises(GuardError) as caught:
+        dataset.ingest([bad], on(NOW))
+    text = str(caught.value)
+    assert (
+        "bad.csv: row 2 (city='B', population='2'): its event time, 2999-01-01 00:00:00, is later than"
+        in text
+    )
+    assert "2090-03-11T12:00:00Z (1 day after the system time 2090-03-10T12:00:00Z)" in text
+    assert caught.value.flag == "--allow-future"
+    dataset.ingest([bad], on(NOW, allow_future=True))
+    assert dataset.state.record_count == 4
+    assert dataset.state.watermark == at("2090-03-11T12:00:00Z"), "it stays within the bound"
+    dataset.ingest([csv(tmp_path / "next.csv", f"2090-03-15{clock},D,1")], on("2090-03-15"))
+    assert dataset.state.watermark == at("2090-03-15"), "and moves on"
+    assert dataset.verify().ok
+
+
+def test_a_row_without_event_time_gets_that_of_the_source(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = pushed(workspace)
+    options = IngestOptions(system_time=at(NOW), event_time=at("2999-01-01"))
+    with pytest.raises(
+        GuardError, match=r"row 1 .*: the row has no event time, and that of the source, 2999"
+    ):
+        dataset.ingest([csv(tmp_path / "a.csv", ",A,1")], options)
+
+
+def test_taking_back_a_row_from_the_far_future_is_right(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = pushed(workspace, merge=SNAPSHOT)
+    a, b, c = "2999-01-01T00:00:00Z,A,1", "2090-03-01T00:00:00Z,B,2", "2090-03-01T00:00:00Z,C,3"
+    dataset.ingest([csv(tmp_path / "1.csv", a, b, c)], on(NOW, allow_future=True))
+    dataset.ingest([csv(tmp_path / "2.csv", a, b, c.replace(",3", ",4"))], on(NOW))  # A as it was
+    with pytest.raises(GuardError, match=r"row 4 \(city='D'"):  # not A, which stays as it was
+        dataset.ingest(
+            [csv(tmp_path / "d.csv", a, b, c, a.replace("A", "D").replace("01-01", "01-02"))], on(NOW)
+        )
+    dataset.ingest([csv(tmp_path / "3.csv", b, c)], on(NOW))  # without A
+    assert [row["op"] for row in dataset.tail(3).to_pylist()] == [1, 2, 3], "A goes, C changes"
+    assert dataset.verify().ok
+
+
+def test_a_source_may_allow_more_or_less(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = pushed(workspace, rule="watermark: {maxFuture: 10 days, maxDelay: 2 days}")
+    dataset.ingest([csv(tmp_path / "1.csv", "2090-03-19T00:00:00Z,A,1")], on(NOW))
+    assert dataset.state.watermark == at("2090-03-17")
+    with pytest.raises(GuardError, match="10 days after the system time"):
+        dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], on(NOW))
+    config = workspace.path / "config.yaml"
+    config.write_text(config.read_text().replace("allowFuture: false", "allowFuture: true"))
+    dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], on(NOW))
+
+
+def test_a_watermark_that_follows_the_system_time(workspace: Workspace, tmp_path: Path) -> None:
+    """Also while there is nothing new; after the last of several files; and never so that `verify` complains."""
+    fetch = f"fetch: {{kind: FilesGlob, path: '{tmp_path}/*.csv'}}\n      "
+    (dataset,) = workspace.add(
+        MANIFEST.format(
+            source="SetPollingSource",
+            fetch=fetch,
+            merge=APPEND,
+            rule="watermark: fromSystemTime",
+            type="TIMESTAMP",
+        )
+    )
+
+    def pull(time: str) -> tuple[PullStatus, int]:
+        found = dataset.pull(PullOptions(ingest=IngestOptions(system_time=at(time))))
+        return found.status, found.blocks
+
+    csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")
+    csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")
+    assert pull(NOW) == (PullStatus.UPDATED, 4)
+    marks = [b.block.event.new_watermark for b in dataset.log(3)]  # type: ignore[union-attr]
+    assert marks == [at(NOW), at("2090-03-02"), at("2090-03-01")]
+    with unchanged(dataset.path):
+        assert pull("2090-03-10T12:30:00Z") == (PullStatus.UP_TO_DATE, 0)
+    assert pull("2090-03-10T13:00:00Z") == (PullStatus.UPDATED, 1)
+    assert dataset.state.watermark == at("2090-03-10T13:00:00Z")
+    csv(tmp_path / "3.csv", "2090-03-09T00:00:00Z,A,1")
+    assert pull("2090-03-10T13:00:01Z") == (PullStatus.UPDATED, 2)
+    assert pull("2090-03-10T13:00:02Z") == (PullStatus.UP_TO_DATE, 0)
+    assert dataset.verify().ok
+
+
+def test_the_same_for_pushed_files(workspace: Workspace, tmp_path: Path) -> None:
+    dataset = pushed(workspace, rule="watermark: {fromSystemTime: true, maxDelay: 1 day}")
+    files = [
+        csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1"),
+        csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1"),
+    ]
+    outcome = dataset.ingest(files, on(NOW))
+    assert (outcome.blocks, outcome.watermark) == (4, at("2090-03-09T12:00:00Z"))
+    assert dataset.state.watermark == outcome.watermark
+    assert dataset.verify().ok
+
+
+def test_a_watermark_set_by_hand(
+    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    dataset = pushed(workspace)
+    dataset.ingest([csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")], on("2090-03-01"))
+    with pytest.raises(GuardError, match="can never be lowered again"):
+        dataset.set_watermark(at("2999-01-01"))
+    assert (
+        run_cli(
+            "-w", workspace.path, "pull", "cities", "--set-watermark", "2999-01-01", "--allow-future"
+        ).code
+        == 0
+    )
+    dataset.ingest([csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")], on("2090-03-02"))
+    with pytest.raises(AppendError) as caught:
+        dataset.set_watermark(at("2090-03-02"))
+    assert "can only be raised, not set back to 2090-03-02T00:00:00Z" in str(caught.value)
+    assert "block 4 set it" in str(caught.value.hint)
+    back = run_cli("-w", workspace.path, "-y", "reset", "cities", "3", "--force")
+    assert back.code == 0, back.err
+    assert dataset.state.watermark == at("2090-03-01")
+
+
+def test_an_update_changes_the_rule(
+    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    manifest = tmp_path / "cities.yaml"
+
+    def add(rule: str, *more: str) -> Result:
+        manifest.write_text(
+            MANIFEST.format(source="AddPushSource", fetch="", merge=APPEND, rule=rule, type="TIMESTAMP")
+        )
+        return run_cli("-w", workspace.path, "add", manifest, *more)
+
+    assert add("watermark: {maxDelay: 1 day}").code == 0
+    dataset = workspace.dataset("cities")
+    assert dataset.watermark_rules == {"default": DELAYED}
+    assert (dataset.path / "info" / "config").stat().st_mode & 0o777 == 0o600
+    assert "cities is up to date" in add("watermark: {maxDelay: 24 hours}", "--update").err
+    head = dataset.head
+    assert "updated cities (watermark)" in add("", "--update").err
+    assert dataset.head == head
+    assert dataset.watermark_rules == {}
+
+
+def test_the_time_of_a_file_of_the_future(workspace: Workspace, tmp_path: Path) -> None:
+    path = csv(tmp_path / "1.csv", ",A,1")
+    os.utime(path, (7_258_118_400, 7_258_118_400))  # 2200
+    fetch = f"fetch: {{kind: Url, url: '{path.as_uri()}'}}\n      "
+    (dataset,) = workspace.add(
+        MANIFEST.format(source="SetPollingSource", fetch=fetch, merge=APPEND, rule="", type="TIMESTAMP")
+    )
+    with pytest.raises(GuardError, match=r"1\.csv: row 1 .*that of the source, 2200"):
+        dataset.pull()
