@@ -27,8 +27,11 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.store import fsio
 
-FORMAT = 1
-"""The form of manifest and archive; another number is another form."""
+FORMAT = 2
+"""The form of manifest and archive that is written by the newest rules; another number is another form."""
+
+_COUNTS = {1: ("late",), 2: ("late", "unmatched", "waiting")}
+"""The counts that a manifest has, by its format."""
 
 MANIFEST_NAME = "manifest.json"
 
@@ -78,6 +81,11 @@ class Manifest:
     parts: tuple[Part, ...]
     late: Mapping[str, int] = field(default_factory=dict)
     """Rows that came too late in this step, by the alias of their input."""
+    unmatched: Mapping[str, int] = field(default_factory=dict)
+    """Rows of this step that would take back what is not remembered, by the alias of their input."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Rows that wait for the watermark after this step, by the alias of their input."""
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(sorted(self.parts, key=lambda part: part.name)))
@@ -85,7 +93,7 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """The manifest as JSON: the same bytes for equal manifests."""
         tree = {
-            "format": FORMAT,
+            "format": self.format,
             "engine_version": self.engine_version,
             "kind": self.kind,
             "query_hash": self.query_hash,
@@ -94,8 +102,7 @@ class Manifest:
             "watermark_ms": self.watermark_ms,
             "output_watermark_ms": self.output_watermark_ms,
             "parts": [dataclasses.asdict(part) for part in self.parts],
-            "late": dict(self.late),
-        }
+        } | {name: dict(getattr(self, name)) for name in _COUNTS[self.format]}
         return json.dumps(tree, sort_keys=True, indent=1).encode("ascii") + b"\n"
 
     @classmethod
@@ -108,9 +115,9 @@ class Manifest:
         """
         tree = _Fields.of(_parse_json(data, where), where)
         number = tree.integer("format")
-        if number != FORMAT:
+        if number not in _COUNTS:
             raise EngineError(
-                f"{where}: the checkpoint has format {number}, this version reads format {FORMAT}",
+                f"{where}: the checkpoint has format {number}, this version reads formats up to {FORMAT}",
                 hint="run the version of the engine that the transform names, or reset the dataset",
             )
         manifest = cls(
@@ -128,9 +135,11 @@ class Manifest:
                 Part(item.text("name"), item.integer("rows"))
                 for item in tree.items("parts", {"name", "rows"})
             ),
-            late=tree.counts("late"),
+            **{name: tree.counts(name) for name in _COUNTS[number]},
+            format=number,
         )
-        tree.only({"format", *(f.name for f in dataclasses.fields(cls))})
+        fields = {f.name for f in dataclasses.fields(cls)}
+        tree.only(fields - ({*_COUNTS[FORMAT]} - {*_COUNTS[number]}))
         names = [part.name for part in manifest.parts]
         for name, following in itertools.pairwise(names):
             if name == following:

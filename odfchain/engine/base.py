@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Executed:
     """What a step of a transformation brought.
 
-    The file at `new_data_path` is there in any case: without rows it only shows the schema. The file at
-    `new_checkpoint_path` is there when the next step needs one.
+    The file at `new_data_path` is there when there are rows; without rows it only shows the schema. The file
+    at `new_checkpoint_path` is there when the next step needs another one than the step before left.
     """
 
     offset_interval: OffsetInterval | None
@@ -33,6 +33,10 @@ class Executed:
     """No later record of the output is older than this; None while that cannot be said."""
     facts: SliceFacts | None = None
     """Hashes and counts of the slice, where the engine computed them while it wrote."""
+    keeps_checkpoint: bool = True
+    """Whether the checkpoint before stays in force where no new one was written."""
+    takes_back_own: bool = False
+    """Whether every row that takes another back is known to take back one that the engine emitted."""
 
 
 class TransformEngine(Protocol):

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
@@ -29,6 +28,7 @@ from odfchain.metadata.ddl import format_type
 from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.slices.reader import ParquetSource, open_parquet
 from odfchain.spark.failure import find_marker
 from odfchain.spark.slice_writer import (
     HASH_THREADS,
@@ -38,9 +38,9 @@ from odfchain.spark.slice_writer import (
     write_slice,
 )
 from odfchain.store import fsio
+from odfchain.text import first_line
 
-BATCH_ROWS = 65_536
-"""Rows that are looked at together [count]."""
+_UNREADABLE = "not a readable Parquet file: "
 
 _CORRECT_FROM, _CORRECT_TO = 2, 3
 _MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
@@ -69,7 +69,7 @@ def check_output(
         raise _broken(f"there is no output file {path} ({error.strerror})") from None
     if not plain:
         raise _broken(f"the output {path} is not a plain file")
-    with _reading(path), pq.ParquetFile(path) as file:
+    with _reading(path), open_parquet(path) as file:
         found = _schema_of(file)
         _check_columns(found, vocabulary, schema)
         expected = interval.count if interval else 0
@@ -121,7 +121,7 @@ def rewrite(
         found = find_marker(str(error))
         raise _broken(str(found["message"]) if found else str(error)) from None
     except pa.ArrowException as error:
-        raise _broken(f"a value does not fit its declared type: {_first_line(error)}") from None
+        raise _broken(f"a value does not fit its declared type: {first_line(error)}") from None
     except OSError as error:
         raise fsio.storage_error(error, folder) from error
 
@@ -140,8 +140,8 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
         with ThreadPoolExecutor(max_workers=min(HASH_THREADS, os.cpu_count() or 1)) as pool:
             logical, rows = hash_parquet(path, executor=pool)
         names = [vocabulary.operation_type_column, vocabulary.event_time_column]
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+        with open_parquet(path) as file:
+            for batch in file.batches(names):
                 for item in pc.value_counts(batch.column(names[0])).to_pylist():
                     ops[item["values"]] = ops.get(item["values"], 0) + item["counts"]
                 found = pc.max(_milliseconds(batch.column(names[1]))).as_py()
@@ -212,7 +212,7 @@ def _stored_unit(unit: TimeUnit | None) -> TimeUnit:
 # --- columns ---------------------------------------------------------------------------------------
 
 
-def _schema_of(file: Any) -> ds.DataSchema:
+def _schema_of(file: ParquetSource) -> ds.DataSchema:
     try:
         return from_arrow(file.schema_arrow)
     except SchemaError as error:
@@ -281,12 +281,10 @@ def _difference(declared: ds.DataSchema, found: ds.DataSchema, vocabulary: Datas
 
 
 def _check_records(
-    file: Any, vocabulary: DatasetVocabulary, interval: OffsetInterval, system_time: Timestamp
+    file: ParquetSource, vocabulary: DatasetVocabulary, interval: OffsetInterval, system_time: Timestamp
 ) -> None:
     position, last_op = interval.start, 0
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(vocabulary.columns)):
-        if not batch.num_rows:
-            continue
+    for batch in file.batches(list(vocabulary.columns)):
         columns = [batch.column(name) for name in vocabulary.columns]
         for name, column in zip(vocabulary.columns, columns, strict=True):
             if column.null_count:
@@ -350,11 +348,11 @@ def _milliseconds(event_time: pa.Array) -> pa.Array:
 
 
 def _batches(path: Path, declared: ds.DataSchema, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
-    with _reading(path), pq.ParquetFile(path) as file:
+    with _reading(path), open_parquet(path) as file:
         problem = _difference(declared, _schema_of(file), vocabulary)
         if problem is not None:
             raise _broken(f"the output does not have the schema of the dataset: {problem}")
-        yield from file.iter_batches(batch_size=BATCH_ROWS)
+        yield from file.batches()
 
 
 @contextlib.contextmanager
@@ -362,11 +360,8 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError, BadInputError) as error:
-        raise _broken(f"the output {path} is not a readable Parquet file: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        reason = error.message if isinstance(error, BadInputError) else first_line(error)
+        raise _broken(f"the output {path} is {_UNREADABLE}{reason.removeprefix(_UNREADABLE)}") from None
 
 
 def _broken(message: str, *, hint: str | None = None) -> EngineError:

@@ -16,8 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.base import Executed
-from odfchain.engine.wire import EXECUTE_RAW_QUERY, EXECUTE_TRANSFORM, MESSAGE_BYTES, Call, load_grpc
-from odfchain.errors import CodecError, EngineError, QueryError, UsageError
+from odfchain.engine.wire import (
+    EXECUTE_RAW_QUERY,
+    EXECUTE_TRANSFORM,
+    MESSAGE_BYTES,
+    REFUSED,
+    Call,
+    load_grpc,
+)
+from odfchain.errors import CodecError, EngineError, QueryError, RefusedQueryError, UsageError
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from odfchain.metadata.data_schema import DataSchema
@@ -62,7 +70,8 @@ class RemoteEngine:
     ) -> Executed:
         """Execute the next step of a transformation; the files are there, and plain, when this returns.
 
-        `schema` does not travel: the protocol has no place for it. Ctrl-C cancels the call at once.
+        Without rows there may be none: some engines write nothing then. `schema` does not travel: the
+        protocol has no place for it. Ctrl-C cancels the call at once.
 
         Raises:
             QueryError: the query is at fault.
@@ -77,7 +86,7 @@ class RemoteEngine:
                 f"its records have the offsets {interval.start} to {interval.end}, "
                 f"{request.next_offset} was to be the first"
             )
-        self._check_file(sent.new_data_path, "data")
+        self._check_file(sent.new_data_path, "data", optional=interval is None)
         self._check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
         return Executed(offset_interval=interval, watermark=success.new_watermark)
 
@@ -139,8 +148,10 @@ class RemoteEngine:
     def _result(self, response: Any) -> Any:
         if response.KIND == "Success":
             return response
-        said = _one_line(response.message)
+        said = one_line(response.message, _TEXT_CHARACTERS)
         if response.KIND == "InvalidQuery":
+            if said.startswith(REFUSED):
+                raise RefusedQueryError(said.removeprefix(REFUSED))
             raise QueryError(said)
         failure = EngineError(f"the engine at {self.address} failed: {said}")
         if response.backtrace:
@@ -149,7 +160,7 @@ class RemoteEngine:
 
     def _failed(self, grpc: Any, error: Any) -> EngineError:
         """What the status of a call that broke means."""
-        code, details = error.code(), _one_line(error.details() or "")
+        code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
         where = f"the engine at {self.address}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return EngineError(
@@ -203,10 +214,3 @@ def _absolute(request: Any) -> Any:
 
 def _full(path: str) -> str:
     return str(Path(path).absolute()) if path else path
-
-
-def _one_line(text: str) -> str:
-    """What another program says, as part of a line on a terminal."""
-    line = " ".join(text[: 2 * _TEXT_CHARACTERS].split())
-    line = "".join(c if c.isprintable() else "?" for c in line)
-    return line if len(line) <= _TEXT_CHARACTERS else f"{line[:_TEXT_CHARACTERS]} …"

@@ -1,8 +1,9 @@
 """One step of a query: what the new rows add to its result, and what must be remembered for the next.
 
-Every operator turns the new rows of its children into new rows of its own, by plain batch SQL over those and
-the rows that it remembers. The rows of stateless and bounded operators are final when they are emitted; only
-what contains an unbounded operator may take results back (`odfchain.engine.whole`).
+Every operator turns the changes of its children into changes of its own, by plain batch SQL over those and
+the rows that it remembers. Changes are rows that are new and rows that are taken back, each as a plan of its
+own. What a windowed operator emits is complete; while lateness allows, what it remembers of complete results
+is computed with and without the changes, and the difference is emitted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from odfchain.engine.catalyst import Attribute, Catalyst
+from odfchain.engine.catalyst import Attribute, Catalyst, class_name, scala_items
+from odfchain.engine.in_force import in_force, takes_back
 from odfchain.engine.operators import (
     Constant,
     Group,
@@ -21,8 +23,11 @@ from odfchain.engine.operators import (
     Operator,
     Session,
     Source,
+    is_windowed,
 )
 from odfchain.engine.times import Mark, Moment, TimeExpression, Times
+from odfchain.engine.version import Rules
+from odfchain.metadata.enums import OperationType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,10 +38,13 @@ _ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """New rows of an operator, as a plan with its attributes, and the marks of its times."""
+    """What a step changes of an operator's rows, as plans with its attributes; the marks of its times."""
 
     plan: Any
+    """The rows that are new."""
     marks: Mapping[int, Mark]
+    back: Any = None
+    """The rows that are taken back; None where there are none."""
 
 
 @dataclass(slots=True)
@@ -47,6 +55,10 @@ class Memory:
     after: dict[str, DataFrame] = field(default_factory=dict)
     late: list[tuple[str, DataFrame]] = field(default_factory=list)
     """Rows that came after what they belong to was complete, by input; they are counted and left out."""
+    unmatched: list[tuple[str, DataFrame]] = field(default_factory=list)
+    """Rows that take back what is not remembered, by input; they have no effect and are counted."""
+    waiting: list[tuple[str, DataFrame | str]] = field(default_factory=list)
+    """Rows, or the name under which they are remembered, that wait for the watermark, by input."""
 
 
 class Flow:
@@ -61,10 +73,14 @@ class Flow:
         watermark: Mark,
         memory: Memory,
         used: frozenset[int],
+        *,
+        rules: Rules,
+        changing: frozenset[str] = frozenset(),
     ) -> None:
         """`inputs` are the new rows by table, columns `c0`, `c1`, … in the order of their schemas.
 
-        `used` are the attributes that the query needs (`used_columns`).
+        `used` are the attributes that the query needs (`used_columns`), `changing` the tables of which some
+        new rows take others back.
         """
         self.catalyst = catalyst
         self.times = times
@@ -73,13 +89,14 @@ class Flow:
         self.memory = memory
         self._numbers = {id(op): index for index, op in enumerate(root.walk())}
         self.used = used
+        self.rules = rules
+        self._changing = changing
 
     def rows(self, op: Operator) -> Rows:
         """The new rows of an operator."""
         match op:
             case Source():
-                plan = self.catalyst.adapted(self.inputs[op.node.table or ""], op.node.output)
-                return Rows(plan, {op.event_time: self.watermark})
+                return self._source(op)
             case Constant():
                 return Rows(op.node.plan, {})
             case Merged():
@@ -110,7 +127,29 @@ class Flow:
         """The rows remembered under a name."""
         return self.memory.before.get(name)
 
+    def nothing(self, op: Operator) -> Any:
+        """No rows, as a plan with the attributes of an operator."""
+        return self.catalyst.adapted(self.catalyst.frame(op.node.plan).where("false"), op.node.output)
+
     # --- row by row --------------------------------------------------------------------------------
+
+    def _source(self, op: Source) -> Rows:
+        from pyspark.sql import functions as F
+
+        table = op.node.table or ""
+        frame, marks = self.inputs[table], {op.event_time: self.watermark}
+        if table not in self._changing:
+            return Rows(self.catalyst.adapted(frame, op.node.output), marks)
+        operation = next(f"c{i}" for i, a in enumerate(op.node.output) if a.id == op.operation)
+        back = takes_back(F.col(operation))
+        # what counts is in force, however it came
+        new, old = (
+            self.catalyst.adapted(
+                frame.where(which).withColumn(operation, F.lit(OperationType.APPEND.code)), op.node.output
+            )
+            for which in (~back, back)
+        )
+        return Rows(new, marks, old)
 
     def _merged(self, op: Merged) -> Rows:
         children = [self.rows(child) for child in op.children]
@@ -119,7 +158,14 @@ class Flow:
             found = [c.marks.get(n) for c, n in zip(children, branches, strict=True)]
             if all(mark is not None for mark in found):
                 marks[number] = least([mark for mark in found if mark is not None])
-        return Rows(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks)
+        back = None
+        if any(c.back is not None for c in children):
+            plans = [
+                c.back if c.back is not None else self.nothing(o)
+                for c, o in zip(children, op.children, strict=True)
+            ]
+            back = self.catalyst.rebuilt(op.node, plans)
+        return Rows(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks, back)
 
     def _narrow(self, op: Narrow) -> Rows:
         children = [self.rows(child) for child in op.children]
@@ -132,7 +178,10 @@ class Flow:
         marks = self.times.marks(op.times, varying.node, rows.marks)
         if op.node.kind == "Expand":
             marks |= self._window_marks(op, varying, rows.marks)
-        return Rows(plan, marks)
+        back = None
+        if rows.back is not None:
+            back = self.catalyst.rebuilt(op.node, [rows.back if c is rows else c.plan for c in children])
+        return Rows(plan, marks, back)
 
     def _window_marks(self, op: Narrow, child: Operator, known: Mapping[int, Mark]) -> dict[int, Mark]:
         """The earliest of the windows that contain each moment."""
@@ -163,15 +212,82 @@ class Flow:
         rows = self.rows(child)
         mark = self.times.marks({-1: op.key}, child.node, rows.marks).get(-1, NOTHING_KNOWN)
         new, key = self.with_key(rows.plan, child, op.key)
+        back = None if rows.back is None else self.with_key(rows.back, child, op.key)[0]
         name = self.part(op, "group")
-        new = self.without_late(op, new, key, mark.before)
-        everything = self.together(name, new, [*self.kept(child.node.output), "k"])
+        new = self.without_late(op, new, key, mark.kept_before)
+        columns = [*self.kept(child.node.output), "k"]
+        everything = self.changed(child, name, new, back, columns, key, mark)
         complete = earlier(key, mark.now, everything)
-        self.memory.after[name] = everything.where(~complete)
-        plan = self.catalyst.rebuilt(
-            op.node, [self.catalyst.adapted(everything.where(complete), child.node.output)]
+        self.memory.after[name] = everything.where(~earlier(key, mark.kept_now, everything))
+        self.waits(op, everything.where(~complete), name)
+        marks = self.times.marks(op.times, child.node, rows.marks)
+        old = self.remembered(name)
+        was = None if old is None else old.where(earlier(key, mark.before, old))
+        return self.difference(op, everything.where(complete), was, marks)
+
+    def difference(
+        self, op: Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, Mark]
+    ) -> Rows:
+        """What the complete rows `now` change in the result over those that `was` complete before."""
+        child = op.children[0]
+
+        def result(frame: DataFrame) -> Any:
+            return self.catalyst.rebuilt(op.node, [self.catalyst.adapted(frame, child.node.output)])
+
+        # without lateness nothing is kept that was complete
+        if was is None or not self.rules.allowed_lateness_ms:
+            return Rows(result(now), marks)
+        return self.changes(op, self.catalyst.frame(result(now)), self.catalyst.frame(result(was)), marks)
+
+    def changes(self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, Mark]) -> Rows:
+        """What the rows of an operator `now` have more and less than they had."""
+        from pyspark.sql import functions as F
+
+        both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
+        new, gone = in_force(both, now.columns)
+        output = op.node.output
+        return Rows(self.catalyst.adapted(new, output), marks, self.catalyst.adapted(gone, output))
+
+    def changed(
+        self,
+        op: Operator,
+        name: str,
+        new: DataFrame,
+        back: DataFrame | None,
+        columns: list[str],
+        time: Column,
+        mark: Mark,
+    ) -> DataFrame:
+        """What is remembered of an operator's rows under a name, with the new ones, less those taken `back`.
+
+        A row to take back that is not there is too late if the others of its `time` were forgotten.
+        """
+        from pyspark.sql import functions as F
+
+        everything = self.together(name, new, columns)
+        if back is None:
+            return everything
+        both = everything.withColumn("back", F.lit(False)).union(
+            back.select(*columns).withColumn("back", F.lit(True))
         )
-        return Rows(plan, self.times.marks(op.times, child.node, rows.marks))
+        made = made_columns(op)
+        unlike = {f"c{i}" for i, a in enumerate(op.node.output) if a.id in made}
+        left, unmatched = in_force(both, [c for c in columns if c not in unlike])
+        late = earlier(time, mark.kept_before, unmatched)
+        self.memory.late.append((table_of(op), unmatched.where(late)))
+        self.memory.unmatched.append((table_of(op), unmatched.where(~late)))
+        return left
+
+    def waits(self, op: Operator, rows: DataFrame, remembered: str | None = None) -> None:
+        """Rows wait in an operator; without lateness they are what is `remembered` under a name.
+
+        Only rows of the inputs are counted, not what waits of the results of other windows.
+        """
+        if self.rules.takes_corrections and not any(
+            is_windowed(below) for child in op.children for below in child.walk()
+        ):
+            known = remembered if not self.rules.allowed_lateness_ms else None
+            self.memory.waiting.append((table_of(op), rows if known is None else known))
 
     def with_key(self, plan: Any, child: Operator, key: TimeExpression) -> tuple[DataFrame, Column]:
         """The rows with the time they are grouped by as column `k`, and that as something to compare."""
@@ -203,7 +319,54 @@ class Flow:
         return rows if old is None else old.select(*columns).union(rows).coalesce(1)
 
 
-NOTHING_KNOWN = Mark(None, None, None)
+NOTHING_KNOWN = Mark(None, None, None, None, None)
+
+
+def made_columns(op: Operator) -> frozenset[int]:
+    """The columns of an operator that are passed on from those that are made when a row is recorded.
+
+    What comes out of a windowed operator is put together of rows in force, with the columns of those.
+    """
+    if isinstance(op, Source):
+        return op.made
+    if not isinstance(op, Narrow | Merged):
+        return frozenset()
+    below = frozenset(n for child in op.children for n in made_columns(child))
+    if isinstance(op, Merged):
+        columns = zip(op.node.output, *(child.node.output for child in op.children), strict=True)
+        return frozenset(first.id for first, *others in columns if any(o.id in below for o in others))
+    passed = {a.id for a in op.node.output} & below
+    if op.node.kind == "Project":
+        for named in scala_items(op.node.plan.projectList()):
+            value = named.child() if class_name(named) == "Alias" else named
+            if class_name(value) == "AttributeReference" and value.exprId().id() in below:
+                passed.add(named.exprId().id())
+    return frozenset(passed)
+
+
+def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
+    """The made columns with which a query computes below windows, so that corrections do not find their rows.
+
+    Below anything else rows are remembered as they came in, and are found.
+    """
+    found: dict[str, None] = {}
+    waiting = [child for op in root.walk() if is_windowed(op) for child in op.children]
+    while waiting:
+        op = waiting.pop()
+        if not isinstance(op, Narrow | Merged):
+            continue
+        waiting += op.children
+        made = {n for child in op.children for n in made_columns(child)}
+        used = set(catalyst.references(op.node)) if not isinstance(op, Merged) else set()
+        if op.node.kind == "Project":
+            named = [
+                e.child() if class_name(e) == "Alias" else e for e in scala_items(op.node.plan.projectList())
+            ]
+            computed = [e for e in named if class_name(e) != "AttributeReference"]
+            used = {a.exprId().id() for e in computed for a in scala_items(e.references().toSeq())}
+        names = {a.id: a.name for child in op.children for a in child.node.output}
+        found |= dict.fromkeys(sorted(names[n] for n in made & used))
+    return tuple(found)
 
 
 def table_of(op: Operator) -> str:
@@ -275,4 +438,10 @@ def shifted(mark: Mark, micros: int, *, early: int = 0) -> Mark:
     def move(moment: Moment | None, by: int) -> Moment | None:
         return None if moment is None else Moment(moment.start + by)
 
-    return Mark(move(mark.before, micros - early), move(mark.now, micros - early), move(mark.promise, micros))
+    return Mark(
+        move(mark.before, micros - early),
+        move(mark.now, micros - early),
+        move(mark.promise, micros),
+        move(mark.kept_before, micros - early),
+        move(mark.kept_now, micros - early),
+    )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from odfchain.engine import archive
 from odfchain.engine.base import Executed
 from odfchain.engine.catalyst import Catalyst
+from odfchain.engine.corrections import corrected, identity_of
 from odfchain.engine.flow import Flow, Memory
 from odfchain.engine.inputs import InputRows, StepInput, watermark_of
 from odfchain.engine.operators import Kind
@@ -37,19 +38,22 @@ from odfchain.engine.output import (
     write_output,
 )
 from odfchain.engine.query import Query, query_of
+from odfchain.engine.tables import FinalTables, Tables
 from odfchain.engine.times import Mark, Moment
-from odfchain.engine.version import engine_version
-from odfchain.engine.whole import WholeFlow
+from odfchain.engine.version import Rules, rules_of
+from odfchain.engine.whole import WholeFlow, used_of_tables
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
 from odfchain.metadata.engine import RawQueryRequest, TransformRequest
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
 from odfchain.metadata.sources import Transform
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.spark.failure import explain
 from odfchain.spark.job import Cancellation, run_job
 from odfchain.spark.query import check_queries, run_queries
 from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
+from odfchain.spark.slice_writer import notes_on_cut_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,9 +150,10 @@ class SparkTransformEngine:
             CodecError, EngineError, StorageFullError: the checkpoint or the engine is; or it took longer than
                 `deadline` [s], or was cancelled.
         """
+        settled = _with_version(request)
         return self._run(
-            request,
-            lambda _, folder: self._execute(request, schema, folder, progress),
+            settled,
+            lambda _, folder: self._execute(settled, schema, folder, progress),
             deadline,
         )
 
@@ -207,6 +212,7 @@ class SparkTransformEngine:
         def find() -> Checked:
             query = query_of(session, transform, inputs, note=progress.note)
             check_result(query.result, vocabulary, query.kind)
+            query.check_options(rules_of(transform.version))
             schema = result_fields(query.result, [i.schema for i in inputs], vocabulary)
             return Checked(query.kind, schema, query.notes(vocabulary))
 
@@ -286,20 +292,28 @@ class SparkTransformEngine:
             short=not small and query.kind is Kind.STATELESS and all(r.short for r in rows),
             few=few,
         )  # fmt: skip
+        for note in notes_on_cut_times(facts.finer if facts is not None else {}):
+            progress.note(note)
         watermark = step.output_watermark(promise)
         if query.kind is not Kind.STATELESS or len(inputs) > 1:
-            late = _count(memory, rows, step)
-            for name, number in late.items():
-                progress.note(f"{name}: {number:,} rows came too late and were left out")
+            left_out = _left_out(memory, rows, step)
             progress.phase("Remembering")
-            step.finish(memory, watermark, late, folder, few)
+            manifest = step.finish(memory, watermark, left_out, folder, few)
+            for note in _notes(manifest):
+                progress.note(note)
         interval = None
         if facts is not None:
             start = request.next_offset
             interval = OffsetInterval(start=start, end=start + facts.rows - 1)
             facts = dataclasses.replace(facts, path=request.new_data_path)
         promised = None if watermark is None else Timestamp.from_epoch_ms(watermark)
-        return Executed(offset_interval=interval, watermark=promised, facts=facts)
+        return Executed(
+            offset_interval=interval,
+            watermark=promised,
+            facts=facts,
+            keeps_checkpoint=False,
+            takes_back_own=query.kind is not Kind.STATELESS,
+        )
 
     # --- raw queries -------------------------------------------------------------------------------
 
@@ -320,32 +334,42 @@ class SparkTransformEngine:
 def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) -> tuple[DataFrame, int | None]:
     """(new rows as `c0`, `c1`, …; what may be promised of later ones [ms])."""
     catalyst: Catalyst = query.catalyst
-    before, now = _moment(step.before), _moment(step.now)
+    changing = frozenset(r.alias for r in rows if r.has_changes)
+    windowed = query.kind is not Kind.STATELESS and step.rules.takes_corrections
     flow = Flow(
         catalyst,
         query.times,
         query.root,
         {r.alias: r.frame for r in rows},
-        Mark(before, now, now),
+        step.watermark,
         memory,
         query.used,
+        rules=step.rules,
+        changing=changing if windowed else frozenset(),
     )
     if query.kind is Kind.UNBOUNDED:
         tables = {r.alias: r.columns for r in rows}
-        changing = frozenset(r.alias for r in rows if r.has_changes)
+        used = used_of_tables(query.root, query.used, tables, whole=query.has_subqueries)
         again = _asking_again(catalyst.session, step) if query.has_subqueries else None
-        whole = WholeFlow(flow, tables, changing, idle=all(r.empty for r in rows), asked_again=again)
+        versions = frozenset(t.name for t in step.request.transform.temporal_tables or ())
+        counted = (Tables if step.rules.counts_at_once else FinalTables)(
+            flow, tables, changing, used, versions
+        )
+        whole = WholeFlow(flow, counted, idle=all(r.empty for r in rows), asked_again=again)
         return whole.change(query.root), step.now
-    if query.kind is Kind.BOUNDED:
+    if query.kind is Kind.BOUNDED and not step.rules.takes_corrections:
         for r in rows:
             if r.has_changes:
                 raise QueryError(
-                    f"`{r.alias}` retracts or corrects rows, and what was emitted for a time that has passed "
-                    "is not taken back",
-                    hint="leave the time out of GROUP BY or of the join: then results are corrected",
+                    f"`{r.alias}` retracts or corrects rows, and by the rules of {step.rules.version}, which "
+                    "the transform names, nothing is taken back that was emitted for a time that has passed",
+                    hint=f"{Rules().version} can: name that version in the transform and `add --update` it, "
+                    "or make another dataset",
                 )
     found = flow.rows(query.root)
     frame = catalyst.frame(found.plan)
+    if found.back is not None:
+        frame = corrected(frame, catalyst.frame(found.back), identity_of(query.root))
     operation = step.vocabulary.operation_type_column
     if operation in query.result.names and any(r.has_changes for r in rows):
         frame = whole_pairs(frame, f"c{query.result.names.index(operation)}")
@@ -379,6 +403,17 @@ class _Step:
     def vocabulary(self) -> DatasetVocabulary:
         return self.request.vocab
 
+    @property
+    def rules(self) -> Rules:
+        return rules_of(self.request.transform.version)
+
+    @property
+    def watermark(self) -> Mark:
+        """The mark of the inputs' event times."""
+        late = self.rules.allowed_lateness_ms
+        before, now = _moment(self.before), _moment(self.now)
+        return Mark(before, now, now, _moment(self.before, late), _moment(self.now, late))
+
     @classmethod
     def begin(cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path) -> _Step:
         previous, restarted = None, False
@@ -407,12 +442,22 @@ class _Step:
         return max(known, default=None)
 
     def finish(
-        self, memory: Memory, watermark: int | None, late: Mapping[str, int], folder: Path, few: int
-    ) -> None:
+        self,
+        memory: Memory,
+        watermark: int | None,
+        left_out: Mapping[str, Mapping[str, int]],
+        folder: Path,
+        few: int,
+    ) -> archive.Manifest:
         """Write the checkpoint that the next step begins with; `few` as in `write_rows`."""
         parts = {name: write_rows(frame, folder, few=few) for name, frame in memory.after.items()}
+        waiting: dict[str, int] = {}
+        for table, rows in memory.waiting:
+            if number := parts[rows].rows if isinstance(rows, str) else rows.count():
+                waiting[table] = waiting.get(table, 0) + number
         manifest = archive.Manifest(
-            engine_version=engine_version(),
+            format=archive.FORMAT if self.rules.number > 1 else 1,
+            engine_version=self.rules.version,
             kind=self.query.kind.value,
             query_hash=self.query.digest,
             step=1 if self.previous is None or self.restarted else self.previous.step + 1,
@@ -423,13 +468,44 @@ class _Step:
             watermark_ms=self.now,
             output_watermark_ms=watermark,
             parts=tuple(archive.Part(name, facts.rows) for name, facts in sorted(parts.items())),
-            late=dict(late),
+            waiting=waiting,
+            **left_out,
         )
         archive.write_checkpoint(
             Path(self.request.new_checkpoint_path),
             manifest,
             {name: Path(facts.path) for name, facts in parts.items()},
         )
+        return manifest
+
+
+def _notes(step: archive.Manifest) -> Iterator[str]:
+    """What came of the rows of a step that do not count, or not yet."""
+    for name, number in step.late.items():
+        yield f"{name}: {_rows(number)} came too late and {_were(number)} left out"
+    for name, number in step.unmatched.items():
+        yield f"{name}: {_rows(number)} would take back what is not remembered and {_were(number)} left out"
+    for name, number in step.waiting.items():
+        what = "a watermark"
+        if step.watermark_ms is not None:
+            what = f"the watermark {Timestamp.from_epoch_ms(step.watermark_ms)} to move on"
+        yield f"{name}: {_rows(number)} {'waits' if number == 1 else 'wait'} for {what}"
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _with_version(request: TransformRequest) -> TransformRequest:
+    """The request; a transform that names no version goes on by the rules of its last checkpoint."""
+    if request.transform.version is not None or request.prev_checkpoint_path is None:
+        return request
+    version = archive.read_manifest(Path(request.prev_checkpoint_path)).engine_version
+    return dataclasses.replace(request, transform=dataclasses.replace(request.transform, version=version))
 
 
 def _rows_of(request: TransformRequest) -> int:
@@ -442,16 +518,23 @@ def _rows_of(request: TransformRequest) -> int:
     return new + sum(part.rows for part in manifest.parts)
 
 
-def _moment(ms: int | None) -> Moment | None:
-    return None if ms is None else Moment(ms * 1_000)
+def _moment(ms: int | None, late: int = 0) -> Moment | None:
+    return None if ms is None else Moment((ms - late) * 1_000)
 
 
-def _count(memory: Memory, rows: list[InputRows], step: _Step) -> dict[str, int]:
-    """How many rows came too late, by input; asked only when some row is old enough for that."""
-    if step.before is None or not any(r.may_have_before(step.before) for r in rows):
-        return {}
+def _left_out(memory: Memory, rows: list[InputRows], step: _Step) -> dict[str, dict[str, int]]:
+    """How many rows came too late, or take back what is not there; asked only when some could."""
+    may_be_late = step.before is not None and any(r.may_have_before(step.before) for r in rows)
+    changing = any(r.has_changes for r in rows)
+    return {
+        "late": _counted(memory.late) if may_be_late else {},
+        "unmatched": _counted(memory.unmatched) if changing else {},
+    }
+
+
+def _counted(frames: Sequence[tuple[str, DataFrame]]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, frame in memory.late:
+    for name, frame in frames:
         if number := frame.count():
             found[name] = found.get(name, 0) + number
     return found
@@ -460,16 +543,17 @@ def _count(memory: Memory, rows: list[InputRows], step: _Step) -> dict[str, int]
 def _read_part(session: SparkSession, path: Path) -> DataFrame:
     import json
 
-    import pyarrow.parquet as pq
     from pyspark.sql.types import StructType
 
     from odfchain.spark.read import spark_path
     from odfchain.spark.rows_writer import SCHEMA_KEY
 
     try:
-        struct = StructType.fromJson(json.loads((pq.read_schema(path).metadata or {})[SCHEMA_KEY]))
+        with open_parquet(path) as file:
+            struct = StructType.fromJson(json.loads((file.metadata.metadata or {})[SCHEMA_KEY]))
     except (KeyError, ValueError, TypeError) as error:
         raise EngineError(f"{path.name}: the checkpoint's rows have no schema") from error
+    check_parquet(path)
     return session.read.schema(struct).parquet(spark_path(path)).coalesce(1)
 
 

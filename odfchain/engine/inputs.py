@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.engine.slices import cut, has_changes
-from odfchain.engine.whole import TableColumns
-from odfchain.errors import EngineError
+from odfchain.engine.slices import cut, row_facts
+from odfchain.engine.tables import TableColumns
+from odfchain.errors import BadInputError, EngineError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import from_arrow, to_arrow
 from odfchain.metadata.engine import TransformRequestInput
 from odfchain.metadata.events import DatasetVocabulary
+from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.types import carrier_struct, carrier_type
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SHORT_ROW = 2_048
 """Bytes of a row up to which Arrow batches may be cut by rows alone."""
 
@@ -38,7 +37,7 @@ class InputRows:
     """Whether some rows retract or correct others."""
     short: bool
     oldest_ms: int | None
-    """The oldest event time; None when that is not known without reading."""
+    """The oldest event time; None when there is none."""
     empty: bool
 
     def may_have_before(self, ms: int) -> bool:
@@ -60,12 +59,10 @@ class StepInput:
         Raises:
             EngineError: the schema file cannot be read, or lacks a system column.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         try:
-            schema = from_arrow(pq.read_schema(given.schema_file).remove_metadata())
-        except (pa.ArrowException, OSError) as error:
+            with open_parquet(Path(given.schema_file)) as file:
+                schema = from_arrow(file.schema_arrow.remove_metadata())
+        except BadInputError as error:
             raise EngineError(f"{given.query_alias}: the schema file cannot be read: {error}") from None
         for name in given.vocab.columns:
             if schema.field(name) is None:
@@ -85,6 +82,7 @@ class StepInput:
             tuple(names),
             names.index(vocabulary.offset_column),
             names.index(vocabulary.operation_type_column),
+            names.index(vocabulary.system_time_column),
             names.index(vocabulary.event_time_column),
         )
 
@@ -130,6 +128,7 @@ class StepInput:
                 self.columns, False, True, None, True,
             )  # fmt: skip
         stored = carrier_struct(self.schema.fields)
+        check_parquet(path)
         frame = session.read.schema(stored).parquet(_literally(path))
         system = self.columns
         kept = {system.offset, system.operation, system.event_time}
@@ -140,10 +139,10 @@ class StepInput:
             if i in kept
         ]
         typed = frame.select(*columns)
-        oldest, short = _statistics(path, given.vocab.event_time_column)
+        known = row_facts(path, given.vocab)
         return InputRows(
-            given.query_alias, typed.coalesce(1), self.columns, has_changes(path, given.vocab), short, oldest,
-            False,
+            given.query_alias, typed.coalesce(1), self.columns, known.has_changes, _has_short_rows(path),
+            known.oldest_ms, False,
         )  # fmt: skip
 
 
@@ -153,28 +152,11 @@ def _literally(path: Path) -> str:
     return spark_path(path)
 
 
-def _statistics(path: Path, event_time: str) -> tuple[int | None, bool]:
-    """(oldest event time [ms] if the file's statistics tell; whether rows are short)."""
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(path)
-    index = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == event_time)
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    size = sum(g.total_byte_size for g in groups)
-    short = size < _SHORT_ROW * max(1, metadata.num_rows)
-    smallest = []
-    for group in groups:
-        statistics = group.column(index).statistics
-        if statistics is None or not statistics.has_min_max:
-            return None, short
-        value = statistics.min
-        if not isinstance(value, dt.datetime):
-            if not isinstance(value, dt.date):
-                return None, short
-            value = dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
-        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
-        smallest.append(int((aware - _EPOCH) // dt.timedelta(milliseconds=1)))
-    return min(smallest, default=None), short
+def _has_short_rows(path: Path) -> bool:
+    with open_parquet(path) as file:
+        metadata = file.metadata
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    return bool(size < _SHORT_ROW * max(1, metadata.num_rows))
 
 
 def watermark_of(marks: Sequence[int | None], before: int | None) -> int | None:

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from odfchain.engine.client import RemoteEngine
     from odfchain.progress import Progress
 
-_SERVE = "import sys; from odfchain.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_SERVE = """\
+import resource, sys
+bytes = int(sys.argv[1]) << 20
+if bytes and sys.platform == "linux":
+    resource.setrlimit(resource.RLIMIT_DATA, (bytes, bytes))
+from odfchain.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""The limit holds for Python, and is inherited by Java: what is asked of the system beyond it is refused."""
 _END_SECONDS = 30
 
 
@@ -37,11 +45,13 @@ def isolated_engine(
     *,
     progress: Progress,
     deadline: float | None = None,
+    memory_mib: int = 0,
     walls: Isolation | None = None,
 ) -> Iterator[RemoteEngine]:
     """An engine that can read the folders `read` and write in `write`; it ends with the block.
 
-    Spark's own temporary files go to `scratch`, which lies in `write`.
+    Spark's own temporary files go to `scratch`, which lies in `write`. Each of its two processes may use
+    `memory_mib` [MiB]; 0 is no limit.
 
     Raises:
         EngineError: it does not start; the message has the last line that it wrote.
@@ -58,7 +68,8 @@ def isolated_engine(
         archive = archive_path(find_java())
         command = [
             "/usr/bin/env", f"TMPDIR={scratch}", f"{PATH_VARIABLE}={archive}", sys.executable, "-c", _SERVE,
-            "-q", "engine", "serve", "--socket", str(socket), "--print-address",
+            str(memory_mib), "-q", "engine", "serve", "--socket", str(socket), "--print-address",
+            *(["--heap-mib", str(memory_mib // 2)] if memory_mib else []),
         ]  # fmt: skip
         shown = [*read, *_package_files(), *_existing(archive)]
         process = subprocess.Popen(

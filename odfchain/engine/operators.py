@@ -19,6 +19,7 @@ from typing import Any
 
 from odfchain.engine.catalyst import Attribute, Catalyst, Node, class_name, scala_items
 from odfchain.engine.times import TimeExpression, Times
+from odfchain.metadata.events import DatasetVocabulary
 
 
 class Kind(enum.Enum):
@@ -54,6 +55,9 @@ class Source(Operator):
     """The rows of an input; its event time is the one time that others come from."""
 
     event_time: int
+    operation: int
+    made: frozenset[int]
+    """The columns that are made when a row is recorded: a row and what takes it back differ in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +113,14 @@ class Whole(Operator):
 
 def kind_of(root: Operator) -> Kind:
     """The kind of a query."""
-    found = list(root.walk())
-    if any(isinstance(op, Whole) for op in found):
+    if any(isinstance(op, Whole) for op in root.walk()):
         return Kind.UNBOUNDED
-    stateful = any(isinstance(op, Group | Session | IntervalJoin) for op in found)
-    return Kind.BOUNDED if stateful else Kind.STATELESS
+    return Kind.BOUNDED if any(is_windowed(op) for op in root.walk()) else Kind.STATELESS
+
+
+def is_windowed(op: Operator) -> bool:
+    """Whether an operator keeps rows until the watermark has passed what they belong to."""
+    return isinstance(op, Group | Session | IntervalJoin)
 
 
 _ROWWISE = frozenset({"Filter", "Generate", "Project", "View"})
@@ -134,11 +141,13 @@ _CALLED = {
 class Reader:
     """Makes operators of a plan."""
 
-    def __init__(self, catalyst: Catalyst, times: Times, event_times: Mapping[str, str]) -> None:
-        """`event_times` are the names of the inputs' event time columns by table."""
+    def __init__(
+        self, catalyst: Catalyst, times: Times, vocabularies: Mapping[str, DatasetVocabulary]
+    ) -> None:
+        """`vocabularies` are those of the inputs by table."""
         self._catalyst = catalyst
         self._times = times
-        self._event_times = event_times
+        self._vocabularies = vocabularies
 
     def read(self, root: Node) -> Operator:
         """The operators of a query."""
@@ -146,9 +155,14 @@ class Reader:
 
     def _read(self, node: Node, conditions: tuple[Any, ...] = ()) -> Operator:
         if node.table is not None:
-            name = self._event_times[node.table]
-            number = next(a.id for a in node.output if a.name == name)
-            return Source(node=node, event_time=number, times={number: TimeExpression(number)})
+            numbers = {a.name: a.id for a in node.output}
+            offset, operation, system_time, time = (
+                numbers[name] for name in self._vocabularies[node.table].columns
+            )
+            return Source(
+                node=node, event_time=time, operation=operation, times={time: TimeExpression(time)},
+                made=frozenset((offset, system_time)),
+            )  # fmt: skip
         if node.kind == "Sort":
             below = self._read(node.children[0])
             # rows of stateless queries stay in the order they come in, others have an order of their own

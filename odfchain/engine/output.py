@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.chain.schema_rules import without_units
+from odfchain.engine.corrections import in_place
 from odfchain.engine.operators import Kind
 from odfchain.engine.whole import OPERATION
 from odfchain.errors import QueryError
@@ -120,6 +122,8 @@ def result_fields(
 def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.DataSchema:
     """The schema to write: the declared one, with what a new query adds at its end.
 
+    The declared unit of a time stays, whatever the query computes with.
+
     Source: specification "Schema Evolution".
 
     Raises:
@@ -134,7 +138,7 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
                 f"the result has no column `{field.name}` any more, and readers of the dataset count on it",
                 hint="select it, or make another dataset",
             )
-        if now.value_type != field.value_type:
+        if without_units(now.value_type) != without_units(field.value_type):
             raise QueryError(
                 f"column `{field.name}` is {now.value_type.KIND} now and was {field.value_type.KIND}",
                 hint="cast it to what it was, or make another dataset",
@@ -169,8 +173,9 @@ def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
 def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Kind) -> DataFrame:
     """The rows in the order in which they are recorded (RFC-019).
 
-    Stateless: as they come. Bounded: by event time, then by every column from left to right. Unbounded: what
-    is taken back first, then by every column from left to right. Nulls come first, NaN last.
+    Stateless: as they come. Bounded: by event time, then by every column from left to right; a correction
+    stands where the row stood that it corrects. Unbounded: what is taken back first, then by every column
+    from left to right. Nulls come first, NaN last.
     """
     from pyspark.sql import functions as F
 
@@ -178,7 +183,9 @@ def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Kind
     order: list[Column]
     if kind is Kind.STATELESS:
         return frame
-    if kind is Kind.BOUNDED:
+    if kind is Kind.BOUNDED and OPERATION in frame.columns:
+        order = in_place(frame, names.index(event_time))
+    elif kind is Kind.BOUNDED:
         order = [F.col(f"c{names.index(event_time)}").asc_nulls_first(), *columns]
     else:
         order = [F.col(OPERATION).desc(), *columns]

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from odfchain.digest.sha3 import sha3_256
 from odfchain.engine.catalyst import Catalyst
-from odfchain.engine.flow import used_columns
+from odfchain.engine.flow import blind_to, used_columns
 from odfchain.engine.inputs import StepInput
-from odfchain.engine.operators import Kind, Operator, Reader, Source, Whole, kind_of
+from odfchain.engine.operators import Kind, Operator, Reader, Source, Whole, is_windowed, kind_of
 from odfchain.engine.times import Times
+from odfchain.engine.version import Rules, rules_of
 from odfchain.errors import QueryError
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.events import DatasetVocabulary
+from odfchain.metadata.own_engine import FORMER_NAME, is_own
 from odfchain.metadata.sources import TemporalTable, Transform
 from odfchain.spark.columns import quoted
 from odfchain.spark.query import resolved_query
@@ -74,7 +76,27 @@ class Query:
                 f"`{vocabulary.event_time_column}` does not follow from the inputs' event times: "
                 "the dataset will have no watermark"
             )
+        blind = blind_to(self.catalyst, self.root)
+        if blind and self.kind is not Kind.STATELESS:
+            names = ", ".join(f"`{name}`" for name in blind)
+            notes.append(
+                f"rows that correct others will be left out, and counted: the query computes with {names} "
+                "before it looks at several rows, and a row and what takes it back differ in that; "
+                "use it in the window itself only"
+            )
         return tuple(notes)
+
+    def check_options(self, rules: Rules) -> None:
+        """The options of the transform mean something for the query.
+
+        Raises:
+            QueryError: they do not.
+        """
+        if rules.allowed_lateness_ms and not any(is_windowed(op) for op in self.root.walk()):
+            raise QueryError(
+                "allowedLateness is for windows, sessions and joins that bound times, and the query has none",
+                hint="leave it out",
+            )
 
 
 def query_of(
@@ -92,7 +114,7 @@ def query_of(
     plan = resolved_query(session, plain, structs, views=views, note=note)
     catalyst = Catalyst(session)
     node = catalyst.read(plan, structs)
-    event_times = {i.given.query_alias: i.given.vocab.event_time_column for i in inputs}
+    vocabularies = {i.given.query_alias: i.given.vocab for i in inputs}
     has_subqueries = any(catalyst.has_subquery(n) for n in node.walk())
     if has_subqueries and views:
         raise QueryError(
@@ -100,7 +122,7 @@ def query_of(
             hint="join instead, or compute it in a step of its own",
         )
     times = Times(catalyst)
-    root = Reader(catalyst, times, event_times).read(node)
+    root = Reader(catalyst, times, vocabularies).read(node)
     return Query(
         catalyst,
         times,
@@ -139,11 +161,15 @@ def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
 
 
 def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
-    text = {
-        "engine": transform.engine,
+    """Of all that gives the remembered rows their meaning; by the first rules that was the query alone."""
+    rules = rules_of(transform.version)
+    text: dict[str, object] = {
+        "engine": FORMER_NAME if is_own(transform) else transform.engine,  # one engine, whatever its name
         "inputs": [[i.given.query_alias, str(i.given.dataset_id)] for i in inputs],
         "queries": [[q.alias, q.query] for q in transform.queries or ()],
         "temporalTables": [[t.name, list(t.primary_key)] for t in transform.temporal_tables or ()],
     }
+    if rules.number > 1:
+        text["rules"] = [rules.number, rules.allowed_lateness_ms]
     encoded = json.dumps(text, sort_keys=True, ensure_ascii=True).encode()
     return str(Multihash.sha3_256(sha3_256(encoded).digest()))

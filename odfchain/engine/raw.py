@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.slices.reader import check_parquet
 from odfchain.spark.query import run_queries
 from odfchain.spark.read import spark_path
 
@@ -22,12 +23,15 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, folder: Path,
 
     Raises:
         QueryError: the query is at fault.
+        BadInputError: an input is not readable Parquet, or becomes more than the limits allow.
     """
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # of what was just written here
 
     inputs = {}
     if request.input_data_paths:
         paths = [spark_path(Path(path)) for path in request.input_data_paths]
+        for given in request.input_data_paths:
+            check_parquet(Path(given))
         inputs[INPUT_TABLE] = session.read.parquet(*paths)
     progress.phase("Computing")
     result = run_queries(session, request.transform, inputs, note=progress.note)

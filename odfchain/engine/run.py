@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.engine.wire import EXECUTE_RAW_QUERY, Call
-from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.engine.wire import EXECUTE_RAW_QUERY, REFUSED, Call
+from odfchain.errors import EngineError, OdfchainError, QueryError, RefusedQueryError
 from odfchain.store import fsio
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class Run:
             self.staged.publish()
         except QueryError as error:
             self._too_late()
-            return self.call.pack_response("InvalidQuery", message=_text(_with_hint(error)))
+            refused = REFUSED if isinstance(error, RefusedQueryError) else ""
+            return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told
             self._too_late()
             return internal_error(self.call, error)

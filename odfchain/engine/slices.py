@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from odfchain.engine.check import BATCH_ROWS, type_fits
+from odfchain.engine.check import type_fits
 from odfchain.errors import BadInputError, EngineError, SchemaError
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
+from odfchain.slices.reader import ParquetSource, open_parquet
 from odfchain.spark.failure import find_marker
 from odfchain.spark.slice_writer import ROW_GROUP_ROWS, SliceInputError, cast_column, parquet_writer
 from odfchain.store import fsio
+from odfchain.text import first_line
 
 _APPEND = 0
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _GROUP_BYTES = 128 << 20
 """Arrow memory of the records that become a row group [bytes]."""
 
@@ -61,28 +63,45 @@ def cut(
     return target
 
 
-def has_changes(path: Path, vocabulary: DatasetVocabulary) -> bool:
-    """Whether any record is something else than an append; statistics decide where there are some.
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What is known of the records of a file before a query sees them."""
+
+    has_changes: bool
+    """Whether some retract or correct others."""
+    oldest_ms: int | None
+    """The oldest event time [ms since 1970], rounded down; None when there is none."""
+
+
+def row_facts(path: Path, vocabulary: DatasetVocabulary) -> RowFacts:
+    """Operations and event times of all records, by their values: what a file says of them may be wrong.
 
     Raises:
-        BadInputError: an unreadable file, or one without operations.
+        BadInputError: an unreadable file, one without operations or event times, or a null operation.
     """
-    name = vocabulary.operation_type_column
-    with _reading(path), pq.ParquetFile(path) as file:
-        column = _column_of(file, name, path)
-        for group in range(file.metadata.num_row_groups):
-            stats = file.metadata.row_group(group).column(column).statistics
-            if stats is not None and stats.has_min_max and stats.has_null_count and not stats.null_count:
-                if (stats.min, stats.max) != (_APPEND, _APPEND):
-                    return True
-                continue
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=[name]):
-                ops = batch.column(name)
-                if ops.null_count:
-                    raise BadInputError(f"column `{name}` has nulls", file=str(path))
-                if pc.any(pc.not_equal(ops, _APPEND)).as_py():
-                    return True
-    return False
+    op, time = vocabulary.operation_type_column, vocabulary.event_time_column
+    changes, oldest = False, None
+    with _reading(path), open_parquet(path) as file:
+        _check_present(file, [op, time], path)
+        for batch in file.batches([op, time]):
+            ops = batch.column(op)
+            if ops.null_count:
+                raise BadInputError(f"column `{op}` has nulls", file=str(path))
+            changes = changes or bool(pc.any(pc.not_equal(ops, _APPEND)).as_py())
+            first = _oldest(batch.column(time))
+            if first is not None and (oldest is None or first < oldest):
+                oldest = first
+    return RowFacts(changes, oldest)
+
+
+def _oldest(times: pa.Array) -> int | None:
+    """The oldest of some times [ms since 1970], rounded down."""
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("ms"))
+    if not pa.types.is_timestamp(times.type):
+        return None
+    number = pc.min(times.cast(pa.int64())).as_py()
+    return None if number is None else int(number) * 1_000 // _PER_SECOND[times.type.unit]
 
 
 def _write(
@@ -121,12 +140,12 @@ def _is_exactly(
 ) -> bool:
     """Whether the file is what would be written; its offsets are read for that, and nothing else."""
     name = vocabulary.offset_column
-    with _reading(path), pq.ParquetFile(path) as file:
-        _column_of(file, name, path)
+    with _reading(path), open_parquet(path) as file:
+        _check_present(file, [name], path)
         if not file.schema_arrow.equals(schema) or file.metadata.num_rows != interval.count:
             return False
         expected = interval.start
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name]):
+        for batch in file.batches([name]):
             if _first_gap(batch.column(name), expected) is not None:
                 return False
             expected += batch.num_rows
@@ -138,10 +157,11 @@ def _records(
 ) -> Iterator[pa.RecordBatch]:
     """The file's records within the interval, in the columns and types of the schema."""
     name = vocabulary.offset_column
-    with _reading(path), pq.ParquetFile(path) as file:
+    with _reading(path), open_parquet(path) as file:
         _check_columns(file.schema_arrow, schema, vocabulary, path)
-        groups = _groups_within(file, _column_of(file, name, path), interval)
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups):
+        _check_present(file, [name], path)
+        groups = _groups_within(file, name, interval)
+        for batch in file.batches(groups=groups):
             offsets = batch.column(name)
             if offsets.null_count:
                 raise BadInputError(f"column `{name}` has nulls", file=str(path))
@@ -157,14 +177,16 @@ def _records(
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _groups_within(file: Any, column: int, interval: OffsetInterval) -> list[int]:
-    """Row groups that may have records of the interval; a wrong statistic shows as a gap later."""
+def _groups_within(file: ParquetSource, name: str, interval: OffsetInterval) -> list[int]:
+    """Row groups that have records of the interval, or offsets that are none; the values say so."""
     groups = []
     for group in range(file.metadata.num_row_groups):
-        stats = file.metadata.row_group(group).column(column).statistics
-        known = stats is not None and stats.has_min_max
-        if not known or (stats.min <= interval.end and stats.max >= interval.start):
-            groups.append(group)
+        for batch in file.batches([name], groups=[group]):
+            offsets = batch.column(name)
+            least, most = pc.min_max(offsets).as_py().values()
+            if offsets.null_count or (least < 0 or (least <= interval.end and most >= interval.start)):
+                groups.append(group)
+                break
     return groups
 
 
@@ -209,15 +231,13 @@ def _column(batch: pa.RecordBatch, field: pa.Field, path: Path) -> pa.Array:
         found = find_marker(str(error))
         raise BadInputError(str(found["message"]) if found else str(error), file=str(path)) from None
     except pa.ArrowException as error:
-        raise BadInputError(f"column `{field.name}`: {_first_line(error)}", file=str(path)) from None
+        raise BadInputError(f"column `{field.name}`: {first_line(error)}", file=str(path)) from None
 
 
-def _column_of(file: Any, name: str, path: Path) -> int:
-    """Where a column without members is among the leaves."""
-    for index in range(len(file.schema)):
-        if file.schema.column(index).path == name:
-            return index
-    raise BadInputError(f"required column `{name}` is missing", file=str(path))
+def _check_present(file: ParquetSource, names: Sequence[str], path: Path) -> None:
+    for name in names:
+        if name not in file.schema_arrow.names:
+            raise BadInputError(f"required column `{name}` is missing", file=str(path))
 
 
 def _first_gap(offsets: pa.Array, expected: int) -> int | None:
@@ -243,7 +263,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise BadInputError(f"not a readable Parquet file: {_first_line(error)}", file=str(path)) from None
+        raise BadInputError(f"not a readable Parquet file: {first_line(error)}", file=str(path)) from None
 
 
 @contextlib.contextmanager
@@ -253,8 +273,4 @@ def _writing(target: Path) -> Iterator[None]:
     except OSError as error:
         raise fsio.storage_error(error, target) from error
     except pa.ArrowException as error:
-        raise EngineError(f"{target}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise EngineError(f"{target}: {first_line(error)}") from None

@@ -68,15 +68,23 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Smallest value that can still come: before this step, after it, and what may be promised to others."""
+    """Smallest value that can still come: before this step, after it, and what may be promised to others.
+
+    What is older was complete before the step, or is complete now. What is complete is kept for some time, in
+    which late rows and corrections change it.
+    """
 
     before: Moment | None
     now: Moment | None
     promise: Moment | None
+    kept_before: Moment | None
+    """What is older could not be changed any more when the step began."""
+    kept_now: Moment | None
+    """What is older cannot be changed any more, and is forgotten."""
 
-    def moments(self) -> tuple[Moment | None, Moment | None, Moment | None]:
-        """The three as a row."""
-        return self.before, self.now, self.promise
+    def moments(self) -> tuple[Moment | None, ...]:
+        """All of them as a row."""
+        return self.before, self.now, self.promise, self.kept_before, self.kept_now
 
 
 @dataclass(frozen=True, slots=True)

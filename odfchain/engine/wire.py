@@ -28,6 +28,9 @@ DEFAULT_PORT = 2884
 MESSAGE_BYTES = 64 << 20
 """Largest message either side takes [bytes]; a request grows with the number of files that it names."""
 
+REFUSED = "refused: "
+"""How the message of an InvalidQuery begins that asks for what this engine does not allow."""
+
 _FIELD = 1
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10

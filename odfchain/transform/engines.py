@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.engine.version import engine_version, same_results
 from odfchain.errors import TransformError
+from odfchain.metadata.own_engine import OWN_ENGINE, is_own, is_own_name, named_version
 from odfchain.metadata.sources import Transform
 from odfchain.workspace.config import IsolationPolicy
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from odfchain.progress import Progress
     from odfchain.workspace.config import TransformConfig
 
-OWN_ENGINE = "spark"
-"""What transforms call the engine of this project."""
-
 
 def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:
     """The engine at the address that the settings give for a transform; None where this one is meant.
@@ -28,18 +26,29 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
     Raises:
         TransformError: the transform is for another engine, and no address is known.
     """
-    name = transform.engine.lower()
-    address = config.engines.get(name)
+    address = address_of(transform, config)
     if address is not None:
         from odfchain.engine.client import RemoteEngine
 
         return RemoteEngine(address, deadline=config.timeout_seconds or None)
-    if name != OWN_ENGINE:
+    if not is_own_name(transform.engine):
+        name = transform.engine.lower()
         raise TransformError(
             f"the transform is for the engine `{transform.engine}`, which is not this one",
-            hint=f"give its address in the settings: transform.engines.{name}, or write the query for spark",
+            hint=f"give its address in the settings: transform.engines.{name}, "
+            f"or write the query for {OWN_ENGINE}",
         )
     return None
+
+
+def address_of(transform: Transform, config: TransformConfig) -> str | None:
+    """The address that the settings give for a transform's engine; None where there is none.
+
+    What this engine recorded under its former name stays its own, whoever is called that now.
+    """
+    if named_version(transform) and is_own(transform):
+        return config.engines.get(OWN_ENGINE)
+    return config.engines.get(transform.engine.lower())
 
 
 def check_version(transform: Transform, config: TransformConfig) -> None:
@@ -97,7 +106,8 @@ def engines_behind_walls(
                             dataset.folder / "staging",
                             scratch,
                             progress=progress,
-                            deadline=config.timeout_seconds or None,
+                            deadline=config.timeout_seconds or config.isolated_seconds or None,
+                            memory_mib=config.isolated_memory_mib,
                         )
                     )
                 )

@@ -19,6 +19,7 @@ from pathlib import Path
 from odfchain.dataset.commit import StagedFile, commit
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.digest.physical import hash_file
 from odfchain.engine.base import Executed, TransformEngine
 from odfchain.errors import DivergedInputError, RefConflictError
@@ -30,9 +31,11 @@ from odfchain.metadata.events import (
     DataSlice,
     ExecuteTransform,
     MetadataEvent,
+    OffsetInterval,
     SetDataSchema,
 )
 from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.rebuild import unmarked
 from odfchain.metadata.sources import Transform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -56,6 +59,8 @@ class TransformOptions:
     """Runs repeated when another writer was faster."""
     timeout: float | None = None
     """Longest time for one step [s]; None is what the settings say."""
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations, where the dataset has no schema yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +95,20 @@ class TransformOutcome:
 class ExecutedStep:
     """A step whose files are staged and checked."""
 
-    schema: DataSchema
+    schema: DataSchema | None
+    """What the output is declared as from now on; None while no engine has said."""
     slice: DataSlice | None
     facts: SliceFacts | None
     checkpoint: Checkpoint | None
+    """The one that the next step begins with: a new one, or that of the step before."""
     watermark: Timestamp | None
     data_path: Path
-    checkpoint_path: Path
+    checkpoint_path: Path | None
+    """The file of a new checkpoint."""
+    takes_back_own: bool
+    """As in `Executed`."""
+    made_here: bool
+    """Whether the engine of this process made it."""
 
     def event(self, step: PlannedStep) -> ExecuteTransform:
         """What the block of the step records."""
@@ -117,6 +129,7 @@ def execute_step(
     folder: Path,
     system_time: Timestamp,
     progress: Progress = SILENT,
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION,
 ) -> ExecutedStep:
     """Execute a step in `folder` and check what the engine made; nothing is committed.
 
@@ -128,38 +141,66 @@ def execute_step(
     request = build_request(
         step, dataset, folder, system_time=system_time, new_data_path=data, new_checkpoint_path=checkpoint
     )
-    executed = engine.execute(request, schema=step.schema, progress=progress)
+    wanted = step.schema
+    if wanted is None and system_columns is not SystemColumns.SPECIFICATION:
+        wanted = DataSchema(fields=system_columns.numbers(step.vocabulary))  # the rest is the result's
+    executed = engine.execute(request, schema=wanted, progress=progress)
     progress.phase("Checking")
-    facts, schema = _checked(step, executed, data, folder, system_time)
+    facts, schema = _checked(step, executed, data, folder, system_time, system_columns)
+    made_here = facts is not None and facts is executed.facts
+    if step.output is not None and schema is not None:
+        progress.phase("Comparing with the output so far")
+        facts = _difference(step, dataset, facts, schema, folder, system_time)
     new_data = None
-    if facts is not None and executed.offset_interval is not None:
+    if facts is not None:
         data = Path(facts.path)
+        start = step.next_offset
         new_data = DataSlice(
             logical_hash=Multihash.parse(facts.logical_hash),
             physical_hash=Multihash.parse(facts.physical_hash),
-            offset_interval=executed.offset_interval,
+            offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
             size=facts.size,
         )
-    made = None
+    kept, written = (step.prev_checkpoint if executed.keeps_checkpoint else None), None
     if checkpoint.exists():
         name, size = hash_file(checkpoint)
-        made = Checkpoint(physical_hash=name, size=size)
+        kept, written = Checkpoint(physical_hash=name, size=size), checkpoint
     known = [w for w in (executed.watermark, step.prev_watermark) if w is not None]
-    return ExecutedStep(schema, new_data, facts, made, max(known, default=None), data, checkpoint)
+    mark = max(known, default=None)
+    return ExecutedStep(
+        schema,
+        new_data,
+        facts,
+        kept,
+        mark,
+        data,
+        written,
+        executed.takes_back_own or step.output is not None,
+        made_here,
+    )
 
 
 def _checked(
-    step: PlannedStep, executed: Executed, data: Path, folder: Path, system_time: Timestamp
-) -> tuple[SliceFacts | None, DataSchema]:
+    step: PlannedStep,
+    executed: Executed,
+    data: Path,
+    folder: Path,
+    system_time: Timestamp,
+    system_columns: SystemColumns,
+) -> tuple[SliceFacts | None, DataSchema | None]:
     """(hashes and counts of the slice in its declared form, the schema that it declares)."""
     from odfchain.engine.check import check_output, measure, rewrite
 
     interval, vocabulary = executed.offset_interval, step.vocabulary
+    if interval is None and not data.exists():
+        return None, step.schema
     grown = _grown(step, executed, data)
     found = check_output(
         data, vocabulary=vocabulary, schema=grown, interval=interval, system_time=system_time
     )
     schema = grown or found
+    if grown is None and system_columns is not SystemColumns.SPECIFICATION:
+        schema = system_columns.of(found, vocabulary)  # engines elsewhere choose types of their own
     if interval is None:
         return None, schema
     if executed.facts is not None:
@@ -169,16 +210,49 @@ def _checked(
     return rewrite(data, schema, vocabulary, interval.start, system_time.epoch_ms, folder), schema
 
 
+def _difference(
+    step: PlannedStep,
+    dataset: DatasetFiles,
+    facts: SliceFacts | None,
+    schema: DataSchema,
+    folder: Path,
+    system_time: Timestamp,
+) -> SliceFacts | None:
+    """What turns the output so far into what the query made of everything."""
+    from odfchain.dataset.corrections import SliceFile
+    from odfchain.metadata.arrow import to_arrow
+    from odfchain.spark.slice_writer import SliceSpec
+    from odfchain.transform.rebuilt import write_difference
+
+    names = step.vocabulary
+    earlier = [
+        SliceFile(dataset.data.verified_path(item.physical_hash), names, item.offset_interval)
+        for item in step.output or ()
+    ]
+    made = None
+    if facts is not None:
+        interval = OffsetInterval(start=step.next_offset, end=step.next_offset + facts.rows - 1)
+        made = SliceFile(Path(facts.path), names, interval)
+    spec = SliceSpec(
+        schema=to_arrow(schema).serialize().to_pybytes(),
+        vocabulary=names,
+        start_offset=step.next_offset,
+        system_time_ms=system_time.epoch_ms,
+        folder=str(folder),
+    )
+    return write_difference(earlier, made, schema, spec)
+
+
 def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
     """The schema declared so far, with the columns that this engine has added at its end."""
-    import pyarrow.parquet as pq
-
     from odfchain.metadata.arrow import from_arrow
+    from odfchain.slices.reader import open_parquet
 
     declared = step.schema
     if declared is None or executed.facts is None:
         return declared
-    found = from_arrow(pq.read_schema(data).remove_metadata())
+    with open_parquet(data) as file:
+        found = from_arrow(file.schema_arrow.remove_metadata())
     return DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
 
 
@@ -245,8 +319,9 @@ def _next(
         return step
     system_time = state.next_system_time(options.system_time)
     with dataset.staging() as folder:
-        engine = engines(step.transform.transform)
-        executed = execute_step(step, dataset, engine, folder, system_time, progress)
+        engine = engines(unmarked(step.transform.transform))
+        executed = execute_step(step, dataset, engine, folder, system_time, progress, options.system_columns)
+        _check_taken_back(dataset, state, executed, progress)
         events = _events(step, state, executed)
         hashes: list[Multihash] = []
         if events:
@@ -254,13 +329,13 @@ def _next(
             slices = [StagedFile(executed.data_path, executed.slice.physical_hash)] if executed.slice else []
             checkpoints = (
                 [StagedFile(executed.checkpoint_path, executed.checkpoint.physical_hash)]
-                if executed.checkpoint
+                if executed.checkpoint and executed.checkpoint_path
                 else []
             )
             hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
     counts = executed.facts.ops if executed.facts and executed.slice else {}
     outcome = StepOutcome(
-        input_rows=sum(item.event.record_count for item in step.inputs),
+        input_rows=sum(item.interval.count for item in step.inputs if item.interval is not None),
         operations={OperationType.from_code(int(code)).value: n for code, n in counts.items()},
         blocks=len(hashes),
         watermark=executed.watermark,
@@ -268,15 +343,33 @@ def _next(
     return outcome, step.more
 
 
+def _check_taken_back(
+    dataset: DatasetFiles, state: DatasetState, executed: ExecutedStep, progress: Progress
+) -> None:
+    """The rule of check 10 for what the engine does not vouch for; a replay leaves it to the verification."""
+    if executed.slice is None or executed.facts is None or executed.takes_back_own:
+        return
+    from odfchain.transform.taken_back import check_taken_back
+
+    check_taken_back(
+        dataset, state, executed.slice, executed.data_path, executed.facts.ops,
+        ours=executed.made_here, progress=progress,
+    )  # fmt: skip
+
+
 def _events(step: PlannedStep, state: DatasetState, executed: ExecutedStep) -> list[MetadataEvent]:
     events: list[MetadataEvent] = []
-    if executed.schema != step.schema:
+    if executed.schema is not None and executed.schema != step.schema:
         events.append(
             SetDataSchema(schema=executed.schema)
             if state.odf_schema
             else SetDataSchema(raw_arrow_schema=encode_raw_arrow(executed.schema))
         )
     # a step that brought nothing goes along with the next one: a block must say something
-    if executed.slice or executed.checkpoint or executed.watermark is not None:
+    new = executed.watermark is not None
+    if step.output is not None:
+        read = any(item.event.new_block_hash is not None for item in step.inputs)
+        new = read or executed.watermark != step.prev_watermark
+    if executed.slice or executed.checkpoint_path or new:
         events.append(executed.event(step))
     return events

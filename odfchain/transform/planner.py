@@ -9,6 +9,7 @@ Source: specification "Derivative Transformations", "ExecuteTransform", "Execute
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from odfchain.metadata import events as ev
 from odfchain.metadata.data_schema import DataSchema
 from odfchain.metadata.engine import Watermark
 from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.metadata.rebuild import is_rebuilt
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.transform.backlog import Backlog, diverged, read_backlog, watermark_at
 
@@ -71,6 +73,8 @@ class PlannedStep:
     prev_watermark: Timestamp | None
     more: bool = False
     """Whether another step follows at once, because the backlog was cut."""
+    output: tuple[ev.DataSlice, ...] | None = None
+    """For a step that computes everything anew: the whole output so far; `inputs` read from the beginning."""
 
     @property
     def next_offset(self) -> int:
@@ -105,8 +109,8 @@ def plan_next(
     """The step that follows on `state`: what is new in the inputs up to their heads, or up to a cut.
 
     New are records, and watermarks that say more than before; other blocks go along with the next such
-    step. A dataset without a schema is executed even on nothing, to learn it. The cost is that of the
-    new blocks, whatever the length of the chains.
+    step. A dataset that was never executed is executed even on nothing, to learn its schema. The cost is
+    that of the new blocks, whatever the length of the chains.
 
     Raises:
         TransformError: the dataset has no transform, its list of inputs changed after it was executed, or the
@@ -117,7 +121,7 @@ def plan_next(
     transform = state.transform
     if transform is None:
         raise TransformError(f"{dataset.alias}: the dataset has no transform to execute")
-    last = _last_execution(state)
+    last = state.last_execution
     if last is not None:
         _check_same_inputs(dataset, transform, last)
     known = {item.id: item for item in inputs}
@@ -147,8 +151,12 @@ def plan_next(
             f"no data was ever pulled into {'its input' if len(missing) == 1 else 'inputs'} {names}"
         )
     schema = state.schema
-    if schema is not None and not any(item.brings_news for item in planned):
+    known_form = schema is not None or last is not None
+    rebuild = state.awaits_rebuild
+    if known_form and not rebuild and not any(item.brings_news for item in planned):
         return UpToDate()
+    if rebuild:
+        planned = [_from_the_beginning(item) for item in planned]
     return PlannedStep(
         transform=transform,
         vocabulary=state.vocabulary,
@@ -158,13 +166,23 @@ def plan_next(
         prev_checkpoint=last.new_checkpoint if last is not None else None,
         prev_watermark=state.watermark,
         more=more,
+        output=tuple(ref.slice for ref in state.slices()) if rebuild else None,
     )
 
 
-def _last_execution(state: DatasetState) -> ev.ExecuteTransform | None:
-    found = state.chain.nearest("ExecuteTransform", head=state.head)
-    event = found.block.event if found is not None else None
-    return event if isinstance(event, ev.ExecuteTransform) else None
+def _from_the_beginning(item: PlannedInput) -> PlannedInput:
+    """The input with everything that was recorded up to the last block of the step."""
+    end = item.event.last_block_hash
+    everything = read_backlog(item.dataset.chain, None, end) if end is not None else None
+    if everything is None:
+        return item
+    return dataclasses.replace(
+        item,
+        slices=everything.slices,
+        interval=everything.interval,
+        watermarks=everything.watermarks,
+        known_watermark=None,
+    )
 
 
 def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
@@ -300,10 +318,13 @@ def plan_recorded(
     schema: DataSchema | None = None
     last: DataEvent | None = None
     checkpoint: ev.Checkpoint | None = None
+    output: list[ev.DataSlice] = []
+    rebuild = False
     for name, block in reversed(blocks):
         match block.event:
             case ev.SetTransform() as event:
                 transform = event
+                rebuild = last is not None and is_rebuilt(event.transform)
             case ev.SetVocab() as event:
                 vocabulary = ev.DatasetVocabulary.from_event(event)
             case ev.SetDataSchema() as event:
@@ -313,14 +334,16 @@ def plan_recorded(
                     where = f"block {block.sequence_number}"
                     if transform is None:
                         raise TransformError(f"{dataset.alias}: there is no transform before {where}")
+                    read = _recorded_inputs(dataset, transform, event, known, where)
                     step = PlannedStep(
                         transform=transform,
                         vocabulary=vocabulary,
                         schema=schema,
-                        inputs=_recorded_inputs(dataset, transform, event, known, where),
+                        inputs=tuple(map(_from_the_beginning, read)) if rebuild else read,
                         prev_offset=event.prev_offset,
                         prev_checkpoint=checkpoint,
                         prev_watermark=last.new_watermark if last is not None else None,
+                        output=tuple(output) if rebuild else None,
                     )
                     yield RecordedStep(
                         step=step,
@@ -329,7 +352,9 @@ def plan_recorded(
                         system_time=block.system_time,
                         event=event,
                     )
-                last, checkpoint = event, event.new_checkpoint
+                last, checkpoint, rebuild = event, event.new_checkpoint, False
+                if event.new_data is not None:
+                    output.append(event.new_data)
             case ev.AddData() as event:
                 last = event
 

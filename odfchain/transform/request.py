@@ -12,6 +12,7 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import SchemaError
 from odfchain.metadata.data_schema import DataSchema
 from odfchain.metadata.engine import TransformRequest, TransformRequestInput
+from odfchain.metadata.rebuild import unmarked
 from odfchain.metadata.sources import SqlQueryStep, Transform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store import fsio
@@ -37,7 +38,7 @@ def build_request(
         SchemaError: an input's schema has no form in Arrow or Parquet.
         StoreError: a schema file cannot be written.
     """
-    checkpoint = step.prev_checkpoint
+    checkpoint = step.prev_checkpoint if step.output is None else None
     return TransformRequest(
         dataset_id=dataset.id,
         dataset_alias=dataset.alias,
@@ -57,7 +58,8 @@ def build_request(
 
 
 def normalized(transform: Transform) -> Transform:
-    """The transform with `queries` in place of the short form `query`."""
+    """The transform as engines know it, with `queries` in place of the short form `query`."""
+    transform = unmarked(transform)
     if transform.query is None:
         return transform
     return dataclasses.replace(transform, query=None, queries=(SqlQueryStep(query=transform.query),))

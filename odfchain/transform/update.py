@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from odfchain.dataset.commit import commit
 from odfchain.dataset.creation import events_of
 from odfchain.dataset.evolution import changes
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
-from odfchain.errors import OdfchainError, WorkspaceError
+from odfchain.errors import AppendError, OdfchainError, WorkspaceError
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.events import MetadataEvent
+from odfchain.metadata.events import MetadataEvent, SetTransform
 from odfchain.progress import Progress
-from odfchain.transform.creation import with_versions
+from odfchain.transform.creation import with_own_engine, with_versions
+from odfchain.transform.state_change import StateChange, counts_from, settle_state
 from odfchain.transform.validate import (
     Checker,
     KnownInputs,
@@ -42,7 +43,7 @@ def check_definition(
         QueryError, SchemaError, TransformError, EngineError: as `check_events`.
     """
     inputs = known_inputs(workspace, among)
-    events = events_of(with_versions(snapshot), inputs.resolve)
+    events = events_of(with_versions(snapshot, workspace.config.transform), inputs.resolve)
     _check(events, Present(), inputs, snapshot.name, checker, progress)
 
 
@@ -52,14 +53,22 @@ def update_dataset(
     snapshot: DatasetSnapshot,
     checker: Checker | None,
     progress: Progress,
+    *,
+    state: StateChange | None = None,
+    finish: Callable[[], object] = lambda: None,
 ) -> list[MetadataEvent]:
     """Append those events of a definition that differ from what is in force; returns them.
+
+    `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings the
+    dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for.
 
     Raises:
         WorkspaceError: the definition is one of another kind of dataset.
         ManifestError, AppendError: it breaks a rule.
         QueryError, SchemaError, TransformError, EngineError: as `check_events`, which needs a checker.
+        TransformError: the query changes, it remembers something, and `state` is None.
         RefConflictError: another writer was faster.
+        And all errors of `finish`.
     """
     if snapshot.kind is not dataset.kind:
         raise WorkspaceError(
@@ -67,13 +76,30 @@ def update_dataset(
             f"and the manifest defines a {snapshot.kind.value} one",
             hint="make another dataset",
         )
-    state = DatasetState.read(dataset.chain)
-    found = changes(events_of(snapshot, workspace.resolve), state)
-    found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found))).metadata)
+    before = DatasetState.read(dataset.chain)
+    config = workspace.config.transform
+    given = events_of(with_own_engine(snapshot, config), workspace.resolve)
+    found = changes(given, before)
+    if state is StateChange.REBUILD and before.last_execution is not None:
+        found += [event for event in given if isinstance(event, SetTransform) and event not in found]
+    found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)
     if checker is not None:
-        _check(found, present_of(state), known_inputs(workspace), dataset.alias, checker, progress)
+        _check(found, present_of(before), known_inputs(workspace), dataset.alias, checker, progress)
+    transform = next((event for event in found if isinstance(event, SetTransform)), None)
+    if transform is not None:
+        kept = settle_state(dataset, before, transform, state, finish, progress)
+        found = [kept if event is transform else event for event in found]
+        if state is StateChange.FROM_NOW:
+            before = DatasetState.read(dataset.chain)
     if found:
-        commit(dataset, state, found, [], system_time=state.next_system_time())
+        try:
+            blocks = commit(dataset, before, found, [], system_time=before.next_system_time())
+        except AppendError as error:
+            error.message = f"{dataset.alias}: {error.message}"
+            raise
+        if transform is not None and before.last_data is not None:
+            number = before.head_block.sequence_number + len(blocks)
+            progress.note(counts_from(kept, number))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from odfchain.dataset.creation import local_alias
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.sha3 import sha3_256
-from odfchain.errors import DatasetNotFoundError, QueryError, TransformError
+from odfchain.errors import DatasetNotFoundError, EngineError, QueryError, TransformError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
@@ -170,7 +170,6 @@ def _check_transform(
     event: ev.SetTransform, present: Present, find: Find, checker: Checker, progress: Progress
 ) -> None:
     from odfchain.engine.inputs import StepInput
-    from odfchain.engine.operators import Kind
     from odfchain.engine.output import settled_schema
     from odfchain.metadata.engine import TransformRequestInput
 
@@ -178,6 +177,7 @@ def _check_transform(
     aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
     _check_inputs(ids, aliases, present)
     if not checker.is_ours(event.transform):
+        _say_what_calls_need(progress)
         return
     inputs: list[StepInput] = []
     unknown: list[str] = []
@@ -209,8 +209,15 @@ def _check_transform(
         settled_schema(checked.schema, present.schema)
     for note in checked.notes:
         progress.note(note)
-    if present.executed_inputs is not None and checked.kind is not Kind.STATELESS:
-        progress.note("what the query remembers starts anew with the next pull; its result so far stays")
+
+
+def _say_what_calls_need(progress: Progress) -> None:
+    from odfchain.engine.wire import load_grpc
+
+    try:
+        load_grpc()
+    except EngineError as error:
+        progress.note(f"the first pull will fail: {error.message}; {error.hint}")
 
 
 def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: Present) -> None:

@@ -23,9 +23,15 @@ def shared() -> list[str]:
 
 def own(canary: Path) -> list[tuple[str, str]]:
     """(category, SQL) of our own cases, which name `canary` where they would touch a file."""
-    text = (FIXTURES / "queries" / "rejected.yaml").read_text(encoding="utf-8")
+    return queries("rejected", canary)
+
+
+def queries(name: str, canary: Path | str = "") -> list[tuple[str, str]]:
+    """(category, SQL) of a file of the fixtures."""
+    text = (FIXTURES / "queries" / f"{name}.yaml").read_text(encoding="utf-8")
     return [
-        (category, sql.format(file=canary))
+        # what stands alone has no place for a file, and may hold braces of its own
+        (category, sql if name == "allowed" else sql.format(file=canary))
         for category, group in yaml.safe_load(text).items()
         for sql in group["queries"]
     ]

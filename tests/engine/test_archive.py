@@ -39,8 +39,10 @@ MANIFEST = Manifest(
     output_watermark_ms=None,
     parts=(Part("right-2", 7), Part("left", 1), Part("empty_", 0)),
     late={"left": 0, "právě": 2},
+    unmatched={"left": 1},
+    waiting={"right": 412},
 )
-SMALL = dataclasses.replace(MANIFEST, parts=(Part("a", 1),), inputs=(), late={})
+SMALL = dataclasses.replace(MANIFEST, parts=(Part("a", 1),), inputs=(), late={}, unmatched={}, waiting={})
 
 
 def pack(folder: Path, manifest: Manifest = MANIFEST, content: dict[str, bytes] = CONTENT) -> Path:
@@ -125,7 +127,7 @@ def test_the_bytes_are_those_of_version_1(tmp_path: Path) -> None:
     data = pack(tmp_path, SMALL, {"a": b"rows"}).read_bytes()
     tree = json.loads(data[512 : data.index(b"\n}\n") + 2])
     assert list(tree) == sorted(tree)
-    assert tree["format"] == 1
+    assert tree["format"] == 2
     header = data[-512 * 4 : -512 * 3]
     assert header[:100].rstrip(b"\0") == b"rows/a.parquet"
     assert header[100:156] == b"0000644\x000000000\x000000000\x0000000000004\x0000000000000\x00010554\0 "
@@ -186,6 +188,8 @@ MANIFESTS = st.builds(
         unique_by=lambda p: p.name,
     ).map(tuple),
     late=st.dictionaries(TEXTS, COUNTS),
+    unmatched=st.dictionaries(TEXTS, COUNTS),
+    waiting=st.dictionaries(TEXTS, COUNTS),
 )
 
 
@@ -522,8 +526,8 @@ def test_malformed_manifests(data: bytes, message: str, attempt: Any) -> None:
 
 
 def test_another_format_is_the_engines_business(attempt: Any) -> None:
-    with pytest.raises(EngineError, match="has format 2, this version reads format 1") as found:
-        attempt(entry("manifest.json", tree(format=2, other="field")) + bytes(1024))
+    with pytest.raises(EngineError, match="has format 3, this version reads formats up to 2") as found:
+        attempt(entry("manifest.json", tree(format=3, other="field")) + bytes(1024))
     assert found.value.hint is not None
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
-from odfchain.engine import check
 from odfchain.engine.check import check_output, measure, rewrite, same_types
 from odfchain.errors import EngineError, StoreError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.slices import bounds
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")
@@ -166,7 +166,7 @@ def test_a_right_output_passes(
     path = tmp_path_factory.mktemp("right") / "data"
     write(path, len(ops), start=start, fields=[*system, CITY], rows=rows, op=ops)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "BATCH_ROWS", batch)
+        patch.setattr(bounds, "BATCH_ROWS", batch)
         assert checked(path, len(ops), start, schema=schema_of(CITY)) == schema_of(CITY, system=system)
         assert measure(path, VOCABULARY).ops == {str(op): ops.count(op) for op in sorted(set(ops))}
 
@@ -203,7 +203,7 @@ def test_a_right_output_passes(
 def test_records(
     columns: dict[str, list[Any]], message: str, batch: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "BATCH_ROWS", batch)
+    monkeypatch.setattr(bounds, "BATCH_ROWS", batch)
     write(path, fields=[*FOREIGN, CITY], **columns)
     with pytest.raises(EngineError) as found:
         checked(path)

@@ -33,6 +33,7 @@ from odfchain.errors import (
     CodecError,
     EngineError,
     QueryError,
+    RefusedQueryError,
     UnsupportedVersionError,
     UsageError,
 )
@@ -217,8 +218,16 @@ def test_an_invalid_query(files: Path) -> None:
     failure = QueryError("step 1:\n  no such column \x1b[31mcty", hint="did you mean city?")
     with serving(SimulatedEngine(failure=failure)) as server, pytest.raises(QueryError) as caught:
         execute(server.address, step(files))
-    assert str(caught.value) == "step 1: no such column ?[31mcty (did you mean city?)"
+    assert str(caught.value) == "step 1: no such column \\x1b[31mcty (did you mean city?)"
     assert outputs(files) == {}
+
+
+def test_a_refused_query_is_told_from_an_invalid_one(files: Path) -> None:
+    for failure in (RefusedQueryError("step 1: `rand()` is random"), QueryError("step 1: no column `b`")):
+        with serving(SimulatedEngine(failure=failure)) as server, pytest.raises(QueryError) as caught:
+            execute(server.address, step(files))
+        assert type(caught.value) is type(failure)
+        assert str(caught.value) == str(failure)
 
 
 @pytest.mark.parametrize(
@@ -587,7 +596,6 @@ def unknown_variant() -> bytes:
         ([success(9)], "its records have the offsets 9 to 13, 10 was to be the first"),
         ([success(10, 9)], "its records have the offsets 10 to 9"),
         ([success(10)], "it succeeded, but there is no data file at "),
-        ([success()], "it succeeded, but there is no data file at "),
     ],
 )
 def test_answers_that_break_the_contract(files: Path, responses: list[bytes], said: str) -> None:
@@ -631,6 +639,12 @@ def test_a_raw_query_without_records_needs_no_file(files: Path) -> None:
     engine_says_one = answering(some, call=EXECUTE_RAW_QUERY)
     with engine_says_one as address, pytest.raises(EngineError, match="there is no data file"):
         RemoteEngine(address).query(raw(files), progress=SILENT)
+
+
+def test_a_step_without_rows_needs_no_file(files: Path) -> None:
+    with answering(success()) as address:
+        assert execute(address, step(files)).offset_interval is None
+    assert outputs(files) == {}
 
 
 def test_a_server_that_is_no_engine(files: Path) -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from odfchain.engine import isolation
+from odfchain.engine.isolated import isolated_engine
 from odfchain.engine.isolation import Isolation, availability, isolated
 from odfchain.engine.namespaces import MARK, REFUSED
 from odfchain.errors import EngineError
+from odfchain.progress import SILENT
 
 BOTH = Isolation(network=True, files=True)
+NONE = Isolation(network=False, files=False)
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
 needs_walls = pytest.mark.skipif(
@@ -335,6 +338,7 @@ def test_another_platform_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_users_may_not_make_namespaces_the_reason_says_so(given: Path) -> None:
     """Behind the walls no further user namespace can be made: a real machine that refuses."""
     program = """
+from odfchain.engine.isolated import isolated_engine
 from odfchain.engine.isolation import availability
 print(availability())
 """
@@ -368,3 +372,9 @@ engine.close()
     assert result.returncode == 0, result.stderr
     assert result.stdout == "PATH_NOT_FOUND\n"
     assert sorted(p.name for p in (given / "out").glob("[!.]*")) == ["copy", "file"]
+
+
+def test_what_a_process_asks_for_beyond_its_memory_is_refused(tmp_path: Path) -> None:
+    engine = isolated_engine([], tmp_path, tmp_path, progress=SILENT, memory_mib=16, walls=NONE)
+    with pytest.raises(EngineError, match="the engine did not start"), engine:
+        pytest.fail("16 MiB are too few for Python and its libraries")

@@ -99,7 +99,7 @@ UNBOUNDED = {
     grouped("date_trunc('DAY', greatest(event_time, t))"): GROUPS,
     grouped("date_trunc('DAY', coalesce(t, event_time))"): GROUPS,
     grouped("date_sub(event_time, CAST(v AS INT))"): GROUPS,
-    grouped("from_utc_timestamp(event_time, 'Europe/Vienna')"): GROUPS,
+    grouped("from_utc_timestamp(event_time, '+01:00')"): GROUPS,
     grouped("session_window(event_time, CASE WHEN k = 'x' THEN '1 hour' ELSE '2 hours' END)"): GROUPS,
     # the day of the month is cut, the time of the day is not: a later time may become an earlier one
     grouped("event_time + INTERVAL 1 MONTH"): GROUPS,

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from corpus import SCHEMA, TABLES, own, shared
+from corpus import SCHEMA, TABLES, own, queries, shared
 
 from odfchain.errors import QueryError
-from odfchain.metadata.sources import TransformSql
+from odfchain.metadata.sources import SqlQueryStep, TransformSql
 from odfchain.spark import query_functions as functions
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.spark.query import check_queries, resolved_query, run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +52,63 @@ def test_the_corpus_is_refused_line_by_line(session: SparkSession, frame: DataFr
     wrong = {sql: what for sql in queries if (what := refusal(session, frame, sql))}
     assert wrong == {}
     assert list(tmp_path.iterdir()) == []
+
+
+def recomputed(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
+    """As `refusal`, for the query of a derivative, which others compute again."""
+    transform = TransformSql(engine="spark", query=sql)
+    try:
+        resolved_query(session, transform, dict.fromkeys(TABLES, frame.schema), note=lambda _: None)
+    except QueryError as error:
+        said = str(error)
+        clear = "\n" not in said and "Exception" not in said and len(said) < 500 and error.hint
+        return None if clear else f"unclear: {said}"
+    return "passed the gate"
+
+
+def test_what_nobody_can_repeat_is_refused_in_derivatives_and_only_there(
+    session: SparkSession, frame: DataFrame
+) -> None:
+    given = [sql for _, sql in queries("not_repeatable")]
+    assert len(given) == len(set(given)) >= 60
+    wrong = {sql: what for sql in given if (what := recomputed(session, frame, sql))}
+    assert wrong == {}
+    once = {sql: what for sql in given if (what := refusal(session, frame, sql)) != "passed the gate"}
+    assert once == {}
+
+
+def test_refusals_are_not_too_wide(session: SparkSession, frame: DataFrame) -> None:
+    given = [sql for _, sql in queries("allowed")]
+    assert len(given) == len(set(given)) >= 30
+    passed = "passed the gate"
+    refused = {sql: what for sql in given if (what := recomputed(session, frame, sql)) != passed}
+    assert refused == {}
+    refused = {sql: what for sql in given if (what := refusal(session, frame, sql)) != passed}
+    assert refused == {}
+
+
+def test_what_is_refused_for_its_size_is_refused_at_once(session: SparkSession, frame: DataFrame) -> None:
+    """Also where the tables are not known: nothing is built to find out how large it would be."""
+    large = [sql for category, sql in own(Path("x")) if category == "size"]
+    by_tables = ("struct(", "*, *", "CROSS JOIN", "GROUPING SETS (ROLLUP")
+    passed = []
+    for sql in large:
+        try:
+            check_queries(session, TransformSql(engine="spark", query=sql), TABLES)
+        except QueryError:
+            continue
+        passed.append(sql)
+    assert [sql for sql in passed if not any(part in sql for part in by_tables)] == []
+
+
+def test_steps_that_double_are_counted_together(session: SparkSession, frame: DataFrame) -> None:
+    steps = [SqlQueryStep(alias="s0", query="SELECT a FROM input")]
+    for n in range(1, 14):
+        query = f"SELECT * FROM s{n - 1} UNION ALL SELECT * FROM s{n - 1}"
+        steps.append(SqlQueryStep(alias=f"s{n}", query=query))
+    transform = TransformSql(engine="spark", queries=(*steps, SqlQueryStep(query="SELECT a FROM s13")))
+    with pytest.raises(QueryError, match=r"query step \d+ .*grows to .* nodes as a plan"):
+        run_queries(session, transform, dict.fromkeys(TABLES, frame), note=lambda _: None)
 
 
 def test_most_of_it_is_refused_when_the_transform_is_declared(session: SparkSession, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import write_lying
 
-from odfchain.engine.slices import cut, has_changes
+from odfchain.engine.slices import RowFacts, cut, row_facts
 from odfchain.errors import BadInputError, StorageFullError, StoreError
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
 
@@ -261,7 +262,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
     for content in (b"", data[:-20]):
         bad.write_bytes(content)
         with pytest.raises(BadInputError, match="bad: not a readable Parquet file"):
-            has_changes(bad, VOCABULARY)
+            row_facts(bad, VOCABULARY)
     with pytest.raises(BadInputError, match="missing: not a readable Parquet file"):
         cut([tmp_path / "missing"], between(0, 5), SCHEMA, VOCABULARY, folder, "a")
     assert list(folder.iterdir()) == []
@@ -277,7 +278,7 @@ def test_no_room_for_the_new_file(tmp_path: Path, folder: Path) -> None:
         cut([path], between(0, 5), SCHEMA, VOCABULARY, tmp_path / "missing", "a")
 
 
-# --- operations ------------------------------------------------------------------------------------
+# --- operations and event times --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("statistics", [True, False])
@@ -288,16 +289,48 @@ def test_changes(tmp_path: Path, statistics: bool, data_type: pa.DataType) -> No
     for ops, expected in (([0] * 5, False), ([0, 0, 0, 0, 1], True), ([3, 3, 3, 3, 3], True), ([], False)):
         found = table(span(0, len(ops) - 1), schema, op=ops)
         pq.write_table(found, path, row_group_size=2, write_statistics=statistics)
-        assert has_changes(path, VOCABULARY) is expected
+        assert row_facts(path, VOCABULARY).has_changes is expected
 
 
 def test_changes_under_another_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    pq.write_table(pa.table({"op": [1], "kind": [0]}), path)
-    assert has_changes(path, DatasetVocabulary(operation_type_column="kind")) is False
-    assert has_changes(path, VOCABULARY) is True
-    with pytest.raises(BadInputError, match="required column `what` is missing"):
-        has_changes(path, DatasetVocabulary(operation_type_column="what"))
-    pq.write_table(pa.table({"op": pa.array([0, None], pa.int32())}), path)
+    time = pa.array([0], pa.timestamp("ms", "UTC"))
+    pq.write_table(pa.table({"op": [1], "kind": [0], "event_time": time}), path)
+    assert row_facts(path, DatasetVocabulary(operation_type_column="kind")).has_changes is False
+    assert row_facts(path, VOCABULARY).has_changes is True
+    for names in ({"operation_type_column": "what"}, {"event_time_column": "what"}):
+        with pytest.raises(BadInputError, match="required column `what` is missing"):
+            row_facts(path, DatasetVocabulary(**names))
+    pq.write_table(pa.table({"op": pa.array([None], pa.int32()), "event_time": time}), path)
     with pytest.raises(BadInputError, match="column `op` has nulls"):
-        has_changes(path, VOCABULARY)
+        row_facts(path, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "values", "oldest"),
+    [
+        (pa.timestamp("ms", "UTC"), [5, None, -7], -7),
+        (pa.timestamp("us", "UTC"), [-1_500, 3], -2),
+        (pa.date32(), [1, -1, None], -86_400_000),
+        (pa.timestamp("ms", "UTC"), [None, None], None),
+        (pa.timestamp("ms", "UTC"), [], None),
+    ],
+)
+def test_the_oldest_event_time(
+    tmp_path: Path, data_type: pa.DataType, values: list[int | None], oldest: int | None
+) -> None:
+    path = tmp_path / "a"
+    times = pa.array(values, pa.int32() if pa.types.is_date(data_type) else pa.int64()).cast(data_type)
+    pq.write_table(pa.table({"op": pa.array([0] * len(values), pa.uint8()), "event_time": times}), path)
+    assert row_facts(path, VOCABULARY) == RowFacts(has_changes=False, oldest_ms=oldest)
+
+
+def test_what_a_file_says_of_its_rows_is_not_believed(tmp_path: Path, folder: Path) -> None:
+    """Bounds of foreign files may be wrong: retractions would be appends, and rows would be left out."""
+    path = tmp_path / "a"
+    times = [dt.datetime(2024, 1, 1, tzinfo=dt.UTC) - dt.timedelta(days=n) for n in range(4)]
+    rows = table(span(0, 3), op=[0, 1, 0, 0], event_time=times)
+    write_lying(path, rows, table([100] * 4, event_time=times[:1] * 4, city=["city 9"] * 4), row_group_size=2)
+    oldest = int(times[-1].timestamp() * 1_000)
+    assert row_facts(path, VOCABULARY) == RowFacts(has_changes=True, oldest_ms=oldest)
+    assert take([path], 1, 2, folder)["op"].to_pylist() == [1, 0]

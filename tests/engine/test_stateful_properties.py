@@ -27,6 +27,7 @@ from odfchain.digest.parquet import hash_parquet
 from odfchain.engine.archive import Manifest, read_manifest
 from odfchain.engine.base import Executed
 from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.engine.version import Rules
 from odfchain.metadata.engine import TransformRequest
 from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.metadata.timestamp import Timestamp
@@ -35,7 +36,7 @@ from odfchain.progress import SILENT
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
-EXAMPLES = {"ci": 1, "local": 6, "deep": 60}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+EXAMPLES = {"ci": 1, "local": 6, "soak": 20, "deep": 60}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 SCHEMA = input_schema({"k": pa.string(), "v": pa.int64()}, SIGNED)
 HOUR = 3_600_000
 NEVER = 1_000 * 24 * HOUR
@@ -81,12 +82,17 @@ class Stateful:
     """Whether its event time follows from those of the inputs."""
     versions: str | None = None
     """The input that is a temporal table with the key `k`."""
+    mixed: bool = False
+    """Whether it is unbounded above a window, which waits for the watermark."""
 
-    def transform(self) -> TransformSql:
+    def transform(self, rules: Rules | None = None) -> TransformSql:
         steps = [SqlQueryStep(alias=name, query=sql) for name, sql in self.before.items()]
         tables = (TemporalTable(name=self.versions, primary_key=("k",)),) if self.versions else None
         return TransformSql(
-            engine="spark", queries=(*steps, SqlQueryStep(query=self.sql)), temporal_tables=tables
+            engine="spark",
+            version=(rules or Rules()).version,
+            queries=(*steps, SqlQueryStep(query=self.sql)),
+            temporal_tables=tables,
         )
 
 
@@ -194,6 +200,7 @@ QUERIES = {
         "SELECT max(event_time) AS event_time, k, max(n) AS most FROM hours GROUP BY k",
         before={"hours": HOURS},
         once=False,
+        mixed=True,
     ),
     "temporal join": Stateful(
         "SELECT a.event_time, a.k, a.v, b.v AS w FROM a JOIN b ON a.k = b.k AND a.event_time >= b.__valid_from "
@@ -317,11 +324,18 @@ def net_of(outputs: Sequence[pa.Table]) -> Counter[tuple[Any, ...]]:
     """How often each row was emitted, less how often it was taken back; never less than nothing."""
     net: Counter[tuple[Any, ...]] = Counter()
     for output in outputs:
+        check_pairs(output["op"].to_pylist())
         for row in output.drop_columns(["offset", "system_time"]).to_pylist():
             values = tuple(value for name, value in row.items() if name != "op")
-            net[values] += {0: 1, 1: -1}[row["op"]]
+            net[values] += {0: 1, 1: -1, 2: -1, 3: 1}[row["op"]]
             assert net[values] >= 0, f"{values} was taken back before it was emitted"
     return +net
+
+
+def check_pairs(operations: list[int]) -> None:
+    """Every old half of a correction stands right before its new one."""
+    for one, other in zip([0, *operations], [*operations, 0], strict=True):
+        assert (one == 2) == (other == 3), operations
 
 
 def expected(
@@ -405,9 +419,11 @@ def test_steps_give_in_all_what_one_query_over_all_rows_gives(
     assert all(not s.manifest.late for s in steps), "no row was late"
     if query.once:
         check_final(query, steps)
-    elif (now := steps[chosen].manifest.watermark_ms) is not None:
-        final = everything(stream[: chosen + 1], now)
-        assert net_of([s.output for s in steps[: chosen + 1]]) == expected(transforms, query, final, folder)
+    elif not query.mixed:
+        recorded = everything(stream[: chosen + 1])
+        assert net_of([s.output for s in steps[: chosen + 1]]) == expected(
+            transforms, query, recorded, folder
+        )
 
 
 def check_final(query: Stateful, steps: list[Step]) -> None:
@@ -434,67 +450,192 @@ def _instant(value: dt.date) -> dt.datetime:
     return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
 
 
-CHANGED = Stateful(
-    "SELECT max(event_time) AS event_time, k, count(*) AS n, sum(v) AS total FROM a GROUP BY k", once=False
-)
-
-
-def changing(seed: int) -> tuple[list[dict[str, Part]], Part]:
-    """A stream with retractions and corrections, and what it leaves."""
-    chance = random.Random(seed)
-    low = chance.choice([-5 * HOUR, 1_709_190_000_000])
-    live: list[tuple[int, str | None, int | None]] = []
-    stream = []
-    for _ in range(3):
-        part = Part(ops=[])
-        assert part.ops is not None
-        for row in _rows(chance, low):
-            old = live.pop(chance.randrange(len(live))) if live and chance.random() < 0.5 else None
-            if old is not None and chance.random() < 0.5:
-                part.rows.append(old)
-                part.ops.append(1)
-                continue
-            changes = [(0, row)] if old is None else [(2, old), (3, row)]
-            part.rows += [r for _, r in changes]
-            part.ops += [op for op, _ in changes]
-            live.append(row)
-        part.mark = low + chance.randint(0, 9) * HOUR
-        low = part.mark
-        stream.append({"a": part})
-    return [*stream, {"a": Part(mark=low + NEVER)}], Part(live)
-
-
 @few
 @seeded
-def test_retractions_and_corrections_of_an_input_change_the_result_as_if_it_had_never_been_otherwise(
+def test_by_the_first_rules_only_what_is_older_than_the_watermark_counts(
     transforms: SparkTransformEngine, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("changes")
-    stream, left = changing(seed)
-    outputs = [s.output for s in run(transforms, CHANGED.transform(), stream, folder)]
-    assert net_of(outputs) == expected(transforms, CHANGED, {"a": table_of(left, 0)}, folder)
-    assert any(1 in output["op"].to_pylist() for output in outputs)
+    query, folder = QUERIES["running total"], tmp_path_factory.mktemp("steps")
+    stream = drawn(f"first {seed}", query.inputs)
+    steps = list(run(transforms, query.transform(Rules(1)), stream, folder))
+    for number, step in enumerate(steps):
+        if (now := step.manifest.watermark_ms) is not None:
+            final = everything(stream[: number + 1], now)
+            assert net_of([s.output for s in steps[: number + 1]]) == expected(
+                transforms, query, final, folder
+            )
+
+
+# --- retractions and corrections -----------------------------------------------------------------
+
+
+def changing(
+    seed: str, inputs: Sequence[str], lateness: int
+) -> tuple[list[dict[str, Part]], dict[str, Part]]:
+    """A stream with retractions and corrections that are not too late, and what it leaves of each input."""
+    chance = random.Random(seed)
+    begin = chance.choice([-5 * HOUR, 1_709_190_000_000])
+    live: dict[str, list[tuple[int, str | None, int | None]]] = {name: [] for name in inputs}
+    marks, floor, stream = dict.fromkeys(inputs, begin), dict.fromkeys(inputs, begin), []
+    for _ in range(3):
+        step = {}
+        for name, rows in live.items():
+            part = Part(ops=[])
+            for row in _rows(chance, floor[name]):
+                changes = _change(chance, rows, row, floor[name])
+                part.rows += [r for _, r in changes]
+                part.ops = [*(part.ops or ()), *(op for op, _ in changes)]
+            if chance.random() < 0.75:
+                marks[name] = part.mark = marks[name] + chance.randint(0, 12) * HOUR
+                floor[name] = max(begin, part.mark - lateness)
+            step[name] = part
+        stream.append(step)
+    last = {name: Part(mark=begin + NEVER) for name in inputs}
+    return [*stream, last], {name: Part(rows) for name, rows in live.items()}
+
+
+def _change(
+    chance: random.Random,
+    live: list[tuple[int, str | None, int | None]],
+    row: tuple[int, str | None, int | None],
+    floor: int,
+) -> list[tuple[int, tuple[int, str | None, int | None]]]:
+    """What happens when a row comes: it is new, corrects a live one, or a live one is retracted instead."""
+    candidates = [r for r in live if r[0] >= floor]
+    if not candidates or chance.random() < 0.5:
+        live.append(row)
+        return [(0, row)]
+    old = chance.choice(candidates)
+    live.remove(old)  # the oldest of its like
+    if chance.random() < 0.4:
+        return [(1, old)]
+    # most corrections keep the time
+    row = row if chance.random() < 0.3 else (old[0], old[1], row[2])
+    live.append(row)
+    return [(2, old), (3, row)]
+
+
+CHANGED = {
+    "tumbling": 12, "sliding": 0, "session": 6, "date": 30, "distinct": 5, "over a window": 12, "inner join": 0,
+    "inner join, asymmetric": 3, "left join": 8, "right join": 0, "full join": 4, "semi join": 0, "anti join": 6,
+    "self join": 5, "join of windows": 7, "join, then window": 12, "window, then window": 24,
+    "union, then window": 0, "top 3": 0, "plain groups": 0, "window, then plain groups": 10,
+    "running total": 0, "tumbling, end as the time": 9, "date_trunc": 0, "left join, symmetric": 0,
+    "join without bounds": 0,
+}  # fmt: skip
+"""The lateness [h] with which a query is tried where time matters."""
+BRIEFLY = frozenset(
+    {
+        "tumbling", "session", "over a window", "left join", "window, then window", "join, then window",
+        "inner join", "plain groups", "window, then plain groups",
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "lateness"),
+    [
+        (name, lateness * HOUR)
+        for name, usual in CHANGED.items()
+        for lateness in sorted({usual} if EXAMPLES == 1 else {usual, 0, 7})
+        if EXAMPLES > 1 or name in BRIEFLY
+    ],
+)
+@few
+@seeded
+def test_corrections_of_inputs_change_the_result_as_if_it_had_never_been_otherwise(
+    transforms: SparkTransformEngine,
+    compiling: SparkTransformEngine,
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    lateness: int,
+    seed: int,
+) -> None:
+    query, folder = QUERIES[name], tmp_path_factory.mktemp("changes")
+    windowed = query.once or query.mixed
+    rules = Rules(allowed_lateness_ms=lateness if windowed else 0)
+    stream, left = changing(f"{name} {lateness} {seed}", query.inputs, rules.allowed_lateness_ms)
+    steps = list(run(transforms, query.transform(rules), stream, folder))
+    rows = {alias: table_of(part, 0) for alias, part in left.items()}
+    assert net_of([s.output for s in steps]) == expected(transforms, query, rows, folder)
+    assert [(s.manifest.late, s.manifest.unmatched) for s in steps] == [({}, {})] * len(steps)
+    replayed(compiling, steps[len(name) % len(steps)], folder / "again")
 
 
 # --- late rows -----------------------------------------------------------------------------------
 
 
+def at_hours(query: Stateful, hours: Sequence[int], mark: int, late: Sequence[int] = ()) -> dict[str, Part]:
+    """Rows of the first input, and a watermark of all."""
+    rows: list[tuple[int, str | None, int | None]] = [(hour * HOUR, "x", 1) for hour in (*late, *hours)]
+    return {"a": Part(rows, mark * HOUR)} | {other: Part([], mark * HOUR) for other in query.inputs[1:]}
+
+
 @pytest.mark.parametrize("name", ["tumbling", "session", "left join", "plain groups"])
-def test_rows_that_come_too_late_are_counted_and_change_nothing(
+def test_rows_that_come_too_late_are_counted_and_change_nothing_that_is_final(
     transforms: SparkTransformEngine, tmp_path: Path, name: str
 ) -> None:
     query = QUERIES[name]
-
-    def parts(hours: Sequence[int], mark: int, late: Sequence[int] = ()) -> dict[str, Part]:
-        rows: list[tuple[int, str | None, int | None]] = [(hour * HOUR, "x", 1) for hour in (*late, *hours)]
-        return {"a": Part(rows, mark * HOUR)} | {other: Part([], mark * HOUR) for other in query.inputs[1:]}
-
-    stream = [parts([1, 5], 12), parts([12, 13], 13, late=[5, 3]), parts([], 1_000)]
-    in_time = [parts([1, 5], 12), parts([12, 13], 13), parts([], 1_000)]
+    stream = [
+        at_hours(query, [1, 5], 12), at_hours(query, [12, 13], 13, late=[5, 3]), at_hours(query, [], 1_000)
+    ]  # fmt: skip
+    in_time = [at_hours(query, [1, 5], 12), at_hours(query, [12, 13], 13), at_hours(query, [], 1_000)]
     steps = list(run(transforms, query.transform(), stream, tmp_path))
     found = net_of([s.output for s in steps])
-    wanted = expected(transforms, query, everything(in_time), tmp_path)
-    assert found == wanted
+    counted = in_time if query.once else stream
+    assert found == expected(transforms, query, everything(counted), tmp_path)
+    assert [s.manifest.late for s in steps] == [{}, {"a": 2} if query.once else {}, {}]
+
+
+def test_what_is_late_counts_while_lateness_allows(transforms: SparkTransformEngine, tmp_path: Path) -> None:
+    query = QUERIES["tumbling"]
+    stream = [
+        at_hours(query, [1, 5, 7], 13), at_hours(query, [14], 14, late=[5, 8]), at_hours(query, [], 1_000)
+    ]  # fmt: skip
+    rules = Rules(allowed_lateness_ms=6 * HOUR)
+    steps = list(run(transforms, query.transform(rules), stream, tmp_path))
+    # hours 6 to 12 are kept until the watermark is at 18, hours 0 to 6 only until it is at 12
+    assert [s.manifest.late for s in steps] == [{}, {"a": 1}, {}]
+    rows = [(o["op"], o["n"]) for o in steps[1].output.to_pylist()]
+    assert rows == [(2, 1), (3, 2)], "a correction of the count"
+    assert steps[1].manifest.waiting == {"a": 1}
+
+
+def test_corrections_of_what_is_closed_are_counted_and_those_of_an_open_window_are_taken(
+    transforms: SparkTransformEngine, tmp_path: Path
+) -> None:
+    query = QUERIES["tumbling"]
+    first = Part([(1 * HOUR, "x", 1), (7 * HOUR, "x", 2), (8 * HOUR, "y", 3)], 8 * HOUR)
+    changes: list[tuple[int, tuple[int, str | None, int | None]]] = [
+        (2, (1 * HOUR, "x", 1)), (3, (1 * HOUR, "x", 9)), (2, (7 * HOUR, "x", 2)), (3, (7 * HOUR, "x", 5)),
+        (1, (8 * HOUR, "y", 3)), (1, (9 * HOUR, "z", 3)),
+    ]  # fmt: skip
+    second = Part([row for _, row in changes], 8 * HOUR, [op for op, _ in changes])
+    stream = [{"a": first}, {"a": second}, {"a": Part([], 24 * HOUR)}]
+    steps = list(run(transforms, query.transform(), stream, tmp_path))
+    assert [[(o["op"], o["k"], o["total"]) for o in s.output.to_pylist()] for s in steps] == [
+        [(0, "x", 1)], [], [(0, "x", 5)],
+    ]  # fmt: skip
+    assert [s.manifest.late for s in steps] == [{}, {"a": 2}, {}], "both halves of the first correction"
+    assert [s.manifest.unmatched for s in steps] == [{}, {"a": 1}, {}], "nothing was there at nine"
+    assert [s.manifest.waiting for s in steps] == [{"a": 2}, {"a": 1}, {}]
+
+
+def test_a_row_within_an_open_session_is_not_late(transforms: SparkTransformEngine, tmp_path: Path) -> None:
+    query = QUERIES["session"]
+    open_session = Part([(hour * HOUR, "x", hour) for hour in (1, 2, 4, 6, 8)], 9 * HOUR)
+    correction = Part(
+        [(2 * HOUR, "x", 2), (2 * HOUR, "x", 20), (0, "x", 0), (3 * HOUR, "y", 0)], 9 * HOUR, [2, 3, 0, 0]
+    )
+    steps = list(
+        run(
+            transforms, query.transform(),
+            [{"a": open_session}, {"a": correction}, {"a": Part([], 99 * HOUR)}], tmp_path,
+        )
+    )  # fmt: skip
+    assert [[(o["k"], o["n"], o["total"]) for o in s.output.to_pylist()] for s in steps] == [
+        [], [], [("x", 5, 39)],
+    ]  # fmt: skip
     assert [s.manifest.late for s in steps] == [{}, {"a": 2}, {}]
 
 
@@ -518,3 +659,16 @@ def test_an_endless_stream_does_not_make_a_bounded_query_remember_more_and_more(
     ]
     assert remembered[1:] == [remembered[1]] * 4
     assert 0 < remembered[1] <= 10
+
+
+def test_what_corrects_a_row_of_a_temporal_table_is_its_next_version(
+    transforms: SparkTransformEngine, tmp_path: Path
+) -> None:
+    query = QUERIES["temporal join"]
+    first = {"a": Part([(HOUR, "x", 1)], HOUR), "b": Part([(0, "x", 10)], HOUR)}
+    corrected = Part([(0, "x", 10), (5 * HOUR, "x", 11)], 5 * HOUR, [2, 3])
+    second = {"a": Part([(6 * HOUR, "x", 2)], 6 * HOUR), "b": corrected}
+    steps = list(run(transforms, query.transform(), [first, second], tmp_path))
+    assert [[(o["op"], o["v"], o["w"]) for o in s.output.to_pylist()] for s in steps] == [
+        [(0, 1, 10)], [(0, 2, 11)],
+    ]  # fmt: skip

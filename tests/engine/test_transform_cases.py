@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cases import (
+    AT_ONCE,
     SIGNED,
     UNSIGNED,
     Case,
@@ -140,7 +141,9 @@ def test_a_case_gives_the_expected_rows_offsets_and_watermarks(answers: Answers,
 
 
 def test_deviations_are_of_cases_that_exist() -> None:
-    assert set(DEVIATIONS) <= {case.id for case in all_cases()}
+    assert {*DEVIATIONS, *AT_ONCE} <= {case.id for case in all_cases()}
+    text = (ROOT / "rfcs" / "019-derivatives.md").read_text(encoding="utf-8")
+    assert [name for name in (*DEVIATIONS, *AT_ONCE) if f"`{name}`" not in text] == []
 
 
 # --- raw queries ---------------------------------------------------------------------------------

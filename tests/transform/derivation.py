@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 from support import T0, ChainBuilder, hash_of, seeded_id
 
+from odfchain.chain import chain
 from odfchain.chain.chain import MetadataChain
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
@@ -32,9 +34,9 @@ def at(second: int) -> Timestamp:
 def in_memory(name: str) -> DatasetFiles:
     """A dataset whose chain is in memory, with an index, and whose files do not exist."""
     nowhere = Path("/nowhere") / name
-    chain = MetadataChain(MemoryObjectStore(), MemoryRefStore(), MemoryScratch())
+    made = MetadataChain(MemoryObjectStore(), MemoryRefStore(), MemoryScratch())
     stores = LocalObjectStore(nowhere / "data"), LocalObjectStore(nowhere / "checkpoints")
-    return DatasetFiles(nowhere, DatasetAlias.parse(name), chain, *stores)
+    return DatasetFiles(nowhere, DatasetAlias.parse(name), made, *stores)
 
 
 def on_disk(folder: Path, name: str) -> DatasetFiles:
@@ -76,10 +78,17 @@ class Grown:
         return self.append(ev.SetInfo(description=str(self.builder.sequence)))
 
     def schema(self, version: int = 0) -> Multihash:
-        return self.append(ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema_of(version))))
+        """Another schema, of any kind: chains of other nodes have changes that ours refuse."""
+        return self.unruled(ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema_of(version))))
 
     def vocab(self, name: str) -> Multihash:
-        return self.append(ev.SetVocab(event_time_column=name))
+        """Another name of the event time, whatever was recorded before."""
+        return self.unruled(ev.SetVocab(event_time_column=name))
+
+    def unruled(self, event: ev.MetadataEvent) -> Multihash:
+        """Append what the rules would refuse, as an older chain or one of another node has it."""
+        with mock.patch.object(chain, "check_append"):
+            return self.append(event)
 
 
 class Root(Grown):

@@ -494,7 +494,7 @@ def twice() -> tuple[Root, Derived]:
     numbers.vocab("seen_at")
     numbers.schema(1)
     numbers.data(2, watermark=4)
-    derived.append(ev.SetVocab(event_time_column="counted_at"))
+    derived.vocab("counted_at")
     derived.append(transform_of(numbers, query="SELECT 2"))
     derived.run()
     return numbers, derived

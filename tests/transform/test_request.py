@@ -108,7 +108,7 @@ def test_a_slice_is_hashed_before_it_is_named(
 
 def test_vocabularies_have_their_defaults(numbers: Root, derived: Derived, staging: Path) -> None:
     numbers.vocab("seen_at")
-    derived.append(ev.SetVocab(offset_column="nr"))
+    derived.unruled(ev.SetVocab(offset_column="nr"))
     request = request_of(derived, derived.step(), staging)
     assert request.vocab.columns == ("nr", "op", "system_time", "event_time")
     assert [i.vocab.event_time_column for i in request.query_inputs] == ["seen_at", "event_time"]

@@ -314,18 +314,6 @@ def test_a_query_that_readers_could_not_follow(
     assert str(caught.value).startswith(f"derived: {message}")
 
 
-def test_a_query_that_remembers_starts_anew(workspace: Workspace, cities: Dataset) -> None:
-    query = "SELECT max(event_time) AS event_time, city FROM cities GROUP BY city"
-    (dataset,) = workspace.add(derivative(query))
-    dataset.transform()
-    notes = Notes()
-    changed = derivative(query.replace("max(", "min("))
-    assert update(workspace, changed, notes) == ["SetTransform"]
-    assert (
-        notes.texts[-1] == "what the query remembers starts anew with the next pull; its result so far stays"
-    )
-
-
 def test_other_events_of_a_manifest(workspace: Workspace, cities: Dataset) -> None:
     """A root dataset: what differs is recorded, what is not mentioned stays."""
     info = manifest(schema=SCHEMA) + "    - {kind: SetInfo, description: Cities}\n"

@@ -1,0 +1,135 @@
+"""What turns the output so far into what a query says of everything (`odfchain.metadata.rebuild`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from odfchain.metadata.enums import OperationType
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from odfchain.dataset.corrections import SliceFile
+    from odfchain.metadata.data_schema import DataSchema
+    from odfchain.spark.slice_writer import SliceFacts, SliceSpec
+
+    Numbers = np.ndarray[Any, Any]
+
+
+def write_difference(
+    earlier: Sequence[SliceFile], made: SliceFile | None, schema: DataSchema, spec: SliceSpec
+) -> SliceFacts | None:
+    """A slice that turns the rows of `earlier` into those of `made`; None where nothing has to change.
+
+    Rows are counted: +A and +C add one, -R and -C take one away. What is in both stays as it is. What has to
+    go comes first, as retractions in the order in which it was recorded, then what is new in the order of
+    `made`.
+
+    Raises:
+        BadInputError: a slice cannot be read, or becomes more than the limits allow.
+        EngineError: the rows of two slices cannot be compared.
+        SliceInputError: a value does not fit its declared type.
+        OSError: the slice cannot be written; it is removed.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from odfchain.errors import EngineError
+    from odfchain.metadata.arrow import to_arrow
+    from odfchain.spark.slice_writer import write_slice
+
+    arrow = to_arrow(schema)
+    try:
+        old, new = _Rows.of(earlier), _Rows.of([] if made is None else [made])
+        _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
+        count = int(keys.max()) + 1 if len(keys) else 0
+        of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
+        excess = old.net(of_old, count) - new.net(of_new, count)
+        gone = old.last(of_old, np.maximum(excess, 0))
+        added = new.last(of_new, np.maximum(-excess, 0))
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield from _chosen(earlier, gone, arrow, OperationType.RETRACT)
+            yield from _chosen([] if made is None else [made], added, arrow, OperationType.APPEND)
+
+        return write_slice(rows(), spec)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise EngineError(f"the output so far cannot be compared with the new one: {line}") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rows:
+    """All rows of some slices, in their order."""
+
+    hashes: Numbers
+    steps: Numbers
+    """1 for a row that adds one, -1 for one that takes one away."""
+
+    @classmethod
+    def of(cls, slices: Sequence[SliceFile]) -> _Rows:
+        import numpy as np
+
+        from odfchain.dataset.corrections import PAIR, rows_of
+
+        hashes, steps = [np.zeros(0, dtype=PAIR)], [np.zeros(0, dtype=np.int64)]
+        for item in slices:
+            for _, back, found in rows_of(item):
+                hashes.append(found)
+                steps.append(np.where(back, -1, 1))
+        return cls(np.concatenate(hashes), np.concatenate(steps))
+
+    def net(self, keys: Numbers, count: int) -> Numbers:
+        """How often each row is in force; a retraction of what is not there has no effect."""
+        import numpy as np
+
+        total: Numbers = np.zeros(count, dtype=np.int64)
+        np.add.at(total, keys, self.steps)
+        return np.maximum(total, 0)
+
+    def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
+        """Which rows are the last so many of their kind that add one."""
+        import numpy as np
+
+        chosen: Numbers = np.zeros(len(keys), dtype=bool)
+        places = np.flatnonzero(self.steps > 0)[::-1]
+        order = np.argsort(keys[places], kind="stable")
+        places = places[order]
+        groups = keys[places]
+        starts = (
+            np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1]))) if len(groups) else groups
+        )
+        rank = np.arange(len(groups)) - np.repeat(starts, np.diff(np.append(starts, len(groups))))
+        chosen[places[rank < wanted[groups]]] = True
+        return chosen
+
+
+def _chosen(
+    slices: Sequence[SliceFile], chosen: Numbers, schema: pa.Schema, op: OperationType
+) -> Iterator[pa.RecordBatch]:
+    """The chosen rows in the declared columns, with another operation."""
+    import numpy as np
+    import pyarrow as pa
+
+    from odfchain.dataset.corrections import data_batches
+
+    at = 0
+    for item in slices:
+        for batch in data_batches(item.path):
+            mask = chosen[at : at + batch.num_rows]
+            at += batch.num_rows
+            if not mask.any():
+                continue
+            rows = batch.filter(pa.array(mask))
+            columns = []
+            for field in schema:
+                if field.name == item.vocabulary.operation_type_column:
+                    columns.append(pa.array(np.full(rows.num_rows, op.code), field.type))
+                elif field.name in rows.schema.names:
+                    columns.append(rows.column(field.name))
+                else:
+                    columns.append(pa.nulls(rows.num_rows, field.type))
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)

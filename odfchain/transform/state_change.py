@@ -1,0 +1,137 @@
+"""What becomes of what a query remembers when another query takes its place.
+
+    --rebuild    the new query is computed over everything; what changes by that is recorded
+    --from-now   the old query finishes what it can, the new one begins with the rows that come next
+    neither      refused while anything is remembered
+
+A query that remembers nothing is changed without a word more.
+Source: specification "Query Evolution"; RFC-019.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from enum import Enum
+
+from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.state import DatasetState
+from odfchain.errors import CodecError, EngineError, StoreError, TransformError
+from odfchain.metadata.events import SetTransform
+from odfchain.metadata.own_engine import is_own
+from odfchain.metadata.rebuild import is_rebuilt, rebuilt
+from odfchain.metadata.sources import Transform
+from odfchain.progress import Progress
+
+
+class StateChange(Enum):
+    """What a user may decide."""
+
+    REBUILD = "rebuild"
+    """Compute the new query over everything."""
+    FROM_NOW = "from-now"
+    """Give up what the old query remembers once it has finished what it can."""
+
+
+def settle_state(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    new: SetTransform,
+    change: StateChange | None,
+    finish: Callable[[], object],
+    progress: Progress,
+) -> SetTransform:
+    """The transform to record, after the old one has finished what was asked of it.
+
+    Raises:
+        TransformError: something is remembered, and nobody said what becomes of it; or the engine of the
+            transform cannot do what was said.
+        And all errors of `finish`.
+    """
+    if change is StateChange.REBUILD:
+        _check_own(dataset, new.transform)
+        if state.last_execution is None:
+            progress.note("nothing was computed so far, so there is nothing to compute anew")
+            return new
+        return dataclasses.replace(new, transform=rebuilt(new.transform))
+    pending = state.awaits_rebuild
+    if change is StateChange.FROM_NOW:
+        if pending:
+            progress.note("the rebuild that was asked for is given up; the result so far stays")
+        else:
+            finish()
+        _say_given_up(_remembered(dataset, DatasetState.read(dataset.chain)), progress)
+        return new
+    if pending and is_own(new.transform):
+        progress.note("the rebuild that was asked for is still to come, and is now one by this query")
+        return dataclasses.replace(new, transform=rebuilt(new.transform))
+    kept = _remembered(dataset, state)
+    if kept.is_empty:
+        return new
+    raise TransformError(
+        f"the query changes, and the one in force remembers {kept}: open windows or running totals would be "
+        "lost without a word",
+        hint="--rebuild computes the new query over everything and records what changes by that; --from-now "
+        "finishes what the old query can, and begins with the rows that come next",
+    )
+
+
+def counts_from(transform: SetTransform, number: int) -> str:
+    """What a user is told of a query that takes the place of another in block `number`."""
+    if is_rebuilt(transform.transform):
+        return f"block {number} asks for a rebuild: the next pull computes the query over everything"
+    return f"the new query counts from block {number} on; what was recorded before stays"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What the last step left for the next one."""
+
+    rows: int | None
+    """None where only another engine can tell."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.rows == 0
+
+    def __str__(self) -> str:
+        if self.rows is None:
+            return "something (its checkpoint cannot be read here)"
+        return f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
+
+
+def _remembered(dataset: DatasetFiles, state: DatasetState) -> _Remembered:
+    """What the transform in force remembers; nothing while it was not executed."""
+    from odfchain.engine.archive import read_manifest
+
+    last = state.last_execution
+    in_force = state.chain.nearest("SetTransform", "ExecuteTransform", head=state.head)
+    if last is None or last.new_checkpoint is None or in_force is None:
+        return _Remembered(0)
+    if isinstance(in_force.block.event, SetTransform):  # what came before was given up with that block
+        return _Remembered(0)
+    transform = state.transform
+    if transform is None or not is_own(transform.transform):
+        return _Remembered(None)
+    try:
+        path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
+        manifest = read_manifest(path)
+    except (CodecError, EngineError, StoreError):
+        return _Remembered(None)
+    return _Remembered(sum(part.rows for part in manifest.parts))
+
+
+def _say_given_up(kept: _Remembered, progress: Progress) -> None:
+    if kept.rows is None:
+        progress.note("what the old query remembers is given up; how much that is, only its engine can tell")
+    elif kept.rows:
+        progress.note(f"what the old query remembers is given up: {kept}; its result so far stays")
+
+
+def _check_own(dataset: DatasetFiles, transform: Transform) -> None:
+    if not is_own(transform):
+        raise TransformError(
+            f"{dataset.alias}: --rebuild needs the engine of this project, and the transform is for "
+            f"`{transform.engine}`",
+            hint="--from-now goes on with its engine; another dataset computes everything",
+        )

@@ -1,0 +1,89 @@
+"""What a step takes back was there, before it is recorded: the rule of check 10, at the commit.
+
+The engine of this process knows what it emitted. What other processes bring, and what a query chooses itself
+(`SELECT op, …`), is held against the slices so far. Source: specification "Retractions and Corrections";
+RFC-020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import BadInputError, EngineError, ObjectNotFoundError, OdfchainError, QueryError
+from odfchain.limits import AUDIT
+from odfchain.metadata.enums import OperationType
+from odfchain.text import first_line
+
+if TYPE_CHECKING:
+    from odfchain.dataset.files import DatasetFiles
+    from odfchain.dataset.state import DatasetState
+    from odfchain.metadata.events import DataSlice
+    from odfchain.progress import Progress
+
+_BACK = (OperationType.RETRACT, OperationType.CORRECT_FROM)
+
+
+def check_taken_back(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    new: DataSlice,
+    path: Path,
+    counts: Mapping[str, int],
+    *,
+    ours: bool,
+    progress: Progress,
+) -> None:
+    """Every row of the slice at `path` that takes another back finds it in `dataset`, or before in the slice.
+
+    `counts` are the rows of each operation, by its code. `ours` says that the engine of this process made it.
+
+    Raises:
+        EngineError, QueryError: one does not; names the first.
+        ObjectNotFoundError, ObjectCorruptedError: an earlier slice is missing or damaged.
+    """
+    count = sum(counts.get(str(op.code), 0) for op in _BACK)
+    if not count:
+        return
+    if count > AUDIT.retractions:  # as in a verification
+        progress.note(f"{count:,} rows are taken back; whether they were there is not checked")
+        return
+    import pyarrow as pa
+
+    from odfchain.dataset.corrections import SliceFile, taken_back_in_vain
+
+    progress.phase("Comparing with what was recorded")
+    names = state.vocabulary
+    slices = []
+    for ref in state.slices():
+        try:
+            recorded = dataset.data.verified_path(ref.slice.physical_hash)
+        except ObjectNotFoundError as error:
+            error.hint = f"what the step takes back must have been there: `odfchain fetch {dataset.alias}`"
+            raise
+        slices.append(SliceFile(recorded, names, ref.slice.offset_interval))
+    last = SliceFile(path, names, new.offset_interval)
+    try:
+        wrong = taken_back_in_vain([*slices, last], [last])
+    except (pa.ArrowException, OSError, ValueError, KeyError, BadInputError) as error:
+        line = first_line(error)
+        raise EngineError(f"what the step takes back cannot be compared with the slices: {line}") from error
+    if len(wrong):
+        raise _refusal(int(wrong[0]), len(wrong), ours=ours)
+
+
+def _refusal(offset: int, count: int, *, ours: bool) -> OdfchainError:
+    more = f" ({count:,} such rows)" if count > 1 else ""
+    if ours:
+        return QueryError(
+            f"the result takes back at offset {offset:,} values that no row in force has{more}",
+            hint="a row and what takes it back must come out equal: let the query keep both, and "
+            "select nothing that differs between them (offset, system time); or leave `op` out",
+        )
+    return EngineError(
+        f"the engine broke its contract: the row at offset {offset:,} takes back values that no row in force "
+        f"has{more}; nothing was recorded",
+        hint="an engine that reads its input in another order does that: end the query with ORDER BY offset, "
+        "or let this engine execute it (engine: odfchain-spark)",
+    )

@@ -1,0 +1,283 @@
+"""Another query takes the place of one that remembers something: nothing is dropped without a word."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import Result, derivative, manifest, unchanged
+
+from odfchain.audit.run import VerifyOptions
+from odfchain.errors import EngineError, TransformError
+from odfchain.lineage.blame import blame_records
+from odfchain.metadata.events import ExecuteTransform, SetTransform
+from odfchain.transform.state_change import StateChange
+
+if TYPE_CHECKING:
+    from odfchain.api import Dataset, Workspace
+
+EXAMPLES = {"ci": 2, "local": 6, "soak": 40, "deep": 200}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+SCHEMA = '["event_time TIMESTAMP", "k STRING", "v BIGINT"]'
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+HOURLY = "SELECT window(event_time, '1 hour').start AS event_time, k, sum(v) AS n FROM rows GROUP BY 1, k"
+TWO_HOURS = HOURLY.replace("1 hour", "2 hours")
+TOTAL = "SELECT max(event_time) AS event_time, k, sum(v) AS n FROM rows GROUP BY k"
+COUNT = "SELECT max(event_time) AS event_time, k, count(*) AS n FROM rows GROUP BY k"
+PLAIN = "SELECT event_time, k, v AS n FROM rows"
+LARGE = "SELECT event_time, k, v AS n FROM rows WHERE v > 3"
+QUERIES = (HOURLY, TWO_HOURS, TOTAL, COUNT, PLAIN, LARGE)
+
+Row = tuple[int, str, int]
+"""Minute, key, value."""
+
+
+class Notes:
+    """What a user is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        pass
+
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def rows(workspace: Workspace) -> Dataset:
+    (dataset,) = workspace.add(manifest(schema=SCHEMA, name="rows"))
+    return dataset
+
+
+def add(dataset: Dataset, folder: Path, found: list[Row]) -> None:
+    path = folder / f"rows-{dataset.state.record_count}.csv"
+    lines = [f"{(START + dt.timedelta(minutes=m)).isoformat()},{k},{v}" for m, k, v in found]
+    path.write_text("\n".join(["event_time,k,v", *lines]) + "\n")
+    dataset.ingest([path])
+
+
+def derived(query: str, name: str = "derived") -> str:
+    return derivative(query, name=name, inputs="[{datasetRef: rows}]")
+
+
+def snapshot_of(text: str) -> Any:
+    from odfchain.metadata.manifest import read_snapshots
+
+    (found,) = read_snapshots(text)
+    return found
+
+
+def change(
+    workspace: Workspace, query: str, state: StateChange | None, name: str = "derived"
+) -> tuple[list[str], list[str]]:
+    """(kinds of the events that were recorded, what was said)."""
+    notes = Notes()
+    _, events = workspace.update(snapshot_of(derived(query, name)), state=state, check=False, progress=notes)
+    return [event.KIND for event in events], notes.texts
+
+
+def net(dataset: Dataset) -> Counter[tuple[Any, ...]]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in dataset.to_arrow().to_pylist():
+        found[row["event_time"], row["k"], row["n"]] += 1 if row["op"] in (0, 3) else -1
+    assert all(count >= 0 for count in found.values())
+    return +found
+
+
+def anew(workspace: Workspace, query: str, name: str) -> Counter[tuple[Any, ...]]:
+    """What the query says of everything."""
+    (dataset,) = workspace.add(derived(query, name), check=False)
+    dataset.transform()
+    return net(dataset)
+
+
+def verdict(workspace: Workspace, dataset: Dataset) -> tuple[str, list[str]]:
+    (report,) = workspace.verify([dataset], VerifyOptions(replay=True))
+    return report.verdict, [fault.message for fault in report.faults]
+
+
+def stream(seed: int) -> list[list[Row]]:
+    """Several releases of rows that are mostly in order."""
+    found, minute, made = random.Random(seed), 0, []
+    for _ in range(found.randint(3, 4)):
+        rows = []
+        for _ in range(found.randint(1, 6)):
+            minute += found.randint(0, 50)
+            rows.append(
+                (max(0, minute - found.choice((0, 0, 0, 5))), found.choice("ab"), found.randint(1, 6))
+            )
+        made.append(rows)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_a_rebuild_makes_the_output_what_the_query_says(
+    workspace: Workspace, rows: Dataset, tmp_path: Path, seed: int
+) -> None:
+    chosen = random.Random(f"queries {seed}")
+    old, new = ((HOURLY, TOTAL), (TOTAL, TWO_HOURS))[seed] if seed < 2 else chosen.sample(QUERIES, 2)
+    (dataset,) = workspace.add(derived(old), check=False)
+    *first, last = stream(seed)
+    for release in first:
+        add(rows, tmp_path, release)
+        if chosen.random() < 0.7:
+            dataset.transform()
+    dataset.transform()
+    before = dataset.to_arrow()
+    assert change(workspace, new, StateChange.REBUILD)[0] == ["SetTransform"]
+    if chosen.random() < 0.5:
+        add(rows, tmp_path, last)
+        last = []
+    dataset.transform()
+    assert net(dataset) == anew(workspace, new, "fresh")
+    assert dataset.to_arrow().slice(0, len(before)).equals(before), "nothing recorded is written anew"
+    assert dataset.transform().blocks == 0
+    fresh = workspace.dataset("fresh")
+    add(rows, tmp_path, [*last, (10_000, "a", 5), (10_001, "b", 2)])
+    dataset.transform()
+    fresh.transform()
+    assert net(dataset) == net(fresh), "what is remembered is that of the new query"
+    assert verdict(workspace, dataset) == ("clean", [])
+
+
+def test_neither_is_a_refusal_that_names_both(workspace: Workspace, rows: Dataset, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(derived(HOURLY), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (70, "a", 2), (80, "b", 3)])
+    dataset.transform()
+    with unchanged(dataset.path), pytest.raises(TransformError) as caught:
+        change(workspace, TWO_HOURS, None)
+    assert "the query changes, and the one in force remembers 2 rows" in caught.value.message
+    assert "--rebuild" in str(caught.value.hint)
+    assert "--from-now" in str(caught.value.hint)
+
+
+def test_from_now(workspace: Workspace, rows: Dataset, tmp_path: Path) -> None:
+    """The old query finishes what its watermark allows; what is given up is counted."""
+    (dataset,) = workspace.add(derived(HOURLY), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (70, "a", 2)])
+    dataset.transform()
+    add(rows, tmp_path, [(90, "a", 4), (130, "b", 3), (140, "b", 3)])
+    kinds, notes = change(workspace, COUNT, StateChange.FROM_NOW)
+    assert kinds == ["SetTransform"]
+    assert "what the old query remembers is given up: 2 rows; its result so far stays" in notes
+    number = dataset.state.head_block.sequence_number
+    assert notes[-1] == f"the new query counts from block {number} on; what was recorded before stays"
+    assert [(r["k"], r["n"]) for r in dataset.to_arrow().to_pylist()] == [("a", 1), ("a", 6)]
+    add(rows, tmp_path, [(150, "c", 1), (500, "z", 1)])
+    dataset.transform()
+    assert ("c", 1) in [(r["k"], r["n"]) for r in dataset.to_arrow().to_pylist()]
+    assert verdict(workspace, dataset) == ("clean", [])
+
+
+def test_what_remembers_nothing_is_changed_as_before(
+    workspace: Workspace, rows: Dataset, tmp_path: Path
+) -> None:
+    (dataset,) = workspace.add(derived(PLAIN), check=False)
+    assert change(workspace, HOURLY, None) == (["SetTransform"], []), "nothing was executed so far"
+    assert change(workspace, PLAIN, StateChange.REBUILD)[1] == [
+        "nothing was computed so far, so there is nothing to compute anew"
+    ]
+    add(rows, tmp_path, [(0, "a", 1), (10, "b", 5)])
+    dataset.transform()
+    kinds, notes = change(workspace, LARGE, None)
+    number = dataset.state.head_block.sequence_number
+    assert kinds == ["SetTransform"]
+    assert notes == [f"the new query counts from block {number} on; what was recorded before stays"]
+    assert change(workspace, LARGE, None) == ([], [])
+    assert change(workspace, LARGE, StateChange.REBUILD)[0] == ["SetTransform"], "also of the same query"
+    dataset.transform()
+    assert [(r["op"], r["n"]) for r in dataset.to_arrow().to_pylist()] == [(0, 1), (0, 5), (1, 1)]
+    assert verdict(workspace, dataset) == ("clean", [])
+
+
+def test_a_rebuild_that_was_interrupted(
+    workspace: Workspace, rows: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain asks for it until it is done, also when the query changes once more in between."""
+    (dataset,) = workspace.add(derived(TOTAL), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
+    dataset.transform()
+    change(workspace, COUNT, StateChange.REBUILD)
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object, **__: object) -> None:
+            raise EngineError("killed")
+
+        patched.setattr("odfchain.transform.rebuilt.write_difference", fail)
+        with unchanged(dataset.path), pytest.raises(EngineError, match="killed"):
+            dataset.transform()
+    kinds, notes = change(workspace, TWO_HOURS, None)
+    assert kinds == ["SetTransform"]
+    assert notes[0] == "the rebuild that was asked for is still to come, and is now one by this query"
+    dataset.transform()
+    assert net(dataset) == anew(workspace, TWO_HOURS, "fresh")
+    assert dataset.transform().blocks == 0
+    assert verdict(workspace, dataset) == ("clean", [])
+    executed = [
+        b.block.event for b in dataset._files.chain.walk() if isinstance(b.block.event, ExecuteTransform)
+    ]
+    newest, oldest = executed[0], executed[-1]
+    assert newest.query_inputs[0].prev_offset == oldest.query_inputs[0].new_offset, "intervals continue"
+
+
+def test_the_mark_is_in_the_chain_and_in_no_manifest(
+    workspace: Workspace, rows: Dataset, tmp_path: Path
+) -> None:
+    """A replay goes by it: the records are not what the query gives for the blocks that are new."""
+    (dataset,) = workspace.add(derived(TOTAL), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
+    dataset.transform()
+    change(workspace, COUNT, StateChange.REBUILD)
+    dataset.transform()
+    (marked, _) = [
+        b.block.event for b in dataset._files.chain.walk() if isinstance(b.block.event, SetTransform)
+    ]
+    assert str(marked.transform.version).endswith("+rebuild")
+    assert change(workspace, COUNT, None) == ([], [])
+    last = blame_records(workspace._files, dataset._files, dataset.state.record_count - 1)
+    assert last.transactions[0].reads[0].offsets == (0, 2), "its lineage is everything"
+    add(rows, tmp_path, [(30, "a", 1)])
+    dataset.transform()
+    assert net(dataset) == anew(workspace, COUNT, "fresh"), "the steps that follow are ordinary ones"
+
+
+def test_the_command_line(
+    workspace: Workspace,
+    rows: Dataset,
+    run_cli: Callable[..., Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(workspace.path)
+    (dataset,) = workspace.add(derived(TOTAL), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
+    dataset.transform()
+    path = tmp_path / "changed.yaml"
+    path.write_text(derived(COUNT))
+    for options, said in (
+        (["--rebuild"], "--rebuild says how a query is changed: add --update"),
+        (["--from-now"], "--from-now says how a query is changed: add --update"),
+        (["--update", "--rebuild", "--from-now"], "--rebuild and --from-now exclude each other"),
+    ):
+        refused = run_cli("add", path, "--no-check", *options)
+        assert refused.code == 2
+        assert said in refused.err
+    refused = run_cli("add", path, "--update", "--no-check")
+    assert refused.code != 0
+    assert "changed.yaml" in refused.err
+    assert "--rebuild computes the new query over everything" in refused.err
+    done = run_cli("add", path, "--update", "--no-check", "--rebuild")
+    assert done.code == 0, done.err
+    assert "updated derived (SetTransform)" in done.err
+    assert "the next pull computes the query over everything" in done.err

@@ -1,0 +1,320 @@
+"""Engines of others, over real gRPC: what a verification would call a fault is refused before it is recorded."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from support import derivative, tree_of
+
+from odfchain.api import Workspace
+from odfchain.dataset.commit import StagedFile, commit
+from odfchain.dataset.state import DatasetState
+from odfchain.digest.parquet import hash_parquet
+from odfchain.digest.physical import hash_file
+from odfchain.engine.base import Executed
+from odfchain.engine.server import serve
+from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.metadata import events as ev
+from odfchain.metadata.arrow import from_arrow
+from odfchain.metadata.data_schema import DataSchema
+from odfchain.metadata.engine import TransformRequest
+from odfchain.metadata.events import OffsetInterval
+from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.metadata.timestamp import Timestamp
+from odfchain.progress import Progress
+
+if TYPE_CHECKING:
+    from odfchain.api import Dataset
+
+MS = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.uint64(), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("system_time", MS, nullable=False),
+        pa.field("event_time", MS, nullable=False),
+        pa.field("city", pa.string()),
+    ]
+)
+MADE = Timestamp.parse("2100-01-01T00:00:00Z")
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+ROOT = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: cities, kind: Root, metadata: []}\n"
+
+Row = tuple[int, str]
+"""Operation and city."""
+
+
+def add_rows(dataset: Dataset, rows: Sequence[Row]) -> None:
+    """A transaction of the root, whose watermark is later each time."""
+    files = dataset._files
+    state = DatasetState.read(files.chain)
+    events: list[ev.MetadataEvent] = []
+    if state.schema is None:
+        events.append(ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA))))
+    start = state.record_count
+    columns = [
+        range(start, start + len(rows)),
+        [op for op, _ in rows],
+        [MADE.epoch_ms] * len(rows),
+        [START] * len(rows),
+        [city for _, city in rows],
+    ]
+    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    with files.staging() as folder:
+        path = folder / "made"
+        pq.write_table(table, path)
+        physical, size = hash_file(path)
+        interval = OffsetInterval(start=start, end=start + len(rows) - 1)
+        new = ev.DataSlice(
+            logical_hash=hash_parquet(path)[0], physical_hash=physical, offset_interval=interval, size=size
+        )
+        mark = Timestamp(MADE.epoch_ns + start * 1_000_000_000)
+        event = ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=mark)
+        commit(files, state, [*events, event], [StagedFile(path, physical)], system_time=MADE)
+
+
+class ForeignEngine:
+    """Passes rows on with their operations, in the order in which it came to read the files.
+
+    `change` makes other rows of them; where it makes none, there is no data file.
+    """
+
+    def __init__(self, *, backwards: bool = True, checkpoint: bytes | None = None) -> None:
+        self.backwards = backwards
+        self.checkpoint = checkpoint
+        self.change: Callable[[pa.Table], pa.Table] = lambda rows: rows
+        self.requests: list[TransformRequest] = []
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        del schema, progress
+        self.requests.append(request)
+        (source,) = request.query_inputs
+        (query,) = request.transform.queries or ()
+        paths = list(source.data_paths)
+        if self.backwards and "ORDER BY offset" not in query.query:
+            paths.reverse()
+        tables = [pq.ParquetFile(path).read() for path in paths]
+        rows = self.change(pa.concat_tables(tables) if tables else SCHEMA.empty_table())
+        if self.checkpoint is not None:
+            Path(request.new_checkpoint_path).write_bytes(self.checkpoint)
+        marks = [w.event_time for w in source.explicit_watermarks]
+        if not rows.num_rows:
+            return Executed(offset_interval=None, watermark=max(marks, default=None))
+        first = request.next_offset
+        offsets = pa.array(range(first, first + rows.num_rows), pa.int64())
+        time = pa.scalar(request.system_time.epoch_ms, MS)
+        made = {
+            "offset": offsets,
+            "op": pc.cast(rows["op"], pa.int32()),
+            "system_time": pa.repeat(time, rows.num_rows),
+            "event_time": rows["event_time"],
+            "city": rows["city"],
+        }
+        pq.write_table(pa.table(made), request.new_data_path)
+        interval = OffsetInterval(start=first, end=first + rows.num_rows - 1)
+        return Executed(offset_interval=interval, watermark=max(marks, default=None))
+
+    def query(self, request: Any, *, progress: Progress) -> int:
+        raise NotImplementedError
+
+
+@contextmanager
+def foreign(workspace: Workspace, engine: ForeignEngine) -> Iterator[None]:
+    with serve(engine, port=0) as server:
+        settings = f"kind: WorkspaceConfig\nversion: 1\ncontent: {{transform: {{engines: {{datafusion: '{server.address}'}}}}}}\n"
+        (workspace.path / "config.yaml").write_text(settings)
+        yield
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path / "workspace")
+
+
+def copied(workspace: Workspace, query: str = "SELECT op, event_time, city FROM cities") -> Dataset:
+    text = derivative(query, name="copied", engine="datafusion")
+    return workspace.add(text)[0]
+
+
+def faults(dataset: Dataset) -> list[str]:
+    return [f"{fault.check}: {fault.message}" for fault in dataset.verify().faults]
+
+
+def rows_of(dataset: Dataset) -> list[Row]:
+    return [(row["op"], row["city"]) for row in dataset.to_arrow().to_pylist()]
+
+
+FOUR = [[(0, "A"), (0, "B")], [(1, "A")], [(2, "B"), (3, "C")], [(0, "A"), (1, "C")]]
+"""Four releases of a snapshot."""
+
+
+def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
+    (cities,) = here.add(ROOT)
+    for rows in FOUR:
+        add_rows(cities, rows)
+    with foreign(here, ForeignEngine()):
+        made = copied(here)
+        before = tree_of(made.path)
+        with pytest.raises(EngineError) as caught:
+            made.transform()
+        assert caught.value.message == (
+            "the engine broke its contract: the row at offset 1 takes back values that no row in force has "
+            "(2 such rows); nothing was recorded"
+        )
+        assert "ORDER BY offset" in str(caught.value.hint)
+        assert tree_of(made.path) == before
+    with foreign(here, ForeignEngine()):
+        ordered = derivative(
+            "SELECT op, event_time, city FROM cities ORDER BY offset", name="ordered", engine="datafusion"
+        )
+        (made,) = here.add(ordered)
+        made.transform()
+    assert rows_of(made) == [row for rows in FOUR for row in rows]
+    assert faults(made) == []
+
+
+def test_what_was_recorded_before_counts(here: Workspace) -> None:
+    """Slice by slice there is nothing to read in another order; a row may be taken back once."""
+    (cities,) = here.add(ROOT)
+    engine = ForeignEngine()
+    with foreign(here, engine):
+        made = copied(here)
+        for rows in FOUR:
+            add_rows(cities, rows)
+            made.transform()
+        assert faults(made) == []
+        add_rows(cities, [(0, "D")])
+        for change in (
+            lambda rows: with_rows(rows, [(1, "C")]),
+            lambda rows: with_rows(rows, [(1, "D"), (0, "D")]),
+            lambda rows: with_rows(rows, [(0, "D"), (1, "D"), (1, "D")]),
+            lambda rows: with_rows(rows, [(2, "Z"), (3, "A")]),
+        ):
+            engine.change = change
+            with pytest.raises(EngineError, match="takes back values that no row in force has"):
+                made.transform()
+        engine.change = lambda rows: with_rows(rows, [(0, "D"), (1, "D"), (2, "A"), (3, "E")])
+        made.transform()
+    assert faults(made) == []
+    assert rows_of(made)[-4:] == [(0, "D"), (1, "D"), (2, "A"), (3, "E")]
+
+
+def with_rows(table: pa.Table, rows: Sequence[Row]) -> pa.Table:
+    found = table.slice(0, 1).to_pylist()[0]
+    return pa.Table.from_pylist([found | {"op": op, "city": city} for op, city in rows], schema=table.schema)
+
+
+Break = Callable[[pa.Table], pa.Table]
+BROKEN: dict[str, Break] = {
+    "unknown operation": lambda rows: with_rows(rows, [(4, "A")]),
+    "a +C alone": lambda rows: with_rows(rows, [(3, "A")]),
+    "a -C alone": lambda rows: with_rows(rows, [(0, "A"), (2, "A")]),
+    "a pair apart": lambda rows: with_rows(rows, [(0, "A"), (2, "A"), (0, "B"), (3, "C")]),
+    "a -R of nothing": lambda rows: with_rows(rows, [(1, "A")]),
+    "no event time": lambda rows: rows.set_column(3, pa.field("event_time", MS), pa.nulls(rows.num_rows, MS)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_whatever_is_recorded_verifies(here: Workspace, name: str) -> None:
+    (cities,) = here.add(ROOT)
+    add_rows(cities, [(0, "A"), (0, "B")])
+    engine = ForeignEngine()
+    engine.change = BROKEN[name]
+    with foreign(here, engine):
+        made = copied(here)
+        before = tree_of(made.path)
+        with pytest.raises(OdfchainError):
+            made.transform()
+        assert tree_of(made.path) == before
+
+
+def test_a_step_without_rows_needs_no_file(here: Workspace) -> None:
+    """Not even the first one, which would have shown the schema; it is not repeated for nothing."""
+    (cities,) = here.add(ROOT)
+    add_rows(cities, [(0, "A")])
+    engine = ForeignEngine()
+    engine.change = lambda rows: rows.slice(0, 0)
+    with foreign(here, engine):
+        made = copied(here)
+        assert made.transform().blocks == 1
+        assert made.state.schema is None
+        assert made.transform().blocks == 0
+        assert len(engine.requests) == 1
+        add_rows(cities, [(0, "B")])
+        engine.change = lambda rows: rows
+        assert made.transform().blocks == 2
+        engine.change = lambda rows: rows.slice(0, 0)
+        add_rows(cities, [(0, "C")])
+        assert made.transform().blocks == 1
+    assert rows_of(made) == [(0, "B")]
+    assert faults(made) == []
+
+
+def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
+    (cities,) = here.add(ROOT)
+    engine = ForeignEngine(checkpoint=b"state one")
+    with foreign(here, engine):
+        made = copied(here)
+        for number, state in enumerate([b"state one", None, None, b"state two"]):
+            engine.checkpoint = state
+            add_rows(cities, [(0, str(number))])
+            made.transform()
+    events = [b.block.event for b in made._files.chain.walk()][::-1]
+    done = [e for e in events if isinstance(e, ev.ExecuteTransform)]
+    first, last = (done[i].new_checkpoint for i in (0, 3))
+    assert first is not None
+    assert last is not None
+    assert [e.new_checkpoint for e in done] == [first, first, first, last]
+    assert [e.prev_checkpoint for e in done] == [None, *[first.physical_hash] * 3]
+    read = [r.prev_checkpoint_path for r in engine.requests]
+    assert read[0] is None
+    assert all(path is not None and path.endswith(str(first.physical_hash)) for path in read[1:])
+    assert faults(made) == []
+
+
+def test_add_says_that_the_library_is_missing(here: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.add(ROOT)
+    (here.path / "config.yaml").write_text(
+        "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {engines: {datafusion: 'localhost:1'}}}\n"
+    )
+    notes: list[str] = []
+
+    class Notes:
+        def phase(self, name: str, total: int | None = None) -> None: ...
+        def advance(self, steps: int = 1) -> None: ...
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    text = derivative(name="one", engine="datafusion")
+    here.add(text, progress=Notes())
+    assert notes == []
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    here.add(derivative(name="two", engine="datafusion"), progress=Notes())
+    assert len(notes) == 1
+    assert "its library does not load" in notes[0]
+    assert "pip install 'odfchain[engine]'" in notes[0]
+
+
+def test_a_query_of_ours_that_chooses_operations(workspace: Workspace) -> None:
+    """The offset of a row is not that of what takes it back, so both differ."""
+    (cities,) = workspace.add(ROOT)
+    add_rows(cities, [(0, "A"), (1, "A")])
+    (good,) = workspace.add(derivative("SELECT op, event_time, city FROM cities", name="good"))
+    good.transform()
+    assert faults(good) == []
+    (bad,) = workspace.add(derivative("SELECT op, event_time, city, offset AS o FROM cities", name="bad"))
+    with pytest.raises(QueryError, match="takes back at offset 1 values that no row in force has") as caught:
+        bad.transform()
+    assert "select nothing that differs between them" in str(caught.value.hint)

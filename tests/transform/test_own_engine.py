@@ -1,0 +1,144 @@
+"""What our transforms call their engine, and chains from the time when they called it `spark`. No Spark here."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support import derivative, manifest
+
+from odfchain import Workspace
+from odfchain.cli.main import main
+from odfchain.dataset.config import read_config
+from odfchain.dataset.system_columns import SystemColumns
+from odfchain.engine.version import engine_version
+from odfchain.errors import TransformError
+from odfchain.metadata.manifest import read_snapshots
+from odfchain.metadata.own_engine import is_own, with_own_name
+from odfchain.metadata.sources import TransformSql
+from odfchain.transform.engines import address_of, remote_engine
+from odfchain.workspace.config import TransformConfig
+from odfchain.workspace.settings import edit, setting
+from odfchain.workspace.workspace import WorkspaceFiles
+
+HERE = "http://127.0.0.1:1"
+SPARK = TransformConfig(engines={"spark": HERE})
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    found = Workspace.init(tmp_path)
+    found.add(manifest())
+    return found
+
+
+def engine_of(space: Workspace, name: str = "derived") -> tuple[str, str | None]:
+    transform = space.dataset(name).state.transform
+    assert transform is not None
+    return transform.transform.engine, transform.transform.version
+
+
+@pytest.mark.parametrize("given", ["odfchain-spark", "spark", "Spark", "ODFCHAIN-SPARK"])
+def test_what_is_recorded_names_this_engine(space: Workspace, given: str) -> None:
+    space.add(derivative(engine=given), check=False)
+    assert engine_of(space) == ("odfchain-spark", engine_version())
+    for same in ("spark", "odfchain-spark"):
+        _, events = space.update(read_snapshots(derivative(engine=same))[0], check=False)
+        assert events == []
+
+
+def test_an_address_makes_spark_another_engine(space: Workspace) -> None:
+    edit(space.path, setting("transform.engines.spark"), lambda _: HERE)
+    space.add(derivative(engine="spark"), check=False)
+    assert engine_of(space) == ("spark", None)
+    _, events = space.update(read_snapshots(derivative(engine="spark"))[0], check=False)
+    assert events == []
+    space.add(derivative(engine="odfchain-spark", name="ours"), check=False)
+    assert engine_of(space, "ours") == ("odfchain-spark", engine_version())
+
+
+@pytest.mark.parametrize("version", [None, "odfchain_1-spark_4.3.0"])
+@pytest.mark.parametrize("given", ["odfchain-spark", "spark"])
+def test_the_same_manifest_appends_nothing_to_an_old_chain(
+    space: Workspace, version: str | None, given: str
+) -> None:
+    old = dataclasses.replace(
+        (snapshot := read_snapshots(derivative(engine="spark"))[0]),
+        metadata=tuple(
+            dataclasses.replace(e, transform=dataclasses.replace(e.transform, version=version))
+            if hasattr(e, "transform")
+            else e
+            for e in snapshot.metadata
+        ),
+    )
+    space._files.create(old)
+    assert engine_of(space) == ("spark", version)
+    head = space.dataset("derived").head
+    _, events = space.update(read_snapshots(derivative(engine=given))[0], check=False)
+    assert events == []
+    assert space.dataset("derived").head == head
+    changed = derivative("SELECT event_time, city, 1 AS one FROM cities", engine=given)
+    _, events = space.update(read_snapshots(changed)[0], check=False)
+    assert [e.KIND for e in events] == ["SetTransform"]
+    assert engine_of(space) == ("odfchain-spark", engine_version())
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "own"),
+    [
+        ("spark", None, True),
+        ("spark", "odfchain_1-spark_4.3.0", True),
+        ("spark", "0.23.1-spark_3.5.0", False),
+        ("odfchain-spark", None, True),
+        ("odfchain-spark", "odfchain_9-spark_5.0.0", True),
+        ("flink", None, False),
+        ("datafusion", "odfchain_1-spark_4.3.0", False),
+    ],
+)
+def test_whose_a_transform_is(engine: str, version: str | None, own: bool) -> None:
+    transform = TransformSql(engine=engine, version=version, query="SELECT 1")
+    assert is_own(transform) is own
+    assert with_own_name(transform).engine == ("odfchain-spark" if own else engine)
+
+
+def test_addresses() -> None:
+    old = TransformSql(engine="spark", version="odfchain_1-spark_4.3.0", query="SELECT 1")
+    assert address_of(old, SPARK) is None, "what we recorded stays ours"
+    assert remote_engine(old, SPARK) is None
+    assert address_of(TransformSql(engine="spark", query="SELECT 1"), SPARK) == HERE
+    theirs = TransformSql(engine="spark", version="0.23.1-spark_3.5.0", query="SELECT 1")
+    assert address_of(theirs, SPARK) == HERE
+    ours = TransformConfig(engines={"odfchain-spark": HERE})
+    assert address_of(dataclasses.replace(old, engine="odfchain-spark"), ours) == HERE
+    with pytest.raises(TransformError, match="which is not this one") as caught:
+        remote_engine(TransformSql(engine="flink", query="SELECT 1"), SPARK)
+    assert "odfchain-spark" in (caught.value.hint or "")
+
+
+def test_the_command_says_what_it_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(list(args))
+        return code, capsys.readouterr().err
+
+    assert run("init")[0] == 0
+    code, err = run("new", "org.example.cities", "--root", "--for", "kamu")
+    assert (code, "odfchain add --system-columns reference org.example.cities.yaml" in err) == (0, True)
+    assert run("add", "--no-check", "--system-columns", "reference", "org.example.cities.yaml")[0] == 0
+    files = WorkspaceFiles.find(tmp_path)
+    assert read_config(files.dataset("org.example.cities")).system_columns is SystemColumns.REFERENCE
+    assert run("new", "ours", "--derivative")[0] == 0
+    assert run("add", "--no-check", "ours.yaml") == (0, "added ours (derivative)\n")
+    text = (
+        Path("ours.yaml").read_text().replace("odfchain-spark", "spark").replace("name: ours", "name: theirs")
+    )
+    Path("theirs.yaml").write_text(text)
+    code, err = run("add", "--no-check", "theirs.yaml")
+    assert err == "added theirs (derivative); its engine `spark` is recorded as odfchain-spark\n"
+    assert run("add", "--no-check", "--update", "theirs.yaml") == (0, "theirs is up to date\n")
+    assert read_config(files.dataset("ours")).system_columns is None

@@ -1,0 +1,139 @@
+"""The difference that a rebuild records, without an engine: rows are counted, whatever their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.dataset.corrections import SliceFile, taken_back_in_vain
+from odfchain.errors import BadInputError
+from odfchain.metadata.arrow import from_arrow
+from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
+from odfchain.metadata.rebuild import is_rebuilt, rebuilt, unmarked
+from odfchain.metadata.sources import SqlQueryStep, TransformSql
+from odfchain.spark.slice_writer import SliceSpec
+from odfchain.transform.rebuilt import write_difference
+
+NAMES = DatasetVocabulary()
+MS = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.uint64(), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("system_time", MS, nullable=False),
+        pa.field("event_time", MS, nullable=False),
+        pa.field("k", pa.string()),
+        pa.field("v", pa.float64()),
+    ]
+)
+
+Row = tuple[int, str | None, float | None]
+"""Operation, key, value."""
+
+values = st.tuples(
+    st.sampled_from(["a", "b", None]), st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf"), None])
+)
+
+
+@st.composite
+def changelogs(draw: st.DrawFn) -> list[Row]:
+    """Rows in which whatever is taken back is in force."""
+    rows: list[Row] = []
+    force: list[tuple[str | None, float | None]] = []
+    for _ in range(draw(st.integers(0, 12))):
+        kind = draw(st.sampled_from(["add", "retract", "correct"]))
+        if kind == "add" or not force:
+            force.append(draw(values))
+            rows.append((0, *force[-1]))
+            continue
+        old = force.pop(draw(st.integers(0, len(force) - 1)))
+        rows.append((1 if kind == "retract" else 2, *old))
+        if kind == "correct":
+            force.append(draw(values))
+            rows.append((3, *force[-1]))
+    return rows
+
+
+def net(rows: Sequence[Row]) -> Counter[str]:
+    """How often each row is in force; NaN and -0.0 are values like others."""
+    found: Counter[str] = Counter()
+    for op, *rest in rows:
+        found[repr(rest)] += 1 if op in (0, 3) else -1
+    return +found
+
+
+def write(folder: Path, name: str, rows: Sequence[Row], start: int, schema: pa.Schema = SCHEMA) -> SliceFile:
+    columns = {
+        "offset": range(start, start + len(rows)),
+        "op": [op for op, _, _ in rows],
+        "system_time": [0] * len(rows),
+        "event_time": [0] * len(rows),
+        "k": [k for _, k, _ in rows],
+        "v": [v for _, _, v in rows],
+    }
+    path = folder / name
+    pq.write_table(pa.table({f.name: pa.array(columns[f.name], f.type) for f in schema}, schema=schema), path)
+    return SliceFile(path, NAMES, OffsetInterval(start=start, end=start + max(len(rows) - 1, 0)))
+
+
+def difference(folder: Path, earlier: Sequence[SliceFile], made: SliceFile | None, start: int) -> list[Row]:
+    spec = SliceSpec(SCHEMA.serialize().to_pybytes(), NAMES, start, 7, str(folder))
+    facts = write_difference(earlier, made, from_arrow(SCHEMA), spec)
+    if facts is None:
+        return []
+    table = pq.ParquetFile(facts.path).read()
+    assert table["offset"].to_pylist() == list(range(start, start + facts.rows))
+    return list(zip(table["op"].to_pylist(), table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
+
+
+@given(old=changelogs(), new=changelogs(), cut=st.integers(0, 12))
+def test_the_output_is_what_the_query_says(old: list[Row], new: list[Row], cut: int) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        pieces = [piece for piece in (old[:cut], old[cut:]) if piece]
+        earlier, start = [], 0
+        for index, piece in enumerate(pieces):
+            earlier.append(write(folder, f"old-{index}", piece, start))
+            start += len(piece)
+        made = write(folder, "new", new, start) if new else None
+        rows = difference(folder, earlier, made, start)
+        assert net([*old, *rows]) == net(new)
+        changed = (net(old) - net(new)).total() + (net(new) - net(old)).total()
+        assert len(rows) == changed, "what is in both stays"
+        assert [op for op, _, _ in rows] == sorted((op for op, _, _ in rows), reverse=True)
+        if rows:
+            last = write(folder, "last", rows, start)
+            assert not len(taken_back_in_vain([*earlier, last], [last]))
+
+
+def test_columns_that_the_output_did_not_have(tmp_path: Path) -> None:
+    """An older slice lacks a column: there it is null."""
+    old = write(tmp_path, "old", [(0, "a", None), (0, "b", None)], 0, SCHEMA.remove(5))
+    new = write(tmp_path, "new", [(0, "a", None), (0, "b", 1.5)], 2)
+    assert difference(tmp_path, [old], new, 2) == [(1, "b", None), (0, "b", 1.5)]
+
+
+def test_a_slice_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"no slice")
+    old = SliceFile(tmp_path / "old", NAMES, OffsetInterval(start=0, end=0))
+    with pytest.raises(BadInputError, match="not a readable Parquet file"):
+        difference(tmp_path, [old], None, 1)
+
+
+def test_the_mark() -> None:
+    plain = TransformSql(engine="spark", version="odfchain_1-spark_4.3.0", queries=(SqlQueryStep(query="x"),))
+    marked = rebuilt(plain)
+    assert marked.version == "odfchain_1-spark_4.3.0+rebuild"
+    assert (is_rebuilt(plain), is_rebuilt(marked)) == (False, True)
+    assert rebuilt(marked) == marked
+    assert unmarked(marked) == unmarked(plain) == plain
+    bare = TransformSql(engine="spark", queries=(SqlQueryStep(query="x"),))
+    assert unmarked(rebuilt(bare)) == bare

@@ -1,0 +1,116 @@
+"""What was recorded by the first rules of the engine is replayed by them and goes on by them; new datasets get the newest."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import rules_1
+from support import FIXTURES
+
+from odfchain.api import Workspace
+from odfchain.audit.run import VerifyOptions
+from odfchain.dataset.state import DatasetState
+from odfchain.engine.version import RULES, Rules, engine_version, rules_of, same_results
+from odfchain.metadata.manifest import read_snapshots
+from odfchain.spark.session import SparkEngine
+from odfchain.transform.execute import TransformOptions
+
+ARCHIVE = FIXTURES / "chains" / "rules-1.zip"
+RUNNING = engine_version()
+SPARK = RUNNING.partition("-")[2]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, engine: SparkEngine) -> Workspace:
+    """The datasets of the archive."""
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        archive.extractall(tmp_path)
+    config = tmp_path / ".odfchain" / "config.yaml"
+    config.write_text("kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {isolation: never}}\n")
+    found = Workspace.find(tmp_path)
+    found._engine = engine
+    return found
+
+
+def version_of(workspace: Workspace, name: str) -> str | None:
+    transform = DatasetState.read(workspace.dataset(name)._files.chain).transform
+    assert transform is not None
+    return transform.transform.version
+
+
+def test_steps_that_were_recorded_by_the_first_rules_are_replayed_by_them(recorded: Workspace) -> None:
+    datasets = [recorded.dataset(name) for name in rules_1.QUERIES]
+    assert {version_of(recorded, name) for name in rules_1.QUERIES} == {f"odfchain_1-{SPARK}"}
+    reports = recorded.verify(datasets, VerifyOptions(recursive=True, replay=True))
+    found = {r.alias: (r.faults, r.unchecked, r.notes) for r in reports}
+    assert found == dict.fromkeys(["places", "readings", *rules_1.QUERIES], ([], [], []))
+    replays = [r.replay for r in reports if r.replay is not None]
+    assert [r.engines for r in replays] == [[f"odfchain_1-{SPARK}"]] * len(rules_1.QUERIES)
+    assert sum(r.transactions for r in replays) == 4 * len(rules_1.QUERIES)
+
+
+def test_a_dataset_goes_on_by_the_rules_of_its_transform_until_that_is_set_anew(workspace: Workspace) -> None:
+    _, places = rules_1.add_roots(workspace)
+    old, new = (
+        rules_1.manifest("totals").replace("name: totals", f"name: {name}") for name in ("old", "new")
+    )
+    old = old.replace("engine: spark", f"engine: spark, version: odfchain_1-{SPARK}")
+    made = [workspace.add(text, check=False)[0] for text in (old, new)]
+    assert [version_of(workspace, name) for name in ("old", "new")] == [f"odfchain_1-{SPARK}", RUNNING]
+    rules_1.append(places, *rules_1.PLACES[0])
+    for dataset in made:
+        dataset.transform(TransformOptions(system_time=rules_1.MADE))
+    counts = [d.to_arrow(["k", "n"]).to_pylist() if d.schema else [] for d in made]
+    assert counts == [[], [{"k": "x", "n": 1}, {"k": "y", "n": 1}, {"k": "z", "n": 1}]]
+    for text, appended in ((old.replace(f", version: odfchain_1-{SPARK}", ""), []), (new, [])):
+        (snapshot,) = read_snapshots(text)
+        assert workspace.update(snapshot, check=False)[1] == appended, "the manifest says nothing new"
+    assert version_of(workspace, "old") == f"odfchain_1-{SPARK}"
+
+
+@pytest.mark.parametrize(
+    ("version", "number", "lateness"),
+    [
+        (None, RULES, 0),
+        (f"odfchain_1-{SPARK}", 1, 0),
+        (f"odfchain_2-{SPARK}", 2, 0),
+        (f"odfchain_2-{SPARK}+allowedLateness=PT90S", 2, 90_000),
+        ("spark 3.5 of somebody else", RULES, 0),
+    ],
+)
+def test_a_version_says_by_which_rules_a_transform_is_executed(
+    version: str | None, number: int, lateness: int
+) -> None:
+    assert rules_of(version) == Rules(number, lateness)
+    if version is not None and version.startswith("odfchain"):
+        assert rules_of(version).version == version
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        f"odfchain_0-{SPARK}", f"odfchain_{RULES + 1}-{SPARK}", "odfchain_2-spark_3.5.0", f"odfchain_2-{SPARK} ",
+        f"odfchain_1-{SPARK}+allowedLateness=PT90S", f"odfchain_2-{SPARK}+allowedLateness=PT0S",
+        f"odfchain_2-{SPARK}+allowedLateness=P1D", f"odfchain_2-{SPARK}+unheardOf=1",
+        f"odfchain_2-{SPARK}+allowedLateness=PT1S+allowedLateness=PT2S", "odfchain_2", "",
+    ],
+)  # fmt: skip
+def test_a_version_that_is_not_known_here_has_other_results(version: str) -> None:
+    assert not same_results(version, RUNNING)
+    assert same_results(version, RUNNING, [version]), "somebody may declare that they are the same"
+
+
+def test_every_number_of_the_rules_is_executed_here() -> None:
+    major, minor = SPARK.removeprefix("spark_").split(".")[:2]
+    for number in range(1, RULES + 1):
+        for patch in (SPARK, f"spark_{major}.{minor}", f"spark_{major}.{minor}.99"):
+            assert same_results(f"odfchain_{number}-{patch}", RUNNING)
+
+
+def test_the_archive_holds_no_keys() -> None:
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        assert [n for n in archive.namelist() if "key" in n or n.endswith(".pem")] == []
+        assert json.dumps(archive.namelist()).count("checkpoints/") >= 4 * (len(rules_1.QUERIES) - 1)
