@@ -5,7 +5,8 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.audit.report import Report
     from odfchain.audit.walk import BlockName
+    from odfchain.dataset.system_columns import SystemColumns
     from odfchain.ingest.ingest import IngestOptions, IngestOutcome
     from odfchain.ingest.pull import PullOptions, PullOutcome
+    from odfchain.metadata.events import DisablePollingSource, DisablePushSource
+    from odfchain.metadata.sources import WatermarkRule
     from odfchain.transform.execute import TransformOptions, TransformOutcome
+    from odfchain.workspace.config import WorkspaceConfig
 
 
 class Dataset:
@@ -113,7 +118,9 @@ class Dataset:
         """
         from odfchain.ingest.ingest import IngestOptions, ingest_files, with_defaults
 
-        options = with_defaults(options or IngestOptions(), self._workspace._files.config.ingest)  # noqa: SLF001
+        config = self._workspace._files.config  # noqa: SLF001
+        options = with_defaults(options or IngestOptions(), config.ingest)
+        options = dataclasses.replace(options, system_columns=self._system_columns(config))
         paths = [Path(file).resolve() for file in files]
         return ingest_files(self._files, self._session(progress), paths, options, progress)
 
@@ -156,10 +163,13 @@ class Dataset:
         )
         trusted = config.ingest.allow_commands or self._workspace._files.has_key(self.id)  # noqa: SLF001
         options = PullOptions(
-            ingest=with_defaults(options.ingest, config.ingest),
+            ingest=dataclasses.replace(
+                with_defaults(options.ingest, config.ingest), system_columns=self._system_columns(config)
+            ),
             fetch_uncacheable=options.fetch_uncacheable,
             allow_commands=options.allow_commands or trusted,
-            variables=config.ingest.variables | dict(options.variables),
+            variables=config.ingest.values | dict(options.variables),
+            bindings=config.ingest.bindings | dict(options.bindings),
             limits=limits,
         )
         return pull_source(self._files, self._session(progress), options, progress)
@@ -179,21 +189,53 @@ class Dataset:
 
         workspace = self._workspace
         inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001
-        options = options or TransformOptions(retries=workspace._files.config.ingest.retries)  # noqa: SLF001
+        config = workspace._files.config  # noqa: SLF001
+        options = options or TransformOptions(retries=config.ingest.retries)
+        options = dataclasses.replace(options, system_columns=self._system_columns(config))
         with workspace.engines_for(self, progress, timeout=options.timeout) as engines:
             return run_transform(self._files, inputs, engines, options, progress)
 
-    def set_watermark(self, watermark: Timestamp) -> Multihash:
+    def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
+        from odfchain.dataset.config import read_config
+
+        return read_config(self._files).system_columns or config.datasets.system_columns
+
+    def set_watermark(self, watermark: Timestamp, *, allow_future: bool = False) -> Multihash:
         """Record a watermark without data; returns the hash of the block.
 
         Raises:
             UsageError: the dataset is derivative.
             AppendError: the watermark would go back.
+            GuardError: it lies further in the future than the workspace's settings allow.
             RefConflictError: another writer was faster.
         """
         from odfchain.ingest.pull import set_watermark
 
-        return set_watermark(self._files, watermark)
+        config = self._workspace._files.config.ingest  # noqa: SLF001 - same package
+        anything = allow_future or config.allow_future
+        return set_watermark(self._files, watermark, max_future=None if anything else config.max_future)
+
+    def disable_source(
+        self, name: str | None = None, *, system_time: Timestamp | None = None
+    ) -> tuple[DisablePollingSource | DisablePushSource, Multihash]:
+        """End the source of this name, or the only one; what is recorded stays.
+
+        Returns the event and the hash of its block.
+
+        Raises:
+            UsageError: the dataset is derivative, no source of this name is in force, or there are several.
+            RefConflictError: another writer was faster.
+        """
+        from odfchain.ingest.sources import disable_source
+
+        return disable_source(self._files, name, system_time=system_time)
+
+    @property
+    def watermark_rules(self) -> Mapping[str, WatermarkRule]:
+        """How the watermark of each source moves, by its name; kept beside the dataset, not in its chain."""
+        from odfchain.dataset.config import read_config
+
+        return read_config(self._files).watermarks
 
     def _session(self, progress: Progress) -> Callable[[], SparkSession]:
         def start() -> SparkSession:
@@ -231,7 +273,9 @@ class Dataset:
         Raises:
             JavaNotFoundError, EngineError: Spark does not start.
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+            BadInputError: a slice is not readable, or becomes more than the limits allow.
         """
+        from odfchain.slices.reader import check_parquet
         from odfchain.spark.read import spark_path
         from odfchain.spark.types import carrier_struct
 
@@ -239,10 +283,12 @@ class Dataset:
         struct = carrier_struct(state.schema.fields if state.schema else ())
         session = self._workspace.session()
         data = self._files.data
-        paths = [spark_path(data.verified_path(ref.slice.physical_hash)) for ref in state.slices()]
+        paths = [data.verified_path(ref.slice.physical_hash) for ref in state.slices()]
         if not paths:
             return session.createDataFrame([], struct)
-        return session.read.schema(struct).parquet(*paths)
+        for path in paths:
+            check_parquet(path)
+        return session.read.schema(struct).parquet(*map(spark_path, paths))
 
     def verify(
         self,

@@ -32,7 +32,7 @@ content:
       read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, place STRING, visitors BIGINT]}
       preprocess:
         kind: Sql
-        engine: spark
+        engine: odfchain-spark
         query: SELECT *, upper(place) AS name FROM input WHERE visitors > 0
       merge: {kind: Ledger, primaryKey: [event_time, place]}
 ---
@@ -46,7 +46,7 @@ content:
       inputs: [{datasetRef: visits, alias: visits}]
       transform:
         kind: Sql
-        engine: spark
+        engine: odfchain-spark
         query: |
           SELECT window(event_time, '1 day').start AS event_time, place, sum(visitors) AS visitors
           FROM visits GROUP BY window(event_time, '1 day'), place

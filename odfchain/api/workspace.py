@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from odfchain.audit.auditing import Auditing
     from odfchain.audit.report import Report
     from odfchain.audit.run import VerifyOptions
+    from odfchain.dataset.system_columns import SystemColumns
     from odfchain.engine.base import TransformEngine
     from odfchain.engine.inprocess import SparkTransformEngine
     from odfchain.lineage.lineage import Lineage
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     from odfchain.metadata.sources import Transform
     from odfchain.share.sharing import Sharing
     from odfchain.spark.session import SparkEngine
+    from odfchain.transform.state_change import StateChange
     from odfchain.transform.validate import Checker
     from odfchain.upkeep.upkeep import Upkeep
-    from odfchain.workspace.config import TransformConfig
+    from odfchain.workspace.config import IngestConfig, TransformConfig
     from odfchain.workspace.signing import Signing
 
 
@@ -74,6 +76,15 @@ class Workspace:
     def path(self) -> Path:
         """The `.odfchain` folder."""
         return self._files.root
+
+    @property
+    def ingest_config(self) -> IngestConfig:
+        """The settings of ingestion; read anew at each call.
+
+        Raises:
+            ManifestError: the file is malformed.
+        """
+        return self._files.config.ingest
 
     @property
     def sharing(self) -> Sharing:
@@ -176,7 +187,8 @@ class Workspace:
         """Make every dataset that a manifest (YAML or JSON text, or a file) defines.
 
         All of the manifest is checked before the first dataset is made, its queries included (`check=False`
-        leaves them to the first run). `name` replaces the name in a manifest of one dataset.
+        leaves them to the first run). `name` replaces the name in a manifest of one dataset. Nobody is asked
+        about commands and variables (RFC-014): the caller has read the manifest.
 
         Raises:
             ManifestError: naming file, line and path.
@@ -210,7 +222,16 @@ class Workspace:
         """
         from odfchain.transform.update import check_definition
 
-        check_definition(self._files, snapshot, among, self._checker(progress), progress)
+        check_definition(
+            self._files, self._with_local_inputs(snapshot), among, self._checker(progress), progress
+        )
+
+    def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
+        from odfchain.share.inputs import names_places, with_local_inputs
+
+        if not names_places(snapshot):
+            return snapshot
+        return with_local_inputs(snapshot, self._files.resolve, self.sharing.local)
 
     def _checker(self, progress: Progress) -> Checker:
         from odfchain.transform.validate import Checker
@@ -223,23 +244,35 @@ class Workspace:
         *,
         alias: DatasetAlias | None = None,
         check: bool = True,
+        state: StateChange | None = None,
         progress: Progress = SILENT,
     ) -> tuple[Dataset, list[MetadataEvent]]:
         """Append what a definition says and its dataset does not yet; returns what was appended.
 
-        What the definition does not mention stays in force. Source: specification "Query Evolution".
+        What the definition does not mention stays in force. `state` says what becomes of what a query that
+        changes remembers; with `StateChange.FROM_NOW` the dataset is brought up to date first. Source:
+        specification "Query Evolution".
 
         Raises:
             DatasetNotFoundError: there is no dataset of this name.
             ManifestError, AppendError: the definition breaks a rule.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
+            TransformError: the query changes, it remembers something, and `state` is None.
             RefConflictError: another writer was faster.
+            And all errors of `Dataset.transform`.
         """
         from odfchain.transform.update import update_dataset
 
         dataset = self.dataset(alias or snapshot.name)
         checker = self._checker(progress) if check else None
-        return dataset, update_dataset(self._files, dataset._files, snapshot, checker, progress)  # noqa: SLF001
+        snapshot = self._with_local_inputs(snapshot)
+        files = dataset._files  # noqa: SLF001 - same package
+        events = update_dataset(
+            self._files, files, snapshot, checker, progress,
+            state=state, finish=lambda: dataset.transform(progress=progress),
+        )  # fmt: skip
+        self._files.set_watermarks(files, snapshot)
+        return dataset, events
 
     def create(
         self,
@@ -248,9 +281,12 @@ class Workspace:
         alias: DatasetAlias | None = None,
         system_time: Timestamp | None = None,
         check: bool = True,
+        system_columns: SystemColumns | None = None,
         progress: Progress = SILENT,
     ) -> Dataset:
         """Make a dataset with a new identity; it appears complete or not at all. `check` as in `add`.
+
+        `system_columns` are the types of offsets and operations; None is what the settings say.
 
         Raises:
             NameCollisionError: the name is taken.
@@ -261,7 +297,13 @@ class Workspace:
 
         if check:
             self.check(snapshot, progress=progress)
-        made = self._files.create(with_versions(snapshot), alias=alias, system_time=system_time)
+        config = self._files.config.transform
+        made = self._files.create(
+            with_versions(self._with_local_inputs(snapshot), config),
+            alias=alias,
+            system_time=system_time,
+            system_columns=system_columns,
+        )
         return Dataset(self, made)
 
     def rename(self, ref: str, name: str) -> None:
@@ -373,8 +415,14 @@ class Workspace:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        from odfchain.spark.failure import explain, is_of_spark
+
+        try:
+            if isinstance(error, Exception) and is_of_spark(error):
+                raise explain(error) from error  # what it says is lost with the session
+        finally:
+            self.close()
 
 
 def _read_file(path: Path) -> bytes:

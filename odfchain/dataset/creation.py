@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
+from odfchain.chain.kind_rules import belongs_in
 from odfchain.chain.transform_rules import check_normalized
+from odfchain.dataset.carried import carried_schema, carried_source
 from odfchain.errors import AppendError, ManifestError, OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
@@ -22,9 +24,16 @@ from odfchain.metadata.sources import SqlQueryStep, Transform
 Resolve = Callable[[DatasetRefAny], DatasetId | None]
 """Finds the id of a dataset that a reference names, None when it is unknown."""
 
-_ROOT_ONLY = (ev.SetPollingSource, ev.AddPushSource)
-_DERIVATIVE_ONLY = (ev.SetTransform,)
-_ALLOWED = (ev.SetAttachments, ev.SetInfo, ev.SetLicense, ev.SetVocab, ev.SetDataSchema)
+_LISTED = (
+    ev.SetPollingSource,
+    ev.AddPushSource,
+    ev.SetTransform,
+    ev.SetAttachments,
+    ev.SetInfo,
+    ev.SetLicense,
+    ev.SetVocab,
+    ev.SetDataSchema,
+)
 
 
 def events_of(snapshot: DatasetSnapshot, resolve: Resolve) -> list[ev.MetadataEvent]:
@@ -45,23 +54,28 @@ def events_of(snapshot: DatasetSnapshot, resolve: Resolve) -> list[ev.MetadataEv
 def _check_allowed(event: ev.MetadataEvent, kind: DatasetKind, path: str) -> None:
     if isinstance(event, ev.Seed):
         raise ManifestError("a Seed is made when the dataset is created, it cannot be listed", path=path)
-    if isinstance(event, _ROOT_ONLY):
-        if kind is not DatasetKind.ROOT:
-            raise ManifestError(f"{event.KIND} belongs in Root datasets only", path=path)
-    elif isinstance(event, _DERIVATIVE_ONLY):
-        if kind is not DatasetKind.DERIVATIVE:
-            raise ManifestError(f"{event.KIND} belongs in Derivative datasets only", path=path)
-    elif not isinstance(event, _ALLOWED):
-        raise ManifestError(f"{event.KIND} cannot be listed in a snapshot", path=path)
+    if not isinstance(event, _LISTED):
+        disables = isinstance(event, ev.DisablePollingSource | ev.DisablePushSource)
+        raise ManifestError(
+            f"{event.KIND} cannot be listed in a snapshot",
+            path=path,
+            hint="`odfchain source disable DATASET` records it" if disables else None,
+        )
+    if belongs_in(event) not in (None, kind):
+        other = "Derivative" if kind is DatasetKind.ROOT else "Root"
+        raise ManifestError(f"{event.KIND} belongs in {other} datasets only", path=path)
 
 
 def _normalized(event: ev.MetadataEvent, resolve: Resolve, path: str) -> ev.MetadataEvent:
     match event:
         case ev.SetPollingSource() | ev.AddPushSource():
+            event = carried_source(event, path)
             if event.preprocess is None:
                 return event
             preprocess = _normalize_transform(event.preprocess, f"{path}.preprocess")
             return dataclasses.replace(event, preprocess=preprocess)
+        case ev.SetDataSchema():
+            return carried_schema(event, path)
         case ev.SetTransform():
             return ev.SetTransform(
                 inputs=_resolved_inputs(event.inputs, resolve, path),

@@ -67,7 +67,7 @@ class DatasetFiles:
         chain = MetadataChain(
             LocalObjectStore(folder / "blocks"),
             LocalRefStore(folder / "refs", folder / "info" / "lock"),
-            LocalScratch(folder / "info" / "chain-index"),
+            LocalScratch(_index_path(folder)),
             published=signer.head_moved if signer is not None else None,
         )
         return cls(
@@ -78,6 +78,11 @@ class DatasetFiles:
             LocalObjectStore(folder / "checkpoints"),
             signer,
         )
+
+    @property
+    def index_path(self) -> Path:
+        """The file of the chain index: only a cache."""
+        return _index_path(self.folder)
 
     @property
     def seed(self) -> Seed:
@@ -124,3 +129,7 @@ class DatasetFiles:
             StoreError: it cannot be made.
         """
         return fsio.private_folder(self.folder / "staging")
+
+
+def _index_path(folder: Path) -> Path:
+    return folder / "info" / "chain-index"

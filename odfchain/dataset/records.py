@@ -7,12 +7,14 @@ a column that an older slice does not have yet is null there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState, SliceRef
-from odfchain.errors import ObjectNotFoundError, SchemaError
+from odfchain.errors import BadInputError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
 from odfchain.metadata.arrow import to_arrow
+from odfchain.text import first_line, one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +37,10 @@ def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] 
 def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: int = 0) -> pa.Table:
     """The newest `count` records before the newest `skip`, in order of offset.
 
-    Reads only the slices that hold them.
+    Reads only the row groups that hold them; all values can be held by Python.
 
     Raises:
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing, damaged or not what its block says.
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -55,9 +57,15 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
             continue
         if interval.end < low:
             break
-        table = _read_slice(dataset, ref, schema)
-        first = max(low, interval.start) - interval.start
-        tables.append(table.slice(first, min(high, interval.end) - interval.start - first + 1))
+        table = _read_slice(
+            dataset,
+            ref,
+            schema,
+            max(low, interval.start) - interval.start,
+            min(high, interval.end) - interval.start,
+        )
+        _check_values(Path(dataset.data.locate(ref.slice.physical_hash)), table)
+        tables.append(table)
     return pa.concat_tables(tables[::-1]) if tables else schema.empty_table()
 
 
@@ -74,23 +82,56 @@ def _schema(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns])
 
 
-def _read_slice(dataset: DatasetFiles, ref: SliceRef, schema: pa.Schema) -> pa.Table:
+def _read_slice(
+    dataset: DatasetFiles, ref: SliceRef, schema: pa.Schema, first: int = 0, last: int | None = None
+) -> pa.Table:
+    """The rows `[first; last]` of a slice, counted from its beginning, in the declared types."""
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     try:
         path = dataset.data.verified_path(ref.slice.physical_hash)
     except ObjectNotFoundError as error:
         error.hint = f"a partial copy lacks slices: `odfchain fetch {dataset.alias}` brings them"
         raise
+    end = ref.slice.offset_interval.count - 1 if last is None else last
     try:
-        with pq.ParquetFile(path) as file:
-            present = [name for name in schema.names if name in file.schema_arrow.names]
-            table = file.read(columns=present)
+        with open_parquet(path) as file:
+            names = file.schema_arrow.names
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise _unreadable(path, f"column `{one_line(twice)}` comes twice")
+            present = [name for name in schema.names if name in names]
+            table = file.rows_between(first, end, present)
+        if table.num_rows != end - first + 1:
+            raise _unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
         columns = [
             table.column(f.name).cast(f.type) if f.name in present else pa.nulls(table.num_rows, f.type)
             for f in schema
         ]
         return pa.Table.from_arrays(columns, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise SchemaError(f"{path}: the slice does not fit the declared schema: {error}") from None
+    except BadInputError as error:
+        raise _unreadable(path, error.message) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
+
+
+def _check_values(path: Path, table: pa.Table) -> None:
+    """Nothing when Python can hold all values."""
+    from odfchain.slices.values import IMPOSSIBLE  # noqa: PLC0415
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.to_pylist()
+        except IMPOSSIBLE as error:
+            raise _unreadable(
+                path, f"column `{one_line(name)}` has a value that is no {column.type}: {first_line(error)}"
+            ) from None
+
+
+def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
+    return ObjectCorruptedError(
+        f"{path}: the slice cannot be read: {reason}",
+        hint="`odfchain verify` says what else is wrong with it",
+    )

@@ -29,6 +29,7 @@ from odfchain.metadata.events import (
     SourceState,
 )
 from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.metadata.rebuild import is_rebuilt
 from odfchain.metadata.timestamp import Timestamp
 
 
@@ -161,6 +162,24 @@ class DatasetState:
         found = self._nearest("SetTransform")
         event = found.block.event if found else None
         return event if isinstance(event, SetTransform) else None
+
+    @property
+    def last_execution(self) -> ExecuteTransform | None:
+        """The latest ExecuteTransform."""
+        found = self._nearest("ExecuteTransform")
+        event = found.block.event if found else None
+        return event if isinstance(event, ExecuteTransform) else None
+
+    @property
+    def awaits_rebuild(self) -> bool:
+        """Whether the next execution computes everything anew (`odfchain.metadata.rebuild`)."""
+        found = self._nearest("SetTransform", "ExecuteTransform")
+        event = found.block.event if found else None
+        return (
+            isinstance(event, SetTransform)
+            and is_rebuilt(event.transform)
+            and self.last_execution is not None
+        )
 
     @property
     def polling_source(self) -> SetPollingSource | None:

@@ -148,7 +148,7 @@ def _transaction(
     reads: tuple[Reads, ...] = ()
     if isinstance(event, ExecuteTransform):
         transform = chain.nearest("SetTransform", head=block.hash)
-        reads = origins.reads_of(event, transform)
+        reads = origins.reads_of(locator, block, transform)
     return Transaction(
         block=block,
         ref=ref,

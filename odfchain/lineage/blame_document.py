@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from odfchain.errors import OdfchainError
-from odfchain.fetch.template import shown
 from odfchain.lineage.blame import Blame, BlamedRow, Transaction
 from odfchain.lineage.document import Twig
 from odfchain.lineage.origins import Contribution, Interval, Reads, Span
@@ -15,6 +14,7 @@ from odfchain.lineage.rows import Corrected, Row
 from odfchain.lineage.sources import SourceUse, describe_merge
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import DataSlice, SetTransform
+from odfchain.text import one_line
 
 # --- for programs --------------------------------------------------------------------------------------
 
@@ -198,12 +198,14 @@ def _transaction_twig(item: Transaction) -> Twig:
         engine = f"{transform.engine} {transform.version or ''}".strip()
         below = [
             Twig(
-                shown(f"{step['alias']}: {step['query']}" if step["alias"] else step["query"], _SHOWN_VALUES)
+                one_line(
+                    f"{step['alias']}: {step['query']}" if step["alias"] else step["query"], _SHOWN_VALUES
+                )
             )
             for step in steps_of(transform)
         ]
         number = item.transform.block.sequence_number
-        twig.below.append(Twig(f"transform of block {number} ({shown(engine)})", below))
+        twig.below.append(Twig(f"transform of block {number} ({one_line(engine)})", below))
     if item.reads:
         twig.below.append(Twig("read", [Twig(_reads_text(reads)) for reads in item.reads]))
     if item.earlier:
@@ -220,7 +222,7 @@ def _row_twig(blamed: BlamedRow) -> Twig:
 
 def _row_text(row: Row) -> str:
     values = ", ".join(f"{name}={value}" for name, value in row.values.items())
-    return shown(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
+    return one_line(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
 
 
 def _corrected_text(found: Corrected) -> str:
@@ -238,7 +240,7 @@ def _source_text(source: SourceUse) -> str:
         case _:
             return f"source: {source.problem}"
     if source.state is not None:
-        text += f", {shown(source.state.kind)} {shown(source.state.value)}"
+        text += f", {one_line(source.state.kind)} {one_line(source.state.value)}"
     return text
 
 

@@ -14,13 +14,14 @@ from enum import Enum
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, OdfchainError
-from odfchain.fetch.template import public_name, shown
+from odfchain.fetch.template import public_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import SetTransform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.share.aliases import AliasKind, aliases
+from odfchain.text import one_line
 from odfchain.workspace.workspace import WorkspaceFiles
 
 
@@ -191,7 +192,7 @@ class _Reading:
 
     def _resolve(self, ref: DatasetRefAny) -> str:
         target = str(ref.id if isinstance(ref, RemoteDatasetId) else ref)
-        key = shown(target)
+        key = one_line(target)
         if key not in self.local:
             try:
                 return self.enter(self.workspace.dataset(target))
@@ -205,7 +206,7 @@ class _Reading:
         if dataset is None:
             problem = self._problems.get(key)
             known = NodeState.DAMAGED if problem else NodeState.MISSING
-            return Node(id=key, alias=named and shown(named), state=known, problem=problem)
+            return Node(id=key, alias=named and one_line(named), state=known, problem=problem)
         alias = str(dataset.alias)
         self.inputs(key)  # a chain that breaks further back is damaged too
         try:

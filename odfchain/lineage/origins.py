@@ -6,13 +6,13 @@ comes from itself is not entered twice on one path, and long lists say how many 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.dataset.state import SliceRef
+from odfchain.dataset.state import DatasetState, SliceRef
 from odfchain.errors import DatasetNotFoundError, OdfchainError
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.limits import LineageLimits
@@ -21,6 +21,7 @@ from odfchain.lineage.sources import SourceUse, source_of
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 from odfchain.workspace.workspace import WorkspaceFiles
 
 Interval = tuple[int, int]
@@ -89,10 +90,21 @@ class Origins:
 
     # --- what transactions read --------------------------------------------------------------------
 
-    def reads_of(self, event: ExecuteTransform, transform: HashedBlock | None) -> tuple[Reads, ...]:
-        """What one transaction read of each input, in the order of the transform."""
-        names = _aliases(transform)
-        return tuple(self._reads(item, item, names.get(str(item.dataset_id))) for item in event.query_inputs)
+    def reads_of(
+        self, locator: Locator, block: HashedBlock, transform: HashedBlock | None
+    ) -> tuple[Reads, ...]:
+        """What one transaction read of each input, in the order of the transform.
+
+        Raises:
+            BrokenChainError, StoreError, CodecError: the chain cannot be read.
+        """
+        event, names = block.block.event, _aliases(transform)
+        if not isinstance(event, ExecuteTransform):
+            return ()
+        return tuple(
+            self._reads(first, last, names.get(str(last.dataset_id)))
+            for first, last in zip(_read_from(locator, block, event), event.query_inputs, strict=True)
+        )
 
     def _reads(self, first: ExecuteTransformInput, last: ExecuteTransformInput, alias: str | None) -> Reads:
         """What was read from the transaction with `first` to the one with `last`."""
@@ -105,7 +117,7 @@ class Origins:
             blocks, problem = _block_numbers(found.locator, prev, new)
         return Reads(
             id=str(first.dataset_id),
-            alias=None if alias is None else shown(alias),
+            alias=None if alias is None else one_line(alias),
             name=found.name,
             missing=found.missing,
             prev_block=prev,
@@ -152,7 +164,7 @@ class Origins:
             if isinstance(opening, ExecuteTransform) and isinstance(closing, ExecuteTransform):
                 names = _aliases(locator.dataset.chain.nearest("SetTransform", head=end.hash))
                 closed = {item.dataset_id: item for item in closing.query_inputs}
-                for item in opening.query_inputs:
+                for item in _read_from(locator, begin, opening):
                     ended = closed.get(item.dataset_id, item)
                     yield self._reads(item, ended, names.get(str(item.dataset_id)))
 
@@ -209,6 +221,25 @@ class Origins:
             problem=reads.problem,
             origins=origins,
         )
+
+
+def _read_from(
+    locator: Locator, block: HashedBlock, event: ExecuteTransform
+) -> tuple[ExecuteTransformInput, ...]:
+    """What a transaction read of its inputs: from the beginning where everything was computed anew."""
+    before = block.block.prev_block_hash
+    if before is None or not DatasetState.read(locator.dataset.chain, before).awaits_rebuild:
+        return event.query_inputs
+    return tuple(
+        dataclasses.replace(
+            item,
+            prev_block_hash=None,
+            new_block_hash=item.last_block_hash,
+            prev_offset=None,
+            new_offset=item.last_offset,
+        )
+        for item in event.query_inputs
+    )
 
 
 @dataclass(frozen=True, slots=True)

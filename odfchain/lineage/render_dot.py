@@ -7,10 +7,10 @@ Source: https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-
 
 from __future__ import annotations
 
-from odfchain.fetch.template import shown
 from odfchain.lineage.document import facts_of, was_used
 from odfchain.lineage.graph import Graph, Node, NodeState
 from odfchain.metadata.enums import DatasetKind
+from odfchain.text import one_line
 
 _STYLES = {
     NodeState.PRESENT: "solid",
@@ -21,7 +21,7 @@ _STYLES = {
 
 def quoted(*lines: str) -> str:
     """A label of some lines, whatever they contain."""
-    texts = (shown(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
+    texts = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(texts) + '"'
 
 

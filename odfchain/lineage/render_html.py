@@ -8,10 +8,10 @@ from __future__ import annotations
 from html import escape
 from typing import NamedTuple
 
-from odfchain.fetch.template import shown
 from odfchain.lineage.document import facts_of, was_used
 from odfchain.lineage.graph import Edge, Graph, Node, NodeState
 from odfchain.lineage.layout import layout_of
+from odfchain.text import one_line, printable
 
 _WIDTH, _HEIGHT = 220, 54
 _GAP_X, _GAP_Y, _MARGIN = 90, 22, 12
@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 def to_html(graph: Graph) -> str:
     """The graph as one self-contained page."""
     asked = ", ".join(graph.nodes[key].name for key in graph.roots)
-    title = f"{'What is made of' if graph.downstream else 'Lineage of'} {shown(asked)}"
+    title = f"{'What is made of' if graph.downstream else 'Lineage of'} {one_line(asked)}"
     made_of: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         made_of.setdefault(edge.downstream, []).append(edge)
@@ -57,8 +57,8 @@ def to_html(graph: Graph) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f'<h1>{escape(title)}</h1>\n<div class="drawing">\n{_drawing(graph)}\n</div>\n'
+        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<h1>{_text(title)}</h1>\n<div class="drawing">\n{_drawing(graph)}\n</div>\n'
         "<table>\n<thead><tr><th>Dataset</th><th>What is known</th><th>Made of</th></tr></thead>\n"
         f"<tbody>\n{rows}</tbody>\n</table>\n</body>\n</html>\n"
     )
@@ -70,8 +70,8 @@ def _row(graph: Graph, node: Node, edges: list[Edge]) -> str:
         words = was_used(edge)
         made_of.append(graph.nodes[edge.upstream].name + (f" ({words})" if words else ""))
     return (
-        f'<tr><td>{escape(node.name)}<div class="id">{escape(node.id)}</div></td>'
-        f"<td>{escape(', '.join(facts_of(node)))}</td><td>{escape(', '.join(made_of))}</td></tr>\n"
+        f'<tr><td>{_text(node.name)}<div class="id">{_text(node.id)}</div></td>'
+        f"<td>{_text(', '.join(facts_of(node)))}</td><td>{_text(', '.join(made_of))}</td></tr>\n"
     )
 
 
@@ -104,9 +104,7 @@ def _line(edge: Edge, places: list[_Place]) -> str:
             path += f"H{x}"
     words = was_used(edge)
     past = ' class="past"' if words else ""
-    return (
-        f'<path{past} marker-end="url(#tip)" d="{path}"><title>{escape(words or "in force")}</title></path>'
-    )
+    return f'<path{past} marker-end="url(#tip)" d="{path}"><title>{_text(words or "in force")}</title></path>'
 
 
 def _box(graph: Graph, node: Node, place: _Place) -> str:
@@ -117,10 +115,14 @@ def _box(graph: Graph, node: Node, place: _Place) -> str:
     seen = facts[:3] if node.state is NodeState.PRESENT else facts[:1]
     middle = place.x + _WIDTH // 2
     return (
-        f'<g class="{" ".join(classes)}"><title>{escape(", ".join([node.name, *facts]))}</title>'
+        f'<g class="{" ".join(classes)}"><title>{_text(", ".join([node.name, *facts]))}</title>'
         f'<rect x="{place.x}" y="{place.y}" width="{_WIDTH}" height="{_HEIGHT}"/>'
         f'<text class="name" text-anchor="middle" x="{middle}" y="{place.y + 23}">'
-        f"{escape(shown(node.name, _NAME_LENGTH))}</text>"
+        f"{_text(one_line(node.name, _NAME_LENGTH))}</text>"
         f'<text class="facts" text-anchor="middle" x="{middle}" y="{place.y + 41}">'
-        f"{escape(shown(', '.join(seen), _FACTS_LENGTH))}</text></g>"
+        f"{_text(one_line(', '.join(seen), _FACTS_LENGTH))}</text></g>"
     )
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

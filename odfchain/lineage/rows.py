@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import SliceRef
-from odfchain.errors import ObjectNotFoundError, OdfchainError, SchemaError
-from odfchain.fetch.template import shown
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OdfchainError,
+    SchemaError,
+)
 from odfchain.limits import LINEAGE, LineageLimits
 from odfchain.metadata.enums import OperationType
 from odfchain.metadata.events import DatasetVocabulary
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +56,8 @@ def read_rows(
 
     Raises:
         ObjectNotFoundError, ObjectCorruptedError: the slice is missing or damaged.
-        SchemaError: it is no Parquet file, or has other records than its block says.
+        ObjectCorruptedError: it is no readable Parquet file.
+        SchemaError: it has other records than its block says.
     """
     start = ref.slice.offset_interval.start
     table = _read(dataset, ref, None, first - start, last - start)
@@ -64,7 +71,9 @@ def read_rows(
     for row in rows:
         found = row.values.get(vocabulary.offset_column)
         if found != row.offset:
-            raise SchemaError(f"{file}: the record {row.offset} says that its offset is {shown(str(found))}")
+            raise SchemaError(
+                f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
+            )
     return rows
 
 
@@ -78,44 +87,29 @@ def _row(values: dict[str, Any], vocabulary: DatasetVocabulary, offset: int) -> 
 
 
 def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
+    from odfchain.slices.values import plain_value  # noqa: PLC0415
+
     for index in range(table.num_rows):
         yield {
-            name: _value(column[index])
+            name: plain_value(column[index])
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError):  # nanoseconds, or a year that Python has not
-        return scalar.cast(pa.string()).as_py()
 
 
 def _read(
     dataset: DatasetFiles, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int
 ) -> pa.Table:
     """Rows of a slice by position, both ends included; only their row groups are decoded."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     path = dataset.data.verified_path(ref.slice.physical_hash)
     try:
-        with pq.ParquetFile(path) as file:
-            groups, before, position = [], 0, 0
-            for index in range(file.metadata.num_row_groups):
-                count = file.metadata.row_group(index).num_rows
-                if position + count <= first:
-                    before += count
-                elif position <= last:
-                    groups.append(index)
-                position += count
-            table = file.read_row_groups(groups, columns=columns)
-            return table.slice(first - before, last - first + 1)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise SchemaError(f"{path}: the slice cannot be read: {shown(str(error))}") from None
+        with open_parquet(path) as file:
+            return file.rows_between(first, last, columns)
+    except BadInputError as error:
+        raise ObjectCorruptedError(
+            f"{path}: the slice cannot be read: {error.message}", hint=error.hint
+        ) from None
 
 
 def find_corrected(

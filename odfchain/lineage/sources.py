@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.history import sources_in_force
-from odfchain.fetch.base import POLLING_SOURCE
-from odfchain.fetch.template import public_name, shown
+from odfchain.fetch.template import public_name
 from odfchain.metadata import sources as src
 from odfchain.metadata.events import AddData, AddPushSource, SetPollingSource, SourceState
+from odfchain.metadata.source_settings import POLLING_SOURCE
+from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class SourceUse:
     def name(self) -> str | None:
         """The source's name, where one is recorded."""
         if isinstance(self.definition, AddPushSource):
-            return shown(self.definition.source_name)
-        return shown(self.state.source_name) if self.state else None
+            return one_line(self.definition.source_name)
+        return one_line(self.state.source_name) if self.state else None
 
     @property
     def fetch(self) -> str | None:
@@ -61,19 +62,19 @@ def describe_fetch(step: src.FetchStep) -> str:
         case src.FetchStepUrl():
             return public_name(step.url)
         case src.FetchStepFilesGlob():
-            return shown(f"files {step.path}")
+            return one_line(f"files {step.path}")
         case src.FetchStepContainer():
-            return shown(f"container {step.image}")
+            return one_line(f"container {step.image}")
         case src.FetchStepMqtt():
-            return shown(f"MQTT {step.host}:{step.port}")
+            return one_line(f"MQTT {step.host}:{step.port}")
         case src.FetchStepEthereumLogs():
-            return shown(f"logs of Ethereum chain {step.chain_id}")
+            return one_line(f"logs of Ethereum chain {step.chain_id}")
 
 
 def describe_merge(merge: src.MergeStrategy) -> str:
     """A merge strategy and its key, in a few words."""
     key = getattr(merge, "primary_key", None)
-    return shown(f"{merge.KIND} by {', '.join(key)}" if key else merge.KIND)
+    return one_line(f"{merge.KIND} by {', '.join(key)}" if key else merge.KIND)
 
 
 def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
@@ -94,11 +95,11 @@ def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
             return SourceUse(polling, state)
         if state.source_name in push:
             return SourceUse(push[state.source_name], state)
-        return SourceUse(None, state, f"no source called {shown(state.source_name)!r} was in force")
+        return SourceUse(None, state, f"no source called {one_line(state.source_name)!r} was in force")
     match candidates:
         case []:
             return SourceUse(None, None, "none was in force, the data were added directly")
         case [only]:
             return SourceUse(only, None)
-    names = ", ".join(repr(shown(source.source_name)) for source in push.values())
+    names = ", ".join(repr(one_line(source.source_name)) for source in push.values())
     return SourceUse(None, None, f"not recorded: one of the push sources {names}")

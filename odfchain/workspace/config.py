@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from odfchain.attest.keys import parse_did
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.errors import InvalidIdError, ManifestError
+from odfchain.metadata.duration import Duration
 from odfchain.metadata.manifest import ManifestKind, read_manifest
 from odfchain.metadata.yaml_reader import read_document
 
@@ -42,6 +45,27 @@ class LateEdits(Enum):
     """Record corrections."""
 
 
+class DuplicateKeys(Enum):
+    """What to do when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
+
+    REFUSE = "refuse"
+    """Stop the run and show the first two."""
+    FIRST = "first"
+    """Keep the first in the order of the input."""
+    LAST = "last"
+    """Keep the last in the order of the input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A value for templates; a text alone is the value."""
+
+    SHORT: ClassVar[str] = "value"
+    value: str
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that it may be sent to; default is every host that a manifest names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestConfig:
     """How ingestion behaves."""
@@ -52,14 +76,33 @@ class IngestConfig:
     late_edits: LateEdits = LateEdits.IGNORE
     """What to do when a ledger's source brings a known key with other values."""
 
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do when rows of one input have one key and other values (Ledger, Snapshot)."""
+
     retries: int = 3
     """How often a run is repeated on a new head when another writer was faster."""
 
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
     """Values for `${{ env.NAME }}` in polling sources."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The value of each variable."""
+        return {name: variable.value for name, variable in self.variables.items()}
+
+    @property
+    def bindings(self) -> dict[str, tuple[str, ...]]:
+        """The hosts of the variables that are bound to some."""
+        return {name: v.hosts for name, v in self.variables.items() if v.hosts is not None}
 
     allow_commands: bool = False
     """Run commands of prepare steps also for datasets that were not created here."""
+
+    max_future: Duration = field(default_factory=lambda: Duration(86_400_000))
+    """How far after the system time an event time may lie without `--allow-future`."""
+
+    allow_future: bool = False
+    """Take rows of any event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +149,13 @@ class TransformConfig:
     timeout_seconds: int = 0
     """Longest time for one step [s]; 0 is no limit."""
 
+    isolated_seconds: int = 3_600
+    """The same for queries in a process of their own [s], where `timeout_seconds` gives none; 0 is
+    no limit."""
+
+    isolated_memory_mib: int = 4_096
+    """Memory of each of its two processes [MiB], Python and Java, whose heap is half of it; 0 is no limit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareConfig:
@@ -132,6 +182,14 @@ class AuditConfig:
     """DIDs (`did:key:…`, `did:odf:…`) of auditors whose attestations `verify --trusted-by` accepts."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetsConfig:
+    """What datasets are like that are made here."""
+
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations in datasets that have no schema yet (RFC-001)."""
+
+
 MAX_PARALLEL = 100
 """Most objects that are transferred at the same time [count]."""
 
@@ -146,6 +204,7 @@ class WorkspaceConfig:
     transform: TransformConfig = field(default_factory=TransformConfig)
     share: ShareConfig = ShareConfig()
     audit: AuditConfig = AuditConfig()
+    datasets: DatasetsConfig = DatasetsConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -163,9 +222,12 @@ content:
   ingest:
     maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
     lateEdits: ignore       # known keys of a ledger with other values: ignore, warn, refuse, correct
+    duplicateKeys: refuse   # rows of one input with one key and other values: refuse, first, last
     retries: 3              # runs repeated when another writer was faster
-    variables: {}           # values for ${{ env.NAME }} in polling sources
+    variables: {}           # values for ${{ env.NAME }}, e.g. KEY: {value: s3cret, hosts: [api.example.com]}
     allowCommands: false    # run commands of prepare steps also for datasets not created here
+    maxFuture: 1 day        # rows dated later than this after the system time are refused
+    allowFuture: false      # take them all the same
   fetch:
     deadlineSeconds: 3600
     retries: 4
@@ -175,6 +237,8 @@ content:
     compatibleVersions: []  # engine versions that give the same results as this one
     isolation: strangers    # queries in a process without network: strangers, always, never
     timeoutSeconds: 0       # longest time for one step; 0 is no limit
+    isolatedSeconds: 3600   # the same for queries in a process of their own, where timeoutSeconds is 0
+    isolatedMemoryMib: 4096 # memory of such a process, Java's heap is half of it; 0 is no limit
   share:
     ipfsGateway: http://localhost:8080   # where ipfs and ipns URLs are read
     parallel: 10            # objects transferred at the same time
@@ -182,6 +246,8 @@ content:
     allowPrivateRedirects: false
   audit:
     trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
+  datasets:
+    systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """
 
 
@@ -191,18 +257,24 @@ def load_config(path: Path) -> WorkspaceConfig:
     Raises:
         ManifestError: naming the line and path of what is wrong.
     """
-    if not path.exists():
-        return WorkspaceConfig()
-    document = read_document(path.read_bytes(), source=str(path))
-    config: WorkspaceConfig = read_manifest(document, WORKSPACE_CONFIG, str(path))
+    return parse_config(path.read_bytes(), str(path)) if path.exists() else WorkspaceConfig()
+
+
+def parse_config(data: bytes, source: str) -> WorkspaceConfig:
+    """The settings in the text of a file.
+
+    Raises:
+        ManifestError: naming the line and path of what is wrong.
+    """
+    config: WorkspaceConfig = read_manifest(read_document(data, source=source), WORKSPACE_CONFIG, source)
     if not 0 <= config.ingest.max_retract_ratio <= 1:
-        raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=str(path))
+        raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=source)
     for index, did in enumerate(config.audit.trusted_auditors):
         try:
             parse_did(did)
         except InvalidIdError as error:
             where = f"audit.trustedAuditors[{index}]"
-            raise ManifestError(str(error), path=where, source=str(path)) from None
+            raise ManifestError(str(error), path=where, source=source) from None
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
-        raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=str(path))
+        raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
     return config

@@ -1,6 +1,6 @@
 """The folder `.odfchain`: datasets by id, their aliases, their private keys, and settings.
 
-    .odfchain/config.yaml               settings
+    .odfchain/config.yaml               settings, mode 0600: values of variables may be secrets
     .odfchain/datasets/fed01…/          one folder for each dataset, named by its id
     .odfchain/keys/fed01….pem           private keys, mode 0600, never shared
     .odfchain/run/                      logs and temporary files
@@ -11,6 +11,7 @@ A dataset appears and disappears by one rename, so a crash leaves no half of one
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from odfchain.attest.signer import HeadSigner
 from odfchain.chain.chain import link_blocks
 from odfchain.dataset.creation import events_of, local_alias
 from odfchain.dataset.files import DatasetFiles
+from odfchain.dataset.system_columns import SystemColumns
 from odfchain.errors import (
     DatasetNotFoundError,
     NameCollisionError,
@@ -73,7 +75,7 @@ class WorkspaceFiles:
         fsio.make_folder(root / "keys", mode=0o700)
         from odfchain.workspace.config import DEFAULT_TEXT  # noqa: PLC0415
 
-        fsio.create_file(root / "config.yaml", DEFAULT_TEXT.encode())
+        fsio.create_file(root / "config.yaml", DEFAULT_TEXT.encode(), mode=0o600)
         return cls(root)
 
     @classmethod
@@ -164,7 +166,7 @@ class WorkspaceFiles:
     def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
         """The id of the local dataset that a reference means, None when there is none."""
         if isinstance(ref, RemoteDatasetId):
-            return ref.id if ref.repo is None else None
+            return ref.id if ref.repo is None or self._folder(ref.id).is_dir() else None
         alias = local_alias(ref)
         if alias is None:
             return None
@@ -176,8 +178,11 @@ class WorkspaceFiles:
         *,
         system_time: Timestamp | None = None,
         alias: DatasetAlias | None = None,
+        system_columns: SystemColumns | None = None,
     ) -> DatasetFiles:
         """Make a dataset with a new key pair from a snapshot; it appears complete or not at all.
+
+        `system_columns` goes before the workspace's setting when its first schema is written.
 
         Raises:
             NameCollisionError: the alias is taken (case does not matter).
@@ -194,7 +199,10 @@ class WorkspaceFiles:
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
             staged = self.root / "trash" / uuid.uuid4().hex
             try:
-                self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
+                built = self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
+                self.set_watermarks(built, snapshot)
+                if system_columns is not None:
+                    self._choose(built, system_columns)
                 self.store_key(key)
                 folder = self._folder(key.dataset_id)
                 fsio.move_folder(staged, folder)
@@ -215,12 +223,38 @@ class WorkspaceFiles:
         key: DatasetKey,
         events: list[MetadataEvent],
         system_time: Timestamp,
-    ) -> None:
+    ) -> DatasetFiles:
         DatasetFiles.create_folders(folder, alias)
         dataset = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
         blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=system_time)
         dataset.chain.check_all(blocks, expected_head=None)
         dataset.chain.publish(blocks, expected_head=None)
+        return dataset
+
+    @staticmethod
+    def _choose(dataset: DatasetFiles, system_columns: SystemColumns) -> None:
+        from odfchain.dataset.config import change_config  # noqa: PLC0415 - as below
+
+        change_config(dataset, lambda config: dataclasses.replace(config, system_columns=system_columns))
+
+    def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
+        """Keep what a definition says of its sources and blocks do not carry; False when it is kept already.
+
+        Raises:
+            ManifestError, StoreError: what is set for the dataset cannot be read or written.
+        """
+        # loaded here: most commands make no datasets, and reading manifests is slow to load
+        from odfchain.dataset.config import change_config  # noqa: PLC0415
+        from odfchain.metadata.source_settings import names_of_sources, settled  # noqa: PLC0415
+
+        if not names_of_sources(snapshot.metadata):
+            return False
+        return change_config(
+            dataset,
+            lambda config: dataclasses.replace(
+                config, watermarks=settled(config.watermarks, snapshot.metadata, snapshot.watermarks)
+            ),
+        )
 
     def _check_free(self, alias: DatasetAlias) -> None:
         for dataset in self.datasets():

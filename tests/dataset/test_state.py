@@ -212,7 +212,7 @@ def test_a_slice_that_does_not_fit_the_declared_schema(tmp_path: Path) -> None:
             {"offset": pa.array([0], pa.uint64()), "op": pa.array([0], pa.uint8()), "population": ["many"]}
         ),
     )
-    with pytest.raises(SchemaError, match="does not fit the declared schema"):
+    with pytest.raises(ObjectCorruptedError, match="does not fit the declared schema"):
         read_all(dataset, DatasetState.read(dataset.chain))
 
 

@@ -16,7 +16,7 @@ from support import Result, polling, push, seeded_id
 
 from odfchain.api import Workspace
 from odfchain.dataset.files import DatasetFiles
-from odfchain.errors import BrokenChainError, SchemaError, UsageError
+from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
 from odfchain.lineage.blame import Blame, blame_records
 from odfchain.lineage.blame_document import blame_document, blame_twig
@@ -282,7 +282,7 @@ def test_a_slice_that_is_not_what_its_block_says_is_damaged(
     root.schema()
     root.data(2, content=content)
     found = home.lineage.blame("r", 1)
-    assert isinstance(found.damage, SchemaError)
+    assert isinstance(found.damage, SchemaError | ObjectCorruptedError)
     assert message in str(found.damage)
 
 
