@@ -25,6 +25,7 @@ from odfchain.attest.problems import Problem
 from odfchain.errors import InvalidIdError, SignatureError, UsageError
 from odfchain.ids.keys import DatasetKey
 from odfchain.limits import ATTEST
+from odfchain.text import printable
 
 if TYPE_CHECKING:
     from jwt import PyJWS
@@ -156,4 +157,4 @@ def _damaged(why: str) -> SignatureError:
 
 def _shown(value: Any) -> str:
     """What a stranger wrote, as one short printable word."""
-    return ascii(value if value is None or isinstance(value, str) else type(value).__name__)[:_SHOWN]
+    return repr(printable(value, _SHOWN)) if isinstance(value, str) else type(value).__name__

@@ -18,6 +18,7 @@ from odfchain.metadata.timestamp import Timestamp
 from odfchain.store import fsio
 from odfchain.store.base import HEAD
 from odfchain.store.local import LocalRefStore
+from odfchain.text import printable
 
 if TYPE_CHECKING:
     from odfchain.attest.statements import SignedHead
@@ -30,7 +31,7 @@ LoadKey = Callable[[], "DatasetKey | None"]
 @functools.lru_cache(maxsize=256)
 def warn(message: str) -> None:
     """Say it on standard error, once."""
-    sys.stderr.write(f"warning: {message}\n")
+    sys.stderr.write(f"warning: {printable(message)}\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.share.open import PeerOptions, open_peer
 from odfchain.share.sharing import Ref, Sharing
 from odfchain.version import __version__
 from odfchain.workspace.workspace import WorkspaceFiles
@@ -98,23 +97,16 @@ class Auditing:
                 hint="pull the datasets, then verify them here",
             )
         sharing = Sharing(self.workspace)
-        url, config = sharing.url_of(source), sharing.config
-        peer_options = PeerOptions(
-            token=token,
-            allow_private_redirects=config.allow_private_redirects,
-            ipfs_gateway=config.ipfs_gateway,
-            parallel=config.parallel,
-            retries=config.retries,
-        )
+        url = sharing.place_of(source, token)
         alias = DatasetAlias.parse(str(url.name()))
         with (
-            closing(open_peer(url, peer_options)) as peer,
+            closing(sharing.open(str(url.text), token)) as peer,
             remote_copy(
                 peer,
                 alias,
                 self.workspace.run_folder / "verify",
                 progress,
-                parallel=config.parallel,
+                parallel=sharing.config.parallel,
                 require_signature=options.require_signature,
             ) as copy,
         ):

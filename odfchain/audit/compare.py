@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odfchain.digest.logical import LogicalDigest, hash_table
-from odfchain.errors import BadInputError, SchemaError
-from odfchain.fetch.template import shown as printable
+from odfchain.errors import SchemaError
 from odfchain.ids.multihash import Multihash
+from odfchain.slices.reader import ParquetSource, open_parquet
+from odfchain.slices.values import plain_value
+from odfchain.text import one_line
 
 _BATCH_ROWS = 8_192
 _SHOWN_CHARACTERS = 80
@@ -55,7 +55,7 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
     Raises:
         BadInputError: a file is not readable Parquet.
     """
-    with _opened(recorded) as one, _opened(replayed) as other:
+    with open_parquet(recorded) as one, open_parquet(replayed) as other:
         found = _columns(one.schema_arrow, other.schema_arrow)
         if found is not None:
             return found
@@ -86,13 +86,18 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
 def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
     for field in one:
         if field.name not in other.names:
-            return Difference(None, field.name, line(str(field.type)), None)
+            return Difference(None, field.name, _type(field), None)
         now = other.field(other.get_field_index(field.name))
         if not _same_type(field, now):
-            return Difference(None, field.name, line(str(field.type)), line(str(now.type)))
+            return Difference(
+                None,
+                field.name,
+                _type(field),
+                _type(now),
+            )
     for field in other:
         if field.name not in one.names:
-            return Difference(None, field.name, None, line(str(field.type)))
+            return Difference(None, field.name, None, _type(field))
     if one.names != other.names:
         return Difference(None, None, ", ".join(one.names), ", ".join(other.names))
     return None
@@ -113,10 +118,10 @@ def _same_type(one: pa.Field, other: pa.Field) -> bool:
 
 
 def _side_by_side(
-    one: pq.ParquetFile, other: pq.ParquetFile
+    one: ParquetSource, other: ParquetSource
 ) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
     """Batches of the same rows, and at the end what is left of either (None: nothing)."""
-    lefts, rights = one.iter_batches(_BATCH_ROWS), other.iter_batches(_BATCH_ROWS)
+    lefts, rights = (file.batches(most_rows=_BATCH_ROWS) for file in (one, other))
     left = right = None
     while True:
         left = left if left is not None and left.num_rows else _next(lefts)
@@ -181,37 +186,22 @@ def _offset(batch: pa.RecordBatch, row: int, column: str, position: int) -> int:
 
 def shown(value: pa.Scalar) -> str:
     """A value on one line, shortened."""
-    try:
-        plain = value.as_py()
-    except (ValueError, OverflowError, pa.ArrowException):  # beyond what the language can hold
-        return line(str(value))
+    plain = plain_value(value)
     if isinstance(plain, str):
-        return line(repr(plain[: 2 * _SHOWN_CHARACTERS]))
+        return one_line(repr(plain[: 2 * _SHOWN_CHARACTERS]), _SHOWN_CHARACTERS)
     if isinstance(plain, bytes):
-        return line("0x" + plain[:_SHOWN_CHARACTERS].hex())
+        return one_line("0x" + plain[:_SHOWN_CHARACTERS].hex(), _SHOWN_CHARACTERS)
     if isinstance(plain, dt.date | dt.time):
         return plain.isoformat()
-    return "null" if plain is None else line(str(plain))
+    return "null" if plain is None else one_line(str(plain), _SHOWN_CHARACTERS)
+
+
+def _type(field: pa.Field) -> str:
+    return one_line(str(field.type), _SHOWN_CHARACTERS)
 
 
 def _row(batch: pa.RecordBatch | None) -> str | None:
     if batch is None:
         return None
     values = (f"{name}={shown(batch.column(i)[0])}" for i, name in enumerate(batch.schema.names))
-    return line(", ".join(values))
-
-
-def line(text: str) -> str:
-    """A stranger's text on one line, shortened, without control characters."""
-    return printable(" ".join(text.split()), _SHOWN_CHARACTERS)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    try:
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        raise BadInputError(
-            f"not a readable Parquet file: {str(error).splitlines()[0]}", file=str(path)
-        ) from None
+    return one_line(", ".join(values), _SHOWN_CHARACTERS)

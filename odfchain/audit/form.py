@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from odfchain.audit.checks import SCHEMA, SYSTEM
-from odfchain.audit.compare import line
 from odfchain.audit.walk import StoredBlock
 from odfchain.errors import OdfchainError
 from odfchain.metadata import data_schema as ds
@@ -23,6 +22,7 @@ from odfchain.metadata.data_schema import DataSchema
 from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.events import DatasetVocabulary, SetDataSchema, SetVocab
 from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ def _system_columns(schema: pa.Schema, vocabulary: DatasetVocabulary) -> Iterato
         found = schema.get_all_field_indices(name)
         if len(found) != 1:
             count = "no" if not found else "more than one"
-            yield Finding(SYSTEM, f"there is {count} column `{line(name)}`"), None
+            yield Finding(SYSTEM, f"there is {count} column `{one_line(name)}`"), None
     if schema.names[: len(present)] != present:
-        names = ", ".join(line(name) for name in schema.names[: len(present)])
+        names = ", ".join(one_line(name) for name in schema.names[: len(present)])
         yield Finding(SYSTEM, f"the system columns do not come first and in their order, but {names}"), None
     wanted = {
         vocabulary.offset_column: ("uint64", pa.types.is_uint64, t.is_integer),
@@ -140,7 +140,7 @@ def _system_columns(schema: pa.Schema, vocabulary: DatasetVocabulary) -> Iterato
         data_type = schema.field(name).type
         text, right, kin = wanted[name]
         if not right(data_type):
-            message = f"column `{line(name)}` is {line(str(data_type))} instead of {text}"
+            message = f"column `{one_line(name)}` is {one_line(str(data_type))} instead of {text}"
             yield Finding(SYSTEM, message), name if kin(data_type) else None
 
 
@@ -163,7 +163,7 @@ def _against_declared(schema: pa.Schema, form: Form) -> Iterator[Finding]:
     system = form.vocabulary.columns
     for name in dict.fromkeys(schema.names):
         if name not in system and len(schema.get_all_field_indices(name)) > 1:
-            yield Finding(SCHEMA, f"the slice has more than one column `{line(name)}`")
+            yield Finding(SCHEMA, f"the slice has more than one column `{one_line(name)}`")
     if form.schema is None:
         return
     try:
@@ -175,16 +175,16 @@ def _against_declared(schema: pa.Schema, form: Form) -> Iterator[Finding]:
     held = {f.name: _as_parquet(f.value_type) for f in actual.fields}
     for name, data_type in wanted.items():
         if name not in held:
-            yield Finding(SCHEMA, f"column `{line(name)}` is declared, and the slice does not have it")
+            yield Finding(SCHEMA, f"column `{one_line(name)}` is declared, and the slice does not have it")
         elif held[name] != data_type:
             yield Finding(
                 SCHEMA,
-                f"column `{line(name)}` is declared as {line(_text(data_type))}, "
-                f"and the slice has {line(_text(held[name]))}",
+                f"column `{one_line(name)}` is declared as {one_line(_text(data_type))}, "
+                f"and the slice has {one_line(_text(held[name]))}",
             )
     for name in held:
         if name not in wanted:
-            yield Finding(SCHEMA, f"the slice has a column `{line(name)}` that is not declared")
+            yield Finding(SCHEMA, f"the slice has a column `{one_line(name)}` that is not declared")
     if list(wanted) != list(held) and set(wanted) == set(held):
         yield Finding(SCHEMA, "the columns of the slice are not in the declared order")
 

@@ -14,7 +14,7 @@ _AHEAD_BYTES = 4_096 * ROW_BYTES
 
 def note_index(dataset: DatasetFiles, chain: StoredChain, report: Report) -> None:
     """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
-    path = dataset.folder / "info" / "chain-index"
+    path = dataset.index_path
     try:
         size = path.stat().st_size
     except OSError:

@@ -7,7 +7,6 @@ checked.
 from __future__ import annotations
 
 from odfchain.audit.checks import OF_ROWS, OFFSETS, PHYSICAL, PRESENT, SCHEMA
-from odfchain.audit.compare import line
 from odfchain.audit.form import Forms
 from odfchain.audit.report import Report
 from odfchain.audit.slices import SliceJob, other_size
@@ -18,6 +17,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.metadata.events import AddData, Checkpoint, ExecuteTransform
 from odfchain.share.partial import is_partial
 from odfchain.store.local import LocalObjectStore
+from odfchain.text import one_line
 
 _NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
 
@@ -52,7 +52,7 @@ def check_objects(
                 form,
             )
             if forms.problem is not None:
-                message = f"the declared schema cannot be read: {line(forms.problem)}"
+                message = f"the declared schema cannot be read: {one_line(forms.problem)}"
                 report.leave_out(message, found.number, check=SCHEMA)
             if form is None:
                 report.skip(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Never
 
 from odfchain.errors import ManifestError
-from odfchain.fetch.template import shown
+from odfchain.text import one_line
 
 FORMAT = "odfchain-report/1"
 VERDICTS = ("clean", "faulty", "incomplete")
@@ -55,7 +55,7 @@ class Part:
         """
         if not isinstance(self.value, str):
             self.refuse("text")
-        return shown(self.value, limit)
+        return one_line(self.value, limit)
 
     def word(self, *allowed: str) -> str:
         """The text, which is one of these.

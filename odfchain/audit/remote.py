@@ -18,7 +18,6 @@ from odfchain.audit.checks import PHYSICAL, PRESENT
 from odfchain.audit.report import Fault, Report, Unchecked
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import CodecError, CorruptedPeerError, StorageFullError, TransferError
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
@@ -30,6 +29,7 @@ from odfchain.share.policy import SignaturePolicy
 from odfchain.share.signatures import read_offer
 from odfchain.share.slices import DataObject, objects_of
 from odfchain.store import fsio
+from odfchain.text import one_line
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
     try:
         attested = peer.signed(SignedFile.AUDITS)
     except TransferError as error:
-        copy.notes.append(f"the attestations of auditors cannot be read: {shown(error.message, 800)}")
+        copy.notes.append(f"the attestations of auditors cannot be read: {one_line(error.message, 800)}")
         return offer.head
     if attested is not None:
         target = folder / SignedFile.AUDITS.value

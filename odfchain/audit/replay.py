@@ -31,13 +31,14 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.parquet import hash_parquet
-from odfchain.engine.version import engine_version
+from odfchain.engine.version import rules_of
 from odfchain.errors import (
     DatasetNotFoundError,
     DivergedInputError,
     JavaNotFoundError,
     OdfchainError,
     QueryError,
+    RefusedQueryError,
     StorageFullError,
     TransformError,
     UsageError,
@@ -47,9 +48,11 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import ExecuteTransform, OffsetInterval
+from odfchain.metadata.rebuild import unmarked
 from odfchain.metadata.sources import Transform
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.transform.engines import address_of
 from odfchain.transform.execute import Engines, ExecutedStep, execute_step
 from odfchain.transform.planner import RecordedStep, plan_recorded
 from odfchain.workspace.config import TransformConfig
@@ -249,8 +252,8 @@ class ReplayEngines:
 
 def engine_name(transform: Transform, config: TransformConfig) -> str:
     """The version of the engine for a transform, or its address where it is another process's business."""
-    address = config.engines.get(transform.engine.lower())
-    return engine_version() if address is None else f"{transform.engine} at {address}"
+    address = address_of(transform, config)
+    return rules_of(transform.version).version if address is None else f"{transform.engine} at {address}"
 
 
 def _started(
@@ -258,7 +261,7 @@ def _started(
 ) -> _Outcome | Future[_Outcome]:
     if isinstance(plan, _Outcome):
         return plan
-    transform = plan.step.transform.transform
+    transform = unmarked(plan.step.transform.transform)
     try:
         engine = engines.find(transform)
     except (TransformError, DatasetNotFoundError) as error:
@@ -274,6 +277,9 @@ def _replayed(dataset: DatasetFiles, recorded: RecordedStep, engine: TransformEn
             notes = tuple(_checkpoint_notes(recorded, done, name))
     except (JavaNotFoundError, StorageFullError):
         raise
+    except RefusedQueryError as error:
+        # what is allowed changes with the engine, and says nothing about who recorded it (RFC-016)
+        return _Outcome(unchecked=f"it cannot be replayed: {name} refuses the query: {error}")
     except QueryError as error:
         return _Outcome(fault=f"DataNotReproducible: {name} refuses the query: {error}", engine=name)
     except OdfchainError as error:
@@ -329,7 +335,7 @@ def _same_checkpoint(recorded: RecordedStep, done: ExecutedStep) -> Multihash | 
 
 def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, name: str) -> Iterator[str]:
     """Checkpoints of one state may differ in their bytes: a note, and only where one version made both."""
-    if recorded.step.transform.transform.version != name:
+    if unmarked(recorded.step.transform.transform).version != name:
         return
     old, new = recorded.event.new_checkpoint, done.checkpoint
     if (old and old.physical_hash) != (new and new.physical_hash):

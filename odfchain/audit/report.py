@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 
 CLEAN, FAULTY, INCOMPLETE = "clean", "faulty", "incomplete"
 SIGNED, UNSIGNED, INVALID, NOT_CHECKED = "signed", "unsigned", "invalid", "notChecked"
@@ -155,18 +155,18 @@ class Report:
 
     def fault(self, check: int, file: object, message: str, block: int | None = None) -> None:
         """Add a fault; what strangers wrote into the message stays one line without control characters."""
-        self.faults.append(Fault(check, str(file), shown(message, _MESSAGE_CHARACTERS), block))
+        self.faults.append(Fault(check, str(file), one_line(message, _MESSAGE_CHARACTERS), block))
 
     def skip(self, checks: Iterable[int], reason: str) -> None:
         """Say why checks did not run (everywhere); the first reason stays."""
         for check in checks:
-            self.reasons.setdefault(check, shown(reason, _MESSAGE_CHARACTERS))
+            self.reasons.setdefault(check, one_line(reason, _MESSAGE_CHARACTERS))
 
     def leave_out(
         self, message: str, block: int | None = None, *, check: int | None = None, also: Iterable[int] = ()
     ) -> None:
         """Say that something that was asked for could not be checked; equal reasons become one item."""
-        message = shown(message, _MESSAGE_CHARACTERS)
+        message = one_line(message, _MESSAGE_CHARACTERS)
         self.skip((*(() if check is None else (check,)), *also), message)
         blocks = () if block is None else (block,)
         for index, known in enumerate(self.unchecked):

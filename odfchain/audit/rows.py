@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from odfchain.audit.checks import CORRECTIONS, OFFSETS, SCHEMA, SYSTEM
-from odfchain.audit.compare import line
 from odfchain.audit.form import Finding, Form
 from odfchain.metadata.events import OffsetInterval
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.text import one_line
 
 _APPEND, _RETRACT, _FROM, _TO = range(4)
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -70,7 +70,9 @@ class RowChecks:
             self._note_event_time(batch.column(self._event))
         for index, name in self._required:
             if batch.column(index).null_count:
-                self._say(SCHEMA, "null", f"column `{line(name)}` is declared required and has nulls", name)
+                self._say(
+                    SCHEMA, "null", f"column `{one_line(name)}` is declared required and has nulls", name
+                )
         self._position += batch.num_rows
 
     def finish(self) -> None:

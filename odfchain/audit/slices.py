@@ -15,24 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odfchain.audit.checks import CORRECTIONS, LOGICAL, OFFSETS, PHYSICAL, PRESENT, SCHEMA, SYSTEM
-from odfchain.audit.compare import line
 from odfchain.audit.form import Finding, Form, check_columns
 from odfchain.audit.report import Fault
 from odfchain.audit.rows import RowChecks
 from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
-from odfchain.errors import OdfchainError
+from odfchain.errors import OdfchainError, OversizedInputError
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.events import DataSlice
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import Progress
+from odfchain.slices.reader import open_parquet
 from odfchain.store.local import LocalObjectStore
+from odfchain.text import one_line
 
-_BATCH_ROWS = 65_536
 UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
 """What reading a stranger's Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
 
@@ -131,8 +130,11 @@ def _check_records(path: Path, job: SliceJob, found: SliceOutcome, leaves: Execu
     except MemoryError:  # also Arrow's; it says nothing of the dataset
         found.unchecked = f"{path}: there is not enough memory to read the records"
         return
+    except OversizedInputError as error:  # it might be honest, though hardly
+        found.unchecked = str(error)
+        return
     except UNREADABLE as error:
-        reason = line(error.message if isinstance(error, OdfchainError) else str(error))
+        reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
         message = f"the records cannot be hashed: {reason}"
         found.faults.append(Fault(LOGICAL, str(path), message, job.number))
         return
@@ -159,7 +161,7 @@ def _decode(
     path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None
 ) -> tuple[Multihash, int, RowChecks | None]:
     """One pass over the rows: (logical hash, number of rows, what the rows say)."""
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         schema = file.schema_arrow
         digest = LogicalDigest(schema, executor=leaves)
         checks = None
@@ -169,7 +171,7 @@ def _decode(
             found.notes += notes
             found.faults += (_fault(path, job, item) for item in faults)
         rows = 0
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+        for batch in file.batches():
             digest.update(batch)
             rows += batch.num_rows
             if checks is not None:

@@ -12,20 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from odfchain.audit.checks import CHECKPOINTS, OF_ENGINES
-from odfchain.audit.compare import line
-from odfchain.audit.corrections import ReadableSlice, data_batches
+from odfchain.audit.corrections import ReadableSlice
 from odfchain.audit.report import Report
-from odfchain.audit.row_hash import Numbers, hash_rows
 from odfchain.audit.slices import UNREADABLE
 from odfchain.audit.walk import StoredChain
+from odfchain.dataset.corrections import data_batches
 from odfchain.dataset.files import DatasetFiles
+from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.recorded import StateCheckpoint, read_description
 from odfchain.limits import AUDIT
 from odfchain.metadata.events import AddData, DatasetVocabulary, ExecuteTransform
+from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def check_states(
             report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
             continue
         except (*UNREADABLE, KeyError) as error:
-            reason = line(error.message if isinstance(error, OdfchainError) else str(error))
+            reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
             message_or_none = f"the state cannot be read: {reason}"
         if message_or_none is not None:
             report.fault(CHECKPOINTS, path, message_or_none, named.number)
@@ -147,6 +150,18 @@ def _state(files: Sequence[tuple[Path, DatasetVocabulary]], described: StateChec
     return found
 
 
+def _as_keys(batch: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
+    """The columns of a key as merges compare them: null-safe, -0.0 as 0.0, and one NaN."""
+    return pa.RecordBatch.from_arrays([_as_key(batch.column(name)) for name in key], names=list(key))
+
+
+def _as_key(column: pa.Array) -> pa.Array:
+    if not pa.types.is_floating(column.type):
+        return column
+    number = pc.add(column.cast(pa.float64()), 0.0)
+    return pc.if_else(pc.is_nan(number), pa.scalar(float("nan")), number)
+
+
 def _rows(path: Path, names: DatasetVocabulary, key: Sequence[str], last_offset: int) -> Numbers:
     pieces = [np.zeros(0, dtype=_ROW)]
     system = set(names.columns[:3])
@@ -159,7 +174,7 @@ def _rows(path: Path, names: DatasetVocabulary, key: Sequence[str], last_offset:
         missing = [name for name in key if name not in batch.schema.names]
         if missing:
             raise KeyError(f"there is no key column {missing[0]!r}")
-        keys = hash_rows(batch, set(batch.schema.names) - set(key))
+        keys = hash_rows(_as_keys(batch, key), ())
         rows["key_high"], rows["key_low"] = keys[:, 0], keys[:, 1]
         pieces.append(rows[rows["offset"] <= last_offset])
     return np.concatenate(pieces)

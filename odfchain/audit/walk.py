@@ -23,16 +23,10 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.blocks import decode_block
-from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import (
     AddData,
-    AddPushSource,
-    DisablePollingSource,
-    DisablePushSource,
     ExecuteTransform,
     Seed,
-    SetPollingSource,
-    SetTransform,
 )
 from odfchain.progress import Progress
 from odfchain.store.base import HEAD as HEAD_REF
@@ -239,10 +233,6 @@ def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -
 
 # --- 4: append rules -------------------------------------------------------------------------------
 
-_NOT_OF_ROOTS = (SetTransform, ExecuteTransform)
-_NOT_OF_DERIVATIVES = (AddData, SetPollingSource, AddPushSource, DisablePollingSource, DisablePushSource)
-"""A derivative dataset has its records from its transform only ("Derivative Dataset")."""
-
 
 def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> None:
     """Every block of the range may follow the blocks before it, those outside the range included."""
@@ -250,7 +240,6 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
         report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
         return
     history = ReplayHistory()
-    foreign = _NOT_OF_ROOTS if report.kind is DatasetKind.ROOT else _NOT_OF_DERIVATIVES
     for index, found in enumerate(chain.blocks):
         if not found.sound:
             report.skip([RULES], f"block {found.number} is damaged, so what follows it was not judged")
@@ -258,12 +247,6 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
         if after < found.number <= upto:
             report.count(RULES)
             path = dataset.folder / "blocks" / str(found.name)
-            if report.kind is not None and isinstance(found.block.event, foreign):
-                message = (
-                    f"{found.block.event.KIND} is no event of a {report.kind.value.lower()} dataset: "
-                    "what it says follows from nothing"
-                )
-                report.fault(RULES, path, message, found.number)
             try:
                 check_append(found.block, history if index else None)
             except AppendError as error:

@@ -6,11 +6,12 @@ A dataset remembers its remote aliases in `info/config`, a private manifest of k
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from odfchain.dataset.config import DatasetConfig, change_config, config_path, read_config
 from odfchain.dataset.files import DatasetFiles
-from odfchain.errors import InvalidIdError, ManifestError, UnsupportedPeerError, WorkspaceError
+from odfchain.errors import InvalidIdError, UnsupportedPeerError, WorkspaceError
 from odfchain.ids.names import DatasetAlias, DatasetAliasRemote, RepoName
 from odfchain.ids.refs import (
     AmbiguousAlias,
@@ -19,33 +20,9 @@ from odfchain.ids.refs import (
     parse_ref_any,
     parse_ref_remote,
 )
-from odfchain.metadata.manifest import ManifestKind, read_manifest
-from odfchain.metadata.tree import to_tree
-from odfchain.metadata.yaml_reader import read_document
-from odfchain.metadata.yaml_writer import dump_yaml
 from odfchain.share.layout import PeerUrl
 from odfchain.share.policy import SignaturePolicy, as_fields, from_fields
 from odfchain.share.repositories import Repositories, intended_url, parse_peer_url
-from odfchain.store import fsio
-
-_READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetConfig:
-    """What the owner of a copy has set for it."""
-
-    pull_aliases: tuple[str, ...] = ()
-    """Where the dataset is pulled from: remote aliases or URLs, the preferred one first."""
-    push_aliases: tuple[str, ...] = ()
-    """Where the dataset is pushed to: remote aliases or URLs."""
-    require_signature: bool | None = None
-    """Whether pulls need the owner's signature of the head."""
-    max_signature_age_seconds: int | None = None
-    """How old that signature may be [s]."""
-
-
-DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
 
 
 class AliasKind(Enum):
@@ -77,13 +54,14 @@ def read_reference(
 def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias | None = None) -> PeerUrl:
     """The URL that a reference to a remote dataset stands for.
 
-    Understood are a URL, `repo/name` and `repo/account/name`. With `local`, the dataset that is to be pushed,
-    also the name of a repository alone: the dataset keeps its name there.
+    Understood are a URL, `repo/name`, `repo/account/name` and `repo/did:odf:…`, whose URL ends in the id (see
+    `odfchain.share.by_id` for where it really is). With `local`, the dataset that is to be pushed, also the
+    name of a repository alone: the dataset keeps its name there.
 
     Raises:
         InvalidIdError: no reading fits.
         WorkspaceError: no repository has this name.
-        UnsupportedPeerError: nothing here speaks the URL's protocol, or an id stands where a name is needed.
+        UnsupportedPeerError: nothing here speaks the URL's protocol; an id alone, or where a name is needed.
         ManifestError: the registry is damaged.
     """
     if local is not None and "/" not in text and not text.startswith("did:"):
@@ -95,36 +73,14 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
     if isinstance(found, DatasetUrl):
         return parse_peer_url(found.url)
     if isinstance(found, RemoteDatasetId):
-        raise UnsupportedPeerError(
-            f"{found}: a dataset elsewhere is not found by its id",
-            hint="write its URL, or repository/name",
-        )
+        if found.repo is None or local is not None:
+            raise _id_alone(found)
+        return repositories.get(found.repo).dataset(str(found.id))
     path = f"{found.account}/{found.name}" if found.account else str(found.name)
     return repositories.get(found.repo).dataset(path)
 
 
 # --- remembered aliases --------------------------------------------------------------------------------
-
-
-def read_config(dataset: DatasetFiles) -> DatasetConfig:
-    """What is set for a dataset; nothing when it has no such file.
-
-    Raises:
-        ManifestError: the file is malformed; the message names it.
-        StoreError: it cannot be read.
-    """
-    path = dataset.folder / "info" / "config"
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_READ_BYTES + 1)
-    except FileNotFoundError:
-        return DatasetConfig()
-    except OSError as error:
-        raise fsio.storage_error(error, path) from error
-    if len(data) > _READ_BYTES:
-        raise ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
-    config: DatasetConfig = read_manifest(read_document(data, source=str(path)), DATASET_CONFIG, str(path))
-    return config
 
 
 def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
@@ -133,8 +89,7 @@ def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
     Raises:
         ManifestError, StoreError: as `read_config`.
     """
-    config = read_config(dataset)
-    return config.pull_aliases if kind is AliasKind.PULL else config.push_aliases
+    return _places(read_config(dataset), kind)
 
 
 def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
@@ -146,11 +101,12 @@ def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
         ManifestError, StoreError: the file is malformed, or cannot be written.
     """
     alias = _normal(text)
-    with fsio.locked(dataset.folder / "info" / "lock"):
-        known = aliases(dataset, kind)
-        others = tuple(other for other in known if other.lower() != alias.lower())
-        if known != (alias, *others):
-            _write(dataset, kind, (alias, *others))
+
+    def change(config: DatasetConfig) -> DatasetConfig:
+        others = tuple(other for other in _places(config, kind) if other.lower() != alias.lower())
+        return _placed(config, kind, (alias, *others))
+
+    change_config(dataset, change)
     return alias
 
 
@@ -161,16 +117,20 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
         WorkspaceError: it is not one of the dataset's aliases.
         ManifestError, StoreError: the file is malformed, or cannot be written.
     """
-    with fsio.locked(dataset.folder / "info" / "lock"):
-        known = aliases(dataset, kind)
+    gone: tuple[str, ...] = ()
+
+    def change(config: DatasetConfig) -> DatasetConfig:
+        nonlocal gone
+        known = _places(config, kind)
         gone = known if text is None else tuple(a for a in known if a.lower() in _spellings(text))
         if text is not None and not gone:
             raise WorkspaceError(
                 f"{dataset.alias} is not {'pulled from' if kind is AliasKind.PULL else 'pushed to'} {text!r}",
                 hint=f"its {kind.value} aliases are: {', '.join(known)}" if known else None,
             )
-        if gone:
-            _write(dataset, kind, tuple(alias for alias in known if alias not in gone))
+        return _placed(config, kind, tuple(alias for alias in known if alias not in gone))
+
+    change_config(dataset, change)
     return gone
 
 
@@ -181,7 +141,7 @@ def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
         ManifestError, StoreError: as `read_config`.
     """
     config = read_config(dataset)
-    path = dataset.folder / "info" / "config"
+    path = config_path(dataset)
     return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
 
 
@@ -191,20 +151,21 @@ def set_policy(dataset: DatasetFiles, policy: SignaturePolicy) -> None:
     Raises:
         ManifestError, StoreError: the file is malformed, or cannot be written.
     """
-    with fsio.locked(dataset.folder / "info" / "lock"):
-        config = read_config(dataset)
-        changed = replace(config, **as_fields(policy))
-        if changed != config:
-            _write_config(dataset, changed)
+    change_config(dataset, lambda config: replace(config, **as_fields(policy)))
 
 
 def _normal(text: str) -> str:
     found = parse_ref_remote(text)
-    if isinstance(found, RemoteDatasetId):
-        raise UnsupportedPeerError(
-            f"{found}: a dataset elsewhere is not found by its id", hint="write its URL, or repository/name"
-        )
+    if isinstance(found, RemoteDatasetId) and found.repo is None:
+        raise _id_alone(found)
     return parse_peer_url(found.url).text if isinstance(found, DatasetUrl) else str(found)
+
+
+def _id_alone(found: RemoteDatasetId) -> UnsupportedPeerError:
+    return UnsupportedPeerError(
+        f"{found}: an id alone does not say where the dataset is",
+        hint="write its URL, or repository/name; to read one also repository/did:odf:…",
+    )
 
 
 def _spellings(text: str) -> set[str]:
@@ -215,20 +176,11 @@ def _spellings(text: str) -> set[str]:
         return {text.lower()}
 
 
-def _write(dataset: DatasetFiles, kind: AliasKind, texts: tuple[str, ...]) -> None:
-    config = read_config(dataset)
+def _places(config: DatasetConfig, kind: AliasKind) -> tuple[str, ...]:
+    return config.pull_aliases if kind is AliasKind.PULL else config.push_aliases
+
+
+def _placed(config: DatasetConfig, kind: AliasKind, texts: tuple[str, ...]) -> DatasetConfig:
     if kind is AliasKind.PULL:
-        config = replace(config, pull_aliases=texts)
-    else:
-        config = replace(config, push_aliases=texts)
-    _write_config(dataset, config)
-
-
-def _write_config(dataset: DatasetFiles, config: DatasetConfig) -> None:
-    document = {
-        "kind": DATASET_CONFIG.name,
-        "version": DATASET_CONFIG.versions[-1],
-        "content": to_tree(config),
-    }
-    # not for everybody: a URL may have a password in it
-    fsio.replace_file(dataset.folder / "info" / "config", dump_yaml(document).encode(), mode=0o600)
+        return replace(config, pull_aliases=texts)
+    return replace(config, push_aliases=texts)

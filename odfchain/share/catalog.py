@@ -21,7 +21,6 @@ from odfchain.errors import (
     TransferError,
     UnsupportedPeerError,
 )
-from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
@@ -31,6 +30,7 @@ from odfchain.share.layout import HEAD_KEY, INDEX_KEY, PeerUrl
 from odfchain.share.open import DEFAULTS, PeerOptions
 from odfchain.share.repository_index import parse_index
 from odfchain.store.base import parse_ref
+from odfchain.text import one_line
 
 _PARALLEL = 10
 
@@ -107,7 +107,7 @@ def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
             with os.scandir(folder / path) as found:
                 return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
-            raise TransferError(f"{shown(f'{url}{path}')}: {error.strerror}") from error
+            raise TransferError(f"{one_line(f'{url}{path}')}: {error.strerror}") from error
 
     def head(path: str) -> Multihash | None:
         peer = FolderPeer(url.dataset(path.rstrip("/")) if path else url)
@@ -132,7 +132,7 @@ def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
         try:
             return parse_ref(data, f"{url}{path}{HEAD_KEY}")
         except StoreError as error:
-            raise CorruptedPeerError(shown(str(error))) from error
+            raise CorruptedPeerError(one_line(str(error))) from error
 
     return list(_entries(url, space.folders, head))
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from odfchain.attest.files import read_bounded
 from odfchain.errors import InvalidIdError, OdfchainError, StoreError
-from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multibase import encode_base16
 from odfchain.limits import ATTEST
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.share.evidence import Evidence, read_evidence
 from odfchain.store import fsio
+from odfchain.text import one_line
 
 _SEEN_BYTES = 1 << 18
 
@@ -74,7 +74,7 @@ class EvidenceStore:
                 fsio.replace_file(path, evidence.to_bytes())
             known = _sightings(path)
             if where not in {s.where for s in known} and len(known) < ATTEST.evidence_sightings:
-                lines = [f"{s.time} {s.where}\n" for s in (*known, Sighting(time, shown(where, 500)))]
+                lines = [f"{s.time} {s.where}\n" for s in (*known, Sighting(time, one_line(where, 500)))]
                 fsio.replace_file(path.with_suffix(".seen"), "".join(lines).encode())
         return path
 
@@ -116,7 +116,7 @@ def _sightings(path: Path) -> tuple[Sighting, ...]:
     for line in data.decode("utf-8", "replace").splitlines():
         time, _, where = line.partition(" ")
         try:
-            found.append(Sighting(Timestamp.parse(time), shown(where, 500)))
+            found.append(Sighting(Timestamp.parse(time), one_line(where, 500)))
         except InvalidIdError:
             continue
     return tuple(found)

@@ -25,7 +25,6 @@ from odfchain.errors import (
     TransferError,
     UnsupportedPeerError,
 )
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import Progress
@@ -35,6 +34,7 @@ from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, 
 from odfchain.store import fsio
 from odfchain.store.base import HEAD, check_object_name, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.text import one_line
 
 _LOCK = ".lock"
 _STAGING = ".staging"
@@ -53,7 +53,7 @@ class FolderPeer:
         Raises:
             UnsupportedPeerError: the URL names no folder.
         """
-        self._where = shown(url.public(), 500)
+        self._where = one_line(url.public(), 500)
         path = unquote(urlsplit(url.text).path)
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):
             raise UnsupportedPeerError(
@@ -123,7 +123,7 @@ class FolderPeer:
         try:
             return parse_ref(data, self._name(HEAD_KEY))
         except StoreError as error:
-            raise CorruptedPeerError(shown(str(error), 800)) from None
+            raise CorruptedPeerError(one_line(str(error), 800)) from None
 
     def block(self, name: Multihash) -> bytes:
         """The bytes of a block, which hash to its name.
@@ -280,7 +280,9 @@ class FolderPeer:
             cause = error.__cause__
             if isinstance(cause, OSError):
                 raise _peer_error(cause, self._name(key)) from error
-            raise TransferError(f"{self._name(key)}: {shown(error.message, 300)}", hint=error.hint) from error
+            raise TransferError(
+                f"{self._name(key)}: {one_line(error.message, 300)}", hint=error.hint
+            ) from error
 
     def _part(self, name: str) -> Path:
         """One of the layout's folders, made if it is missing."""

@@ -19,8 +19,8 @@ from odfchain.fetch.address import proxy_for, resolve
 from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_url import Route, Target
 from odfchain.fetch.retry import Deadline, PassingError
-from odfchain.fetch.template import shown
 from odfchain.share.http_wire import Connection
+from odfchain.text import one_line
 
 TlsContext = Callable[[], ssl.SSLContext]
 
@@ -81,7 +81,7 @@ def _connect(
             failure = f"no connection within {timeout:.3g} s"
             continue
         except OSError as error:
-            failure = f"cannot connect: {shown(error.strerror or str(error), 80).lower()}"
+            failure = f"cannot connect: {one_line(error.strerror or str(error), 80).lower()}"
             continue
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -96,7 +96,7 @@ def _secure(sock: socket.socket, host: str, context: ssl.SSLContext, *, name: st
     except ssl.SSLCertVerificationError as error:
         sock.close()
         raise TransferError(
-            f"{name}: the server's certificate is not trusted: {shown(error.verify_message)}",
+            f"{name}: the server's certificate is not trusted: {one_line(error.verify_message)}",
             hint="for a certificate authority of your own set SSL_CERT_FILE",
         ) from error
     except TimeoutError as error:

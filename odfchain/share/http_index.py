@@ -17,7 +17,8 @@ class _IndexPeer(HttpPeer):
                 return None
             if answer.status in (401, 403):
                 raise AccessError(
-                    f"{where}: HTTP status {answer.status}", hint="set ODFCHAIN_TOKEN if it wants a token"
+                    f"{where}: HTTP status {answer.status}",
+                    hint="`odfchain login URL` keeps a token for it",
                 )
             if answer.status == 429 or answer.status >= 500:
                 raise PassingError(f"HTTP status {answer.status}")
@@ -38,7 +39,7 @@ def fetch_index(url: PeerUrl, limit: int, options: PeerOptions = DEFAULTS) -> by
         UnsupportedPeerError: the server has no index.
         AccessError, TransferError: it refuses, cannot be reached, is too slow, or sends too much.
     """
-    peer = _IndexPeer(url, limits_of(options), token=options.token)
+    peer = _IndexPeer(url, limits_of(options), token=options.token_for(url))
     try:
         data = peer.index(limit)
     finally:

@@ -29,7 +29,6 @@ from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import ContentRange, retry_after
 from odfchain.fetch.http_url import Route, Target, parse_target
 from odfchain.fetch.retry import DEADLINE_HINT, Deadline, PassingError, Timing, with_retries
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING
 from odfchain.progress import Progress
@@ -40,6 +39,7 @@ from odfchain.share.http_wire import Answer
 from odfchain.share.incoming import MIRROR_HINT, Incoming
 from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.store.base import parse_ref
+from odfchain.text import one_line
 from odfchain.version import __version__
 
 _T = TypeVar("_T")
@@ -83,7 +83,7 @@ class HttpPeer:
             TransferError: not the URL of an HTTP server.
             AccessError: the token cannot be sent.
         """
-        self._where = shown(url.public(), 500)
+        self._where = one_line(url.public(), 500)
         self._limits = limits
         with _as_transfer_errors():
             self._base = parse_target(url.text, name=self._where)
@@ -129,7 +129,7 @@ class HttpPeer:
         try:
             return parse_ref(data, where)
         except StoreError as error:
-            raise CorruptedPeerError(shown(str(error), 800)) from None
+            raise CorruptedPeerError(one_line(str(error), 800)) from None
 
     def block(self, name: Multihash) -> bytes:
         """The bytes of a block, which hash to its name.
@@ -333,7 +333,7 @@ def _check_encoding(answer: Answer, where: str) -> None:
     encoding = answer.headers.get("content-encoding") or "identity"
     if encoding.lower() != "identity":
         raise TransferError(
-            f"{where}: the body is encoded as {shown(encoding, 40)!r}, though plain bytes were asked for",
+            f"{where}: the body is encoded as {one_line(encoding, 40)!r}, though plain bytes were asked for",
             hint="have the web server hand out the files as they are",
         )
 
@@ -342,8 +342,8 @@ def _denied(status: int, where: str, otherwise: str) -> AccessError:
     if status == http.HTTPStatus.UNAUTHORIZED:
         return AccessError(
             f"{where}: HTTP status 401 (Unauthorized): the peer wants to know who asks",
-            hint="name its URL and set ODFCHAIN_TOKEN, or write user and password into the URL; or "
-            f"{otherwise}",
+            hint="keep a token for it: `odfchain login URL`; name its URL and set ODFCHAIN_TOKEN; or write "
+            f"user and password into the URL; or {otherwise}",
         )
     return AccessError(
         f"{where}: HTTP status 403 (Forbidden): the peer refuses",

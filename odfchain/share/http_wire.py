@@ -12,13 +12,14 @@ import contextlib
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterable
 
 from odfchain.errors import TransferError
 from odfchain.fetch.http_headers import Headers
 from odfchain.fetch.retry import Deadline, PassingError
-from odfchain.fetch.template import shown
 from odfchain.limits import SHARING
+from odfchain.text import one_line
 
 _HEAD_BYTES = SHARING.answer_head_bytes
 _BUFFER_BYTES = 2 * _HEAD_BYTES
@@ -116,6 +117,8 @@ class Connection:
         self._left = 0
         self._chunked = self._until_close = self._keep = False
         self._trailer_bytes = 0
+        self._window = SHARING.window_seconds
+        self._waited, self._came = 0.0, 0
 
     @property
     def socket(self) -> socket.socket:
@@ -131,7 +134,7 @@ class Connection:
             TransferError: what answers does not keep to the protocol, or says too much.
             FetchError: time is up.
         """
-        self.deadline, self.name = deadline, name
+        self._begin(deadline, name)
         used, self._used = self._used, True
         self._start = self._end = 0
         try:
@@ -168,7 +171,7 @@ class Connection:
             TransferError: what answers does not keep to the protocol, or says too much.
             FetchError: time is up.
         """
-        self.deadline, self.name = deadline, name
+        self._begin(deadline, name)
         self._acknowledge_at_once()
         return self._read_head(connects=False)
 
@@ -339,13 +342,32 @@ class Connection:
 
     def _guarded(self, view: memoryview) -> int:
         assert self.deadline is not None  # noqa: S101 - ask comes first
+        began = time.monotonic()
         try:
             self._set_timeout(self.deadline)
-            return self._sock.recv_into(view)
+            count = self._sock.recv_into(view)
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
             raise PassingError(_lost(error)) from error
+        self._waited += time.monotonic() - began
+        self._came += count
+        if self._waited >= self._window:
+            self._check_rate()
+        return count
+
+    def _check_rate(self) -> None:
+        """A window of waiting is over: the time in which others took what came does not count."""
+        wanted = int(self._waited * SHARING.bytes_per_second)
+        if self._came < wanted:
+            raise PassingError(
+                f"only {self._came:,} bytes came in {self._waited:.0f} s of waiting, at least {wanted:,} must"
+            )
+        self._waited, self._came = 0.0, 0
+
+    def _begin(self, deadline: Deadline, name: str) -> None:
+        self.deadline, self.name = deadline, name
+        self._waited, self._came = 0.0, 0
 
     def _set_timeout(self, deadline: Deadline) -> None:
         deadline.check()
@@ -371,8 +393,8 @@ class Connection:
 
 
 def _quoted(value: bytes) -> str:
-    return repr(shown(value.decode("latin-1"), 40))
+    return repr(one_line(value.decode("latin-1"), 40))
 
 
 def _lost(error: OSError) -> str:
-    return f"the connection was lost: {shown(error.strerror or type(error).__name__, 80).lower()}"
+    return f"the connection was lost: {one_line(error.strerror or type(error).__name__, 80).lower()}"

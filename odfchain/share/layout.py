@@ -8,8 +8,9 @@
     refs/head.jws             optional: the owner's signature of the head
     attestations/audits.jws   optional: what auditors say, one signed statement to a line
 
-The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder. Source:
-specification "Dataset Layout"; RFC-007 of Open Data Fabric.
+Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.
+The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder.
+Source: specification "Dataset Layout"; RFC-007 of Open Data Fabric.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from odfchain.attest.attestations import ATTESTATIONS_KEY
 from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.errors import InvalidIdError, UnsupportedPeerError
+from odfchain.errors import InvalidIdError, StoreError, UnsupportedPeerError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetName
 from odfchain.limits import ATTEST
@@ -32,7 +33,7 @@ HINT_KEY = "hints/chain"
 INDEX_KEY = "datasets.json"
 """Beside the datasets of a repository: what there is (RFC-021)."""
 
-_OBJECT = re.compile(r"(blocks|data|checkpoints)/(f1620[0-9a-f]{64})", re.ASCII)
+_OBJECT = re.compile(r"(blocks|data|checkpoints)/([!-~]{46,70})", re.ASCII)
 _SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az", "ipfs", "ipns"})
 _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
 
@@ -72,9 +73,17 @@ class ObjectKey:
 
     @classmethod
     def parse(cls, text: str) -> ObjectKey | None:
-        """The object that a key names; None for every other text, however it is spelled."""
+        """The object that a key names, in whatever multibase encoding; None for every other text.
+
+        Source: specification "Hash Representation": every encoding in state "final" has to be read.
+        """
         found = _OBJECT.fullmatch(text)
-        return cls(Part(found[1]), Multihash.parse(found[2])) if found else None
+        if found is None:
+            return None
+        try:
+            return cls(Part(found[1]), Multihash.parse(found[2]))
+        except (InvalidIdError, StoreError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

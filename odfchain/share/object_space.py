@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 from odfchain.errors import AccessError, ObjectNotFoundError, TransferError, UnsupportedPeerError
 from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.object_store import ENVIRONMENT_HINT, open_store, store_message
-from odfchain.fetch.template import shown
 from odfchain.limits import SHARING
 from odfchain.share.layout import PeerUrl
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode
@@ -247,7 +247,7 @@ class ObjectSpace:
             UnauthenticatedError,
         )
 
-        at = shown(f"{self.where}{key}")
+        at = one_line(f"{self.where}{key}")
         try:
             yield
         except FileNotFoundError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from odfchain.errors import AccessError, UnsupportedPeerError
 from odfchain.share.layout import PeerUrl
@@ -12,6 +13,8 @@ from odfchain.share.peer import Peer, WritablePeer
 
 if TYPE_CHECKING:
     from odfchain.fetch.base import FetchLimits
+    from odfchain.share.credentials import Credentials
+    from odfchain.workspace.config import ShareConfig
 
 _WEB = ("http", "https")
 _IPFS = ("ipfs", "ipns")
@@ -24,6 +27,8 @@ class PeerOptions:
 
     token: str | None = None
     """A bearer token for http and https; sent to the URL's own origin only."""
+    credentials: Credentials | None = None
+    """Where tokens for other URLs are kept; each is sent to its own origin only."""
     allow_private_redirects: bool = False
     """Whether a public address may redirect to a private one."""
     ipfs_gateway: str = "http://localhost:8080"
@@ -33,8 +38,34 @@ class PeerOptions:
     retries: int = 3
     """Attempts after the first, on failures that may pass."""
 
+    def token_for(self, url: PeerUrl) -> str | None:
+        """The token to send to a URL: the one given, else the one that is kept for its origin.
+
+        A URL with a user in it gets none of those that are kept.
+
+        Raises:
+            AccessError: the file of tokens is malformed, or others may read it.
+        """
+        if self.token is not None or self.credentials is None or urlsplit(url.text).username:
+            return self.token
+        return self.credentials.get(url)
+
 
 DEFAULTS = PeerOptions()
+
+
+def options_of(config: ShareConfig, *, token: str | None = None, parallel: int | None = None) -> PeerOptions:
+    """How peers are spoken to by the settings of a workspace, with the tokens that its user keeps."""
+    from odfchain.share.credentials import Credentials  # noqa: PLC0415 - most commands ask nobody
+
+    return PeerOptions(
+        token=token,
+        credentials=Credentials.of_user(),
+        allow_private_redirects=config.allow_private_redirects,
+        ipfs_gateway=config.ipfs_gateway,
+        parallel=parallel or config.parallel,
+        retries=config.retries,
+    )
 
 
 def limits_of(options: PeerOptions) -> FetchLimits:
@@ -59,7 +90,7 @@ def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
         return HttpPeer(
             gateway_url(url, options.ipfs_gateway) if by_gateway else url,
             limits_of(options),
-            token=None if by_gateway else options.token,
+            token=None if by_gateway else options.token_for(url),
             parallel=options.parallel,
             ipfs_gateway=by_gateway,
         )

@@ -68,6 +68,11 @@ def _server(authority: str, usual_port: int | None) -> str:
     return f"{host}:{port.lstrip('0')}"
 
 
+def is_this_machine(host: str) -> bool:
+    """Whether the name of a host means this machine, and what is sent there goes over no network."""
+    return _host(host.lower().removesuffix(".")) == _THIS_MACHINE
+
+
 def _host(name: str) -> str:
     try:
         address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(name)

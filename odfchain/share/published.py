@@ -18,7 +18,10 @@ from pathlib import Path
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import OdfchainError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
+from odfchain.ids.refs import DatasetRef
 from odfchain.store import fsio
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -88,12 +91,20 @@ class Published:
         self._folder = workspace.root / "datasets"
         self._known: dict[str, _Known] = {}
 
-    def dataset(self, alias: DatasetAlias) -> DatasetFiles | None:
-        """The dataset of this alias (case does not matter), None when there is none.
+    def dataset(self, ref: DatasetRef) -> DatasetFiles | None:
+        """The dataset of this alias (case does not matter) or id, None when there is none.
 
         Raises:
             StoreError: the workspace cannot be read.
         """
+        return self._by_id(ref) if isinstance(ref, DatasetId) else self._by_alias(ref)
+
+    def _by_id(self, dataset_id: DatasetId) -> DatasetFiles | None:
+        folder = self._folder / encode_base16(dataset_id.to_bytes())
+        found = _current(folder, None) if not folder.is_symlink() else None
+        return found.dataset if found else None
+
+    def _by_alias(self, alias: DatasetAlias) -> DatasetFiles | None:
         known = self._known.get(alias.key)
         if known is None or _stamp(known.dataset.folder) != known.stamp:
             self._scan()

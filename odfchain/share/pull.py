@@ -99,6 +99,11 @@ def pull_dataset(
         present = _present(workspace, alias)
         if present is None:
             return _Pull(workspace, peer, offer, options, progress, incoming / key).create(alias)
+        if options.dataset_id not in (None, present.id):
+            raise NameCollisionError(
+                f"{present.alias} is {present.id}, and {options.dataset_id} was asked for",
+                hint="choose another name: --as NAME",
+            )
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(present)):
             area = incoming_folder(present)
@@ -166,6 +171,7 @@ class _Pull:
             received = self._check(links, blocks, None)
             assert received.seed is not None  # noqa: S101 - the rules want it first
             dataset_id = received.seed.dataset_id
+            self._check_id(dataset_id)
             with self.statements.proving():
                 here = _present(self.workspace, dataset_id)  # under another name
                 seen = self.statements.examine(
@@ -185,6 +191,13 @@ class _Pull:
         self.statements.keep(dataset, dataset_id)
         dataset = self.workspace.adopt(dataset)
         return self._done(SyncStatus.CREATED, dataset, source, None, len(blocks))
+
+    def _check_id(self, dataset_id: DatasetId) -> None:
+        wanted = self.options.dataset_id
+        if wanted is not None and dataset_id != wanted:
+            raise CorruptedPeerError(
+                f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
+            )
 
     def _check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         try:

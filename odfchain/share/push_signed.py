@@ -14,13 +14,13 @@ from odfchain.attest.keys import Did
 from odfchain.attest.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import StoreError, TransferError
-from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.share.layout import SignedFile
 from odfchain.share.peer import WritablePeer
 from odfchain.share.signatures import better, chain_at, in_chain
+from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def push_statements(
         status = _push_signature(dataset, dataset_id, peer, head, block_at)
         _push_attestations(dataset, dataset_id, peer, block_at, trusted)
     except (TransferError, StoreError) as error:
-        return Statements(status, f"not all signed statements were written: {shown(error.message, 800)}")
+        return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
     return Statements(status)
 
 

@@ -10,7 +10,6 @@ from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.rules import check_append
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import AppendError, CodecError, CorruptedPeerError
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata import events as ev
 from odfchain.metadata.block import MetadataBlock
@@ -18,6 +17,7 @@ from odfchain.metadata.blocks import decode_block
 from odfchain.share.peer import Peer
 from odfchain.share.peer_links import PeerLinks, bad_block
 from odfchain.store.scratch import LocalScratch
+from odfchain.text import one_line
 
 
 class ContinuedHistory:
@@ -49,6 +49,10 @@ class ContinuedHistory:
         """The push sources in force, the most recently defined first."""
         return sources_in_force([*reversed(self._changes.values()), *self._base.push_sources().values()])
 
+    def has_odf_schema(self) -> bool:
+        """Whether any block before the next one declares a schema in the ODF form."""
+        return self._new.has_odf_schema() or self._base.has_odf_schema()
+
 
 def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds: Sequence[str]) -> None:
     """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
@@ -58,7 +62,7 @@ def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds:
     """
     top = len(newest_first) - 1
     links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(newest_first))
-    scratch = LocalScratch(dataset.folder / "info" / "chain-index")
+    scratch = LocalScratch(dataset.index_path)
     ChainIndex(scratch, lambda _: links).sync(Link(newest_first[0], top, kinds[top]))
 
 
@@ -86,7 +90,7 @@ def checked_blocks(
         except AppendError as error:
             raise CorruptedPeerError(
                 f"block {block.sequence_number} ({str(name)[:17]}…) of {peer.where} breaks the rule "
-                f"{error.rule}: {shown(str(error))}"
+                f"{error.rule}: {one_line(str(error))}"
             ) from error
         history.add(block)
         first = False

@@ -23,12 +23,12 @@ from typing import Any
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import CorruptedPeerError, InvalidIdError, OdfchainError
-from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SHARING
 from odfchain.metadata.enums import DatasetKind
+from odfchain.text import one_line
 
 VERSION = 1
 
@@ -98,7 +98,7 @@ def _entry(item: Any, where: str) -> IndexEntry:
             *(_count(item, name, where) for name in ("blocks", "records", "size")),
         )
     except (InvalidIdError, ValueError) as error:
-        raise CorruptedPeerError(f"{where}: {shown(str(error))}") from None
+        raise CorruptedPeerError(f"{where}: {one_line(str(error))}") from None
 
 
 def _text(item: dict[str, Any], name: str, where: str) -> str:

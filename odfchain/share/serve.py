@@ -7,10 +7,11 @@
     /{alias}/hints/chain    hashes of all blocks (`odfchain.share.hints`)
     /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
 
-`alias` is `name` or `account/name`. That is all there is: the grammar of aliases and keys needs no escapes,
-so a path with a percent sign, like every other text, is not found. Objects never change, hence they may be
-kept for ever; everything else is asked for again with its entity tag. ASGI 3, with the extension
-`http.response.zerocopysend` where the server has it. Source: specification "Dataset Sharing"; RFC-007 of
+`alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
+That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
+found. Objects never change, hence they may be kept for ever; everything else is asked for again with its
+entity tag. ASGI 3, with the extension `http.response.zerocopysend` where the server has it.
+Source: specification "Dataset Sharing"; RFC-007 of
 Open Data Fabric; RFC 9110; RFC-021.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
@@ -27,7 +29,8 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError, OdfchainError
 from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
+from odfchain.ids.refs import DatasetRef
+from odfchain.ids.refs import parse_ref as parse_dataset_ref
 from odfchain.limits import LIMITS
 from odfchain.share import conditional
 from odfchain.share.hints import HintCache
@@ -52,6 +55,8 @@ _FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _ASK_AGAIN = (b"cache-control", b"no-cache")
 _TEXT = b"text/plain; charset=us-ascii"
 
+_ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
+"""`+`, `/` and `=`, which base64 has."""
 _SIGNED = frozenset(file.value for file in SignedFile)
 _CHANGING = frozenset({HEAD_KEY, HINT_KEY, *_SIGNED})
 
@@ -120,11 +125,11 @@ class Repository:
         if path == INDEX_KEY:
             return _current(scope, b"application/json", render_index(await self._entries()))
         parts = path.split("/")
-        alias, key = _alias("/".join(parts[:-2])), "/".join(parts[-2:])
-        name = ObjectKey.parse(key)
-        if alias is None or (name is None and key not in _CHANGING):
+        where, key, name = _key(parts)
+        ref = _ref("/".join(parts[:where]))
+        if ref is None or (name is None and key not in _CHANGING):
             return _NOT_FOUND
-        dataset = self._published.dataset(alias)
+        dataset = self._published.dataset(ref)
         if dataset is None:
             return _NOT_FOUND
         if name is not None:
@@ -153,9 +158,18 @@ class Repository:
         return await asyncio.to_thread(make)
 
 
-def _alias(text: str) -> DatasetAlias | None:
+def _key(parts: list[str]) -> tuple[int, str, ObjectKey | None]:
+    """(where the key begins, the key, the object it names); base64 has slashes, also written as escapes."""
+    for start in (1, 2):
+        key = "/".join(parts[start:])
+        if (name := ObjectKey.parse(_ESCAPED.sub(lambda m: chr(int(m[1], 16)), key))) is not None:
+            return start, key, name
+    return len(parts) - 2, "/".join(parts[-2:]), None
+
+
+def _ref(text: str) -> DatasetRef | None:
     try:
-        return DatasetAlias.parse(text)
+        return parse_dataset_ref(text)
     except InvalidIdError:
         return None
 

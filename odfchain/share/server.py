@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Any, Self
 
 from odfchain.errors import TransferError
-from odfchain.fetch.template import shown
 from odfchain.limits import SHARING
 from odfchain.share.serve import Message, Receive, Repository, Send, repository
+from odfchain.text import one_line
 from odfchain.workspace.workspace import WorkspaceFiles
 
 HOST = "127.0.0.1"
@@ -119,7 +119,7 @@ class RepositoryServer:
 
     async def _main(self) -> None:
         asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: self._problem(shown(str(context.get("exception") or context["message"])))
+            lambda _, context: self._problem(one_line(str(context.get("exception") or context["message"])))
         )
         await self._server.serve(sockets=[self._socket])
 
@@ -137,7 +137,7 @@ class RepositoryServer:
         """
         self._thread.join()
         if self._failure is not None:
-            raise TransferError(f"{self.url}: the server failed: {shown(str(self._failure))}")
+            raise TransferError(f"{self.url}: the server failed: {one_line(str(self._failure))}")
 
     def stop(self) -> None:
         """End it and wait: no connections any more, responses have `GRACE_SECONDS`.
@@ -176,7 +176,7 @@ class _signals:  # noqa: N801 - used like a function
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    where = f"cannot listen on {shown(host)!r}, port {port}"
+    where = f"cannot listen on {one_line(host)!r}, port {port}"
     if not 0 <= port <= 65_535:
         raise TransferError(f"{where}: ports go from 0 to 65535")
     made: socket.socket | None = None
@@ -193,7 +193,7 @@ def _listen(host: str, port: int) -> socket.socket:
             made.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise TransferError(
-            f"{where}: {shown(reason)}", hint="choose another --host or --port; port 0 is any free one"
+            f"{where}: {one_line(reason)}", hint="choose another --host or --port; port 0 is any free one"
         ) from None
     made.setblocking(False)
     return made
@@ -218,11 +218,13 @@ def _told(application: Repository, on_request: Tell | None, problem: Tell) -> An
         try:
             await application(scope, receive, send if on_request is None else noting)
         except Exception as error:
-            problem(f"{type(error).__name__}: {shown(str(error))}")
+            problem(f"{type(error).__name__}: {one_line(str(error))}")
             raise
         finally:
             if on_request is not None:
                 client = (scope.get("client") or ("?",))[0]
-                on_request(f"{client} {shown(scope['method'])} {shown(scope['path'])} {status or 'failed'}")
+                on_request(
+                    f"{client} {one_line(scope['method'])} {one_line(scope['path'])} {status or 'failed'}"
+                )
 
     return told

@@ -1,8 +1,9 @@
 """Sharing as a user asks for it: references instead of URLs, remembered places, the workspace's settings.
 
 Peers are opened and closed here, and where a dataset came from or went to is remembered after it did. A token
-goes to the place that is named in the same call, never to one that is only remembered: a file in a copied
-workspace must not decide who gets it. Source: specification "Dataset Sharing"; RFC-021.
+that is given goes to the place that is named in the same call, never to one that is only remembered: a file
+in a copied workspace must not decide who gets it. Tokens that the user keeps (`odfchain login`) go to places
+of their own origin, remembered or not. Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from odfchain.attest.signed_head import SignatureStatus
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.signature import head_signature
 from odfchain.dataset.state import DatasetState
-from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, StoreError, UsageError
-from odfchain.ids.did import DatasetId
+from odfchain.errors import (
+    DatasetNotFoundError,
+    InvalidIdError,
+    OdfchainError,
+    StoreError,
+    UnsupportedPeerError,
+    UsageError,
+    WorkspaceError,
+)
+from odfchain.ids.did import DID_ODF_PREFIX, DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
-from odfchain.ids.refs import RemoteDatasetId
+from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -36,7 +45,7 @@ from odfchain.share.aliases import (
 )
 from odfchain.share.evidence_store import EvidenceStore
 from odfchain.share.layout import PeerUrl
-from odfchain.share.open import PeerOptions, open_peer
+from odfchain.share.open import PeerOptions, open_peer, options_of
 from odfchain.share.partial import FetchOutcome, LocalSlices, fetch_missing, local_slices
 from odfchain.share.peer import Peer
 from odfchain.share.policy import NO_POLICY, SignaturePolicy
@@ -122,6 +131,44 @@ class Sharing:
             ManifestError: the registry is damaged.
         """
         return resolve_remote(ref, self.repositories)
+
+    def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
+        """Where a remote dataset is: as `url_of`, but for `repo/did:odf:…` the repository is asked.
+
+        Raises:
+            DatasetNotFoundError: the repository has no dataset of this id.
+            And all errors of `url_of` and `list_repository`.
+        """
+        url, wanted = self.url_of(ref), _id_in(ref)
+        if wanted is None:
+            return url
+        from odfchain.share.by_id import find_by_id  # noqa: PLC0415 - few references are ids
+
+        prefix, _, _ = ref.partition("/")
+        repository = self.repositories.get(RepoName(prefix))
+        return find_by_id(repository, wanted, self._options(self.config.parallel, token))
+
+    def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Peer:
+        """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet.
+
+        Raises:
+            As `place_of` and `open_peer`.
+        """
+        return self._open(self.place_of(ref, token), parallel or self.config.parallel, token)
+
+    def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
+        """The dataset of this workspace that was pulled from, or pushed to, what a reference names.
+
+        Raises:
+            ManifestError: the registry of repositories is damaged.
+        """
+        try:
+            if isinstance(ref, RemoteDatasetId):
+                return self.workspace.dataset(ref.id)
+            url = self.url_of(str(ref))
+        except (DatasetNotFoundError, InvalidIdError, UnsupportedPeerError, WorkspaceError):
+            return None
+        return self._from(url, *AliasKind)
 
     def named(self, ref: str) -> DatasetFiles:
         """The dataset of this workspace that a reference names; `a/b` may also have meant a repository.
@@ -215,9 +262,11 @@ class Sharing:
         options = options or SyncOptions(parallel=self.config.parallel)
         if self.is_remote(ref):
             target = DatasetAlias.parse(alias) if isinstance(alias, str) else alias
-            url = self.url_of(ref)
-            remembered = self._from(url) if target is None else None
-            target = target or (remembered.alias if remembered else DatasetAlias(None, url.name()))
+            url, wanted = self.place_of(ref, token), _id_in(ref)
+            options = replace(options, dataset_id=wanted or options.dataset_id)
+            if target is None:
+                remembered = self._present(wanted) or self._from(url)
+                target = remembered.alias if remembered else DatasetAlias(None, url.name())
             return self._pull(url, ref, target, options, token, progress)
         dataset = self.named(ref)
         if alias is not None:
@@ -228,7 +277,7 @@ class Sharing:
                 f"it is not known where {dataset.alias} comes from",
                 hint=f"name it: odfchain pull URL --as {dataset.alias}",
             )
-        return self._pull(self.url_of(known[0]), known[0], dataset.alias, options, None, progress)
+        return self._pull(self.place_of(known[0]), known[0], dataset.alias, options, None, progress)
 
     def push(
         self,
@@ -297,7 +346,7 @@ class Sharing:
                 f"it is not known where {dataset.alias} comes from", hint="name a copy of it: --from URL"
             )
         parallel = parallel or self.config.parallel
-        with closing(self._open(self.url_of(place), parallel, token if source else None)) as peer:
+        with closing(self.open(place, token if source else None, parallel)) as peer:
             return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
 
     # --- looking -----------------------------------------------------------------------------------
@@ -406,20 +455,20 @@ class Sharing:
         return open_peer(url, self._options(parallel, token))
 
     def _options(self, parallel: int, token: str | None) -> PeerOptions:
-        config = self.config
-        return PeerOptions(
-            token=token,
-            allow_private_redirects=config.allow_private_redirects,
-            ipfs_gateway=config.ipfs_gateway,
-            parallel=parallel,
-            retries=config.retries,
-        )
+        return options_of(self.config, token=token, parallel=parallel)
 
-    def _from(self, url: PeerUrl) -> DatasetFiles | None:
-        """The dataset that was pulled from a URL before."""
+    def _present(self, dataset_id: DatasetId | None) -> DatasetFiles | None:
+        try:
+            return self.workspace.dataset(dataset_id) if dataset_id else None
+        except DatasetNotFoundError:
+            return None
+
+    def _from(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
+        """The dataset that was pulled from a URL before, or had it as an alias of one of these kinds."""
         for dataset in self.workspace.datasets():
             try:
-                known = {self.url_of(alias).text for alias in aliases(dataset, AliasKind.PULL)}
+                texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
+                known = {self.url_of(text).text for text in texts}
             except OdfchainError:  # a repository that was forgotten; damage that is that dataset's business
                 continue
             if url.text in known:
@@ -448,3 +497,9 @@ class Sharing:
             target = known[0]
         url = resolve_remote(target, self.repositories, local=dataset.alias)
         return url, target if "/" in target else f"{target}/{dataset.alias.name}"
+
+
+def _id_in(ref: str) -> DatasetId | None:
+    """The id in `repo/did:odf:…`; None for other references."""
+    _, slash, name = ref.partition("/")
+    return DatasetId.parse(name) if slash and name.startswith(DID_ODF_PREFIX) else None

@@ -24,7 +24,6 @@ from odfchain.attest.signed_head import (
 from odfchain.attest.statements import Attestation, SignedHead, read_head
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import SignatureError, StoreError, TransferError
-from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
@@ -34,6 +33,7 @@ from odfchain.share.peer import Peer
 from odfchain.share.policy import SignaturePolicy
 from odfchain.store import fsio
 from odfchain.store.base import HEAD
+from odfchain.text import one_line
 
 _NS = 1_000_000_000
 _PAUSES = (0.02, 0.1)
@@ -93,7 +93,7 @@ def _read(peer: Peer) -> Offer | None:
     try:
         return Offer(head, peer.signed(SignedFile.HEAD))
     except TransferError as error:
-        return Offer(head, None, shown(error.message, 800))
+        return Offer(head, None, one_line(error.message, 800))
 
 
 def judge(offer: Offer, dataset_id: DatasetId, number: int, block_at: BlockAt) -> HeadSignature:
@@ -244,7 +244,7 @@ def read_attestations_of(peer: Peer) -> tuple[bytes | None, str | None]:
     try:
         return peer.signed(SignedFile.AUDITS), None
     except TransferError as error:
-        return None, shown(error.message, 800)
+        return None, one_line(error.message, 800)
 
 
 def keep_attestations(

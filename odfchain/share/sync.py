@@ -7,6 +7,7 @@ from enum import Enum
 
 from odfchain.attest.signed_head import HeadSignature
 from odfchain.errors import UsageError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.share.policy import SignaturePolicy
@@ -29,6 +30,8 @@ class SyncOptions:
     """Objects received at the same time."""
     signature: SignaturePolicy | None = None
     """What is wanted of the head's signature; None is nothing more than what is set elsewhere."""
+    dataset_id: DatasetId | None = None
+    """The dataset that has to come; None is whatever is there."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.

@@ -13,7 +13,6 @@ from odfchain.attest.signed_head import BlockAt, HeadSignature, read_head_signat
 from odfchain.attest.statements import read_head
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import OdfchainError, SignatureError
-from odfchain.fetch.template import shown
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.timestamp import Timestamp
@@ -21,6 +20,7 @@ from odfchain.share.compare import ChainLinks, Descent
 from odfchain.share.evidence import Claim, prove
 from odfchain.share.evidence_store import EvidenceStore
 from odfchain.share.seen import Seen
+from odfchain.text import one_line
 
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 
@@ -64,7 +64,7 @@ class Witness:
             try:
                 evidence = prove(known, offered)
             except OdfchainError as error:
-                why = shown(error.message, 300)
+                why = one_line(error.message, 300)
                 said.append(f"{owner} may have signed two histories, but the proof is not kept: {why}")
                 continue
             if evidence is not None:

@@ -16,7 +16,7 @@ from odfchain.metadata.blocks import decode_header
 from odfchain.metadata.events import ExecuteTransform
 from odfchain.share.aliases import AliasKind, aliases, resolve_remote
 from odfchain.share.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
-from odfchain.share.open import PeerOptions, open_peer
+from odfchain.share.open import PeerOptions, open_peer, options_of
 from odfchain.share.peer import Peer
 from odfchain.share.repositories import Repositories
 from odfchain.workspace.workspace import WorkspaceFiles
@@ -74,12 +74,7 @@ def places_with(
         for alias in aliases(dataset, kind):
             known.setdefault(alias, []).append(kind.value)
     config = workspace.config.share
-    options = PeerOptions(
-        allow_private_redirects=config.allow_private_redirects,
-        ipfs_gateway=config.ipfs_gateway,
-        parallel=config.parallel,
-        retries=config.retries,
-    )
+    options = options_of(config)
     return [
         _ask(workspace, dataset, alias, tuple(kinds), options, head, blocks) for alias, kinds in known.items()
     ]

@@ -322,7 +322,7 @@ class _Fsck:
 
     def _index(self, head: Multihash) -> None:
         """The index is compared with one that is made anew; a damaged one is removed, to be made again."""
-        path = self._dataset.folder / "info" / "chain-index"
+        path = self._dataset.index_path
         if not path.is_file():
             return
         fresh = MemoryScratch()

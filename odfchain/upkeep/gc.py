@@ -185,7 +185,7 @@ class _Collection:
 
     def _index(self) -> Garbage:
         """The chain's index, when it has rows of blocks that the chain has not."""
-        path = self.dataset.folder / "info" / "chain-index"
+        path = self.dataset.index_path
         head = self.dataset.chain.head()
         assert head is not None  # noqa: S101 - its chain was read
         rows = self.dataset.chain.get(head).sequence_number + 1

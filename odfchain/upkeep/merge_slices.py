@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 
 from odfchain.dataset.commit import StagedFile
 from odfchain.dataset.files import DatasetFiles
-from odfchain.errors import ObjectCorruptedError, OdfchainError, StoreError
-from odfchain.fetch.template import shown
+from odfchain.errors import BadInputError, ObjectCorruptedError, OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.events import DatasetVocabulary, DataSlice, OffsetInterval
 from odfchain.store import fsio
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +97,19 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, KeyError, ValueError, BadInputError) as error:
+        reason = error.message if isinstance(error, BadInputError) else one_line(str(error))
         raise ObjectCorruptedError(
-            f"{path}: not a slice that can be read: {shown(str(error))}", hint="`odfchain verify` says more"
+            f"{path}: not a slice that can be read: {reason}",
+            hint="`odfchain verify` says more",
         ) from None
 
 
 def _schema(dataset: DatasetFiles, found: DataSlice) -> pa.Schema:
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     path = dataset.data.verified_path(found.physical_hash)
-    with _readable(path), pq.ParquetFile(path) as file:
+    with _readable(path), open_parquet(path) as file:
         return file.schema_arrow.remove_metadata()
 
 
@@ -117,12 +117,13 @@ def _rows(dataset: DatasetFiles, found: DataSlice, vocabulary: DatasetVocabulary
     """The records of a slice; their offsets are those that its block says, without gaps."""
     import numpy as np  # noqa: PLC0415
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     path = dataset.data.verified_path(found.physical_hash)
     at, end = found.offset_interval.start, found.offset_interval.end
-    with _readable(path), pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+    with _readable(path), open_parquet(path) as file:
+        for batch in file.batches():
             offsets = batch.column(vocabulary.offset_column).cast(pa.uint64()).to_numpy()
             if not np.array_equal(offsets, np.arange(at, at + batch.num_rows, dtype=np.uint64)):
                 raise _other_offsets(path, found)

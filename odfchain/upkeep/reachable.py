@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from odfchain.attest.files import read_regular
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
-from odfchain.fetch.template import shown
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.share.layout import Part
 from odfchain.share.slices import objects_of
 from odfchain.store.base import HEAD, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.text import one_line
 
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""
@@ -146,6 +146,6 @@ def _add(dataset: DatasetFiles, head: Multihash, found: Reachable) -> None:
 
 def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
     return BrokenChainError(
-        f"{dataset.alias}: it cannot be said what is still needed: {shown(reason, 1000)}",
+        f"{dataset.alias}: it cannot be said what is still needed: {one_line(reason, 1000)}",
         hint=f"`odfchain fsck {dataset.alias}` says what is damaged, and repairs it from a copy (--from URL)",
     )

@@ -100,7 +100,6 @@ class Upkeep:
             InvalidIdError, WorkspaceError, UnsupportedPeerError, AccessError: `source` cannot be used.
             And all errors of `odfchain.upkeep.fsck.fsck`.
         """
-        from odfchain.share.open import PeerOptions, open_peer  # noqa: PLC0415
         from odfchain.share.sharing import Sharing  # noqa: PLC0415
         from odfchain.upkeep.fsck import fsck  # noqa: PLC0415
 
@@ -108,15 +107,7 @@ class Upkeep:
         if source is None:
             return fsck(self.workspace, dataset, None, options, progress)
         sharing = Sharing(self.workspace)
-        config = sharing.config
-        chosen = PeerOptions(
-            token=token,
-            allow_private_redirects=config.allow_private_redirects,
-            ipfs_gateway=config.ipfs_gateway,
-            parallel=config.parallel,
-            retries=config.retries,
-        )
-        with closing(open_peer(sharing.url_of(source), chosen)) as peer:
+        with closing(sharing.open(source, token)) as peer:
             return fsck(self.workspace, dataset, peer, options, progress)
 
     def unopenable(self) -> list[FsckReport]:

@@ -191,13 +191,13 @@ def test_a_column_that_is_there_twice(tmp_path: Path, declared: list[str]) -> No
     assert fault_of(dataset, table) == (11, "the slice has more than one column `city`")
 
 
-def test_a_schema_that_cannot_be_read_leaves_the_result_incomplete(dataset: DatasetFiles) -> None:
+def test_a_schema_that_cannot_be_read_leaves_the_result_incomplete(tmp_path: Path) -> None:
     """Everything else is still checked; it is never clean."""
-    add(dataset, ev.SetDataSchema(raw_arrow_schema=b"no schema"))
+    dataset = make_seeded(tmp_path / "dataset", ev.SetDataSchema(raw_arrow_schema=b"no schema"))
     put(dataset, rows(0, "A"))
     report = verify_dataset(dataset)
     (item,) = report.unchecked
-    assert (report.verdict, item.check, item.blocks) == ("incomplete", 11, (3,))
+    assert (report.verdict, item.check, item.blocks) == ("incomplete", 11, (2,))
     assert item.message.startswith("the declared schema cannot be read: ")
     assert [report.state(check) for check in (8, 9, 11)] == ["passed", "passed", "notChecked"]
     path = put(dataset, rows(1, "B", op=[4]))
@@ -206,7 +206,7 @@ def test_a_schema_that_cannot_be_read_leaves_the_result_incomplete(dataset: Data
 
 def test_a_column_with_control_characters_cannot_write_to_the_terminal(dataset: DatasetFiles) -> None:
     table = rows(0, "A").append_column("\x1b[31m\nred", pa.array([1]))
-    assert fault_of(dataset, table) == (11, "the slice has a column `[31m red` that is not declared")
+    assert fault_of(dataset, table) == (11, "the slice has a column `\\x1b[31m red` that is not declared")
 
 
 def test_a_system_column_that_is_missing(dataset: DatasetFiles) -> None:
@@ -234,38 +234,41 @@ def test_another_type_than_declared(dataset: DatasetFiles) -> None:
     assert fault_of(dataset, table) == (11, "column `city` is declared as String, and the slice has Int32")
 
 
-def test_a_null_in_a_column_that_is_declared_required(dataset: DatasetFiles) -> None:
+def test_a_null_in_a_column_that_is_declared_required(tmp_path: Path) -> None:
     schema = SCHEMA.set(4, pa.field("city", pa.string(), nullable=False))
-    add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema))))
+    event = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema)))
+    dataset = make_seeded(tmp_path / "dataset", event)
     put(dataset, rows(0, "A"))
     assert verify_dataset(dataset).faults == []
     assert fault_of(dataset, rows(1, "B", None)) == (11, "column `city` is declared required and has nulls")
 
 
 def test_system_columns_of_the_reference_implementation_are_as_it_declares_them(
-    dataset: DatasetFiles,
+    dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     schema = SCHEMA.set(0, pa.field("offset", pa.int64(), nullable=False))
     schema = schema.set(1, pa.field("op", pa.int32(), nullable=False))
     table = rows(0, "A", "B").cast(schema)
     put(dataset, table)
     assert [check for check, _ in told(verify_dataset(dataset))] == [9, 9, 11, 11], "nobody declared them so"
-    add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema))))
-    put(dataset, rows(2, "C").cast(schema))
+    event = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema)))
+    dataset = make_seeded(tmp_path / "declared", event)
+    put(dataset, table)
     report = verify_dataset(dataset)
-    assert {fault.sequence_number for fault in report.faults} == {2}
+    assert report.faults == []
     assert "column `op` is int32 instead of uint8, as the declared schema has it" in report.notes
 
 
 def test_names_of_the_vocabulary_in_force(dataset: DatasetFiles) -> None:
+    """Names that are changed when there is data are a fault; what follows is still read by them."""
     put(dataset, rows(0, "A"))
-    add(dataset, ev.SetVocab(offset_column="nr"))
+    add(dataset, ev.SetVocab(offset_column="nr"), unchecked=True)
     schema = SCHEMA.set(0, SCHEMA.field(0).with_name("nr"))
-    add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema))))
+    add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema))), unchecked=True)
     put(dataset, rows(1, "B").rename_columns(schema.names))
-    assert verify_dataset(dataset).faults == []
+    assert [fault.check for fault in verify_dataset(dataset).faults] == [4, 4]
     put(dataset, rows(2, "C", offset=[5]).rename_columns(schema.names))
-    assert told(verify_dataset(dataset)) == [(8, "row at offset 2 has offset 5; offsets have no gaps")]
+    assert (8, "row at offset 2 has offset 5; offsets have no gaps") in told(verify_dataset(dataset))
 
 
 # --- 10: what is taken back ------------------------------------------------------------------------

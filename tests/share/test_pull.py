@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from memory_peer import MemoryPeer
 from scenario import Chain, chain_of, extend, install, numbered, scenario_steps, time_of
-from support import RAW_SCHEMA, conformance, hash_of, seeded_id, tree_of
+from support import RAW_SCHEMA, conformance, hash_of, seeded_id, set_transform, tree_of
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import (
@@ -27,8 +27,10 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
+from odfchain.metadata import data_schema as ds
 from odfchain.metadata import events as ev
 from odfchain.metadata.enums import DatasetKind
+from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.progress import Silent
 from odfchain.share import prefetch
@@ -529,6 +531,23 @@ def refused(workspace: WorkspaceFiles, peer: MemoryPeer, says: str) -> Corrupted
     assert "\n" not in str(found.value)
     assert "memory://peer/" in str(found.value)
     return found.value
+
+
+@pytest.mark.parametrize(
+    ("event", "rule"),
+    [
+        (ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(ds.DataSchema(fields=()))), "schema-compatible"),
+        (ev.SetVocab(event_time_column="date"), "vocab-before-data"),
+        (set_transform("foo"), "event-of-dataset-kind"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_an_append_would_refuse_is_not_pulled(
+    workspace: WorkspaceFiles, event: ev.MetadataEvent, rule: str
+) -> None:
+    chain = chain_of(["seed", "schema", "d1", "d2"])
+    chain.append(event)
+    refused(workspace, MemoryPeer(chain), f"block 4 .* of memory://peer/ breaks the rule {rule}")
 
 
 def test_a_block_that_breaks_a_rule_is_named_with_the_rule(workspace: WorkspaceFiles) -> None:

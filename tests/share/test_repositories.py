@@ -14,6 +14,7 @@ from servers import Reply, Server
 from stand_ins import simulated_s3
 from support import ROOT, conformance
 
+from odfchain.dataset.config import DATASET_CONFIG, read_config
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -31,12 +32,10 @@ from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.json_schema import manifest_schema
 from odfchain.share import catalog
 from odfchain.share.aliases import (
-    DATASET_CONFIG,
     AliasKind,
     add_alias,
     aliases,
     delete_alias,
-    read_config,
     read_reference,
     resolve_remote,
 )
@@ -197,8 +196,10 @@ def test_any_reference(case: dict[str, str], repositories: Repositories) -> None
     assert isinstance(found, kinds.get(case["is"], RemoteDatasetId))
     assert str(found) == text
     if case["is"] == "id at a repo":
-        with pytest.raises(UnsupportedPeerError, match="not found by its id"):
+        with pytest.raises(WorkspaceError, match="no repository is called 'repo'"):
             resolve_remote(text, repositories)
+        repositories.add(RepoName("repo"), "file:///srv/")
+        assert resolve_remote(text, repositories).text == f"file:///srv/{DID}/"
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c["in"]) for c in PARSING["push_target"]])

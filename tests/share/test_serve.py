@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from served import add_slice, ask, make_dataset, raw
@@ -23,6 +23,7 @@ from support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
 from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import CorruptedPeerError, TransferError
+from odfchain.ids.multibase import FINAL_PREFIXES, encode
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SHARING
@@ -274,11 +275,41 @@ def test_nothing_else_is_there(url: str, dataset: DatasetFiles, path: str) -> No
     assert ask(url, path).status == 404
 
 
-def test_an_object_has_one_spelling(url: str, dataset: DatasetFiles) -> None:
+@pytest.mark.parametrize("encoding", FINAL_PREFIXES.values())
+def test_an_object_is_found_in_every_final_multibase(url: str, dataset: DatasetFiles, encoding: str) -> None:
+    for part, names in (("blocks", dataset.chain.hashes(head_of(dataset))), ("data", dataset.data.names())):
+        for name in names:
+            expected = ask(url, f"/Org/Cities/{part}/{name}")
+            text = encode(name.to_bytes(), encoding)
+            for spelled in (text, quote(text, safe="")):
+                reply = ask(url, f"/Org/Cities/{part}/{spelled}")
+                assert (reply.status, reply.body) == (200, expected.body), spelled
+                assert reply.headers["etag"] == f'"{name}"'
+
+
+def test_letters_of_base16_have_any_case(url: str, dataset: DatasetFiles) -> None:
     name = str(head_of(dataset))
-    assert ask(url, f"/Org/Cities/blocks/{name}").status == 200
-    for other in (name.upper(), f"F{name[1:]}", f"{name}.", f"{name}/", f"blocks/{name}"):
-        assert ask(url, f"/Org/Cities/blocks/{other}").status == 404
+    for other in (name.upper(), f"F{name[1:]}", f"f{name[1:].upper()}"):
+        assert ask(url, f"/Org/Cities/blocks/{other}").status == 200
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [lambda n: f"{n}.", lambda n: f"{n}/", lambda n: f"blocks/{n}", lambda n: f"{n[1:]}", lambda n: f"{n}=",
+     lambda n: f"%66{n[1:]}", lambda n: f"v{n[1:]}", lambda n: n[:-2], lambda n: f"{n}00", lambda n: f"{n}%2F"],
+)  # fmt: skip
+def test_no_other_spelling_is_an_object(url: str, dataset: DatasetFiles, spell: Callable[[str], str]) -> None:
+    assert ask(url, f"/Org/Cities/blocks/{spell(str(head_of(dataset)))}").status == 404
+
+
+def test_a_dataset_is_found_by_its_id(url: str, dataset: DatasetFiles, tmp_path: Path) -> None:
+    for text in (str(dataset.id), "did:odf:" + encode(dataset.id.to_bytes(), "base58btc")):
+        for key in ("refs/head", f"blocks/{head_of(dataset)}", "hints/chain"):
+            assert ask(url, f"/{text}/{key}").body == ask(url, f"/Org/Cities/{key}").body
+    unknown = "did:odf:fed01" + "0" * 64
+    assert ask(url, f"/{unknown}/refs/head").status == 404
+    (dataset.folder.parent / f"fed01{'0' * 64}").symlink_to(dataset.folder)
+    assert ask(url, f"/{unknown}/refs/head").status == 404, "a link is followed"
 
 
 def test_links_pipes_and_folders_are_not_objects(url: str, dataset: DatasetFiles, tmp_path: Path) -> None:

@@ -10,10 +10,23 @@ from support import derivative, manifest, unchanged
 
 from odfchain import Workspace
 from odfchain.dataset.files import DatasetFiles
-from odfchain.errors import DatasetNotFoundError, RollbackError, UsageError, WorkspaceError
+from odfchain.errors import (
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    ManifestError,
+    NameCollisionError,
+    RollbackError,
+    UnsupportedPeerError,
+    UsageError,
+    WorkspaceError,
+)
 from odfchain.ids.names import RepoName
+from odfchain.metadata.manifest import read_snapshots
+from odfchain.share import by_id
 from odfchain.share.aliases import AliasKind
+from odfchain.share.catalog import RepositoryEntry
 from odfchain.share.partial import LocalSlices
+from odfchain.share.server import RepositoryServer
 from odfchain.share.sync import SyncOptions, SyncStatus
 from odfchain.workspace.workspace import WorkspaceFiles
 
@@ -126,3 +139,98 @@ def test_the_slices_of_a_partial_copy_are_counted(mine: Workspace, shelf: str) -
     assert mine.sharing.slices("cities") == LocalSlices(present=1, total=2)
     assert mine.sharing.fetch("cities").missing_slices == 0
     assert mine.sharing.slices("cities") is None
+
+
+# --- by id -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hint", [True, False])
+def test_a_dataset_of_a_folder_is_found_by_its_id(
+    mine: Workspace, theirs: Workspace, shelf: str, tmp_path: Path, cities: DatasetFiles, hint: bool
+) -> None:
+    make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
+    theirs.sharing.push("lakes", "shelf")
+    if not hint:
+        (tmp_path / "shelf" / "cities" / "hints" / "chain").unlink()
+    ref = f"shelf/{cities.id}"
+    assert mine.sharing.is_remote(ref)
+    pulled = mine.sharing.pull(ref)
+    assert (str(pulled.alias), pulled.where) == ("cities", f"{shelf}/")
+    assert mine.dataset("cities").id == cities.id
+    assert mine.sharing.aliases("cities", AliasKind.PULL) == (ref,)
+    add_slice(cities, 10)
+    theirs.sharing.push("cities")
+    assert mine.sharing.pull("cities").outcome.status is SyncStatus.UPDATED
+    with pytest.raises(DatasetNotFoundError, match="has no dataset with the id"):
+        mine.sharing.pull("shelf/did:odf:fed01" + "0" * 64)
+    with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
+        mine.sharing.url_of(str(cities.id))
+    with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
+        theirs.sharing.push("cities", f"shelf/{cities.id}")
+
+
+def test_a_dataset_of_a_server_is_found_by_its_id(
+    mine: Workspace, theirs: Workspace, cities: DatasetFiles
+) -> None:
+    make_dataset(WorkspaceFiles(theirs.path), "org/lakes", 10)
+    lakes = theirs.dataset("org/lakes")
+    with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
+        mine.sharing.repositories.add(RepoName("server"), server.url)
+        assert str(mine.sharing.pull(f"server/{lakes.id}").alias) == "lakes"
+        assert str(mine.sharing.pull(f"{server.url}{cities.id}", "towns").alias) == "towns"
+    assert mine.dataset("towns").head == cities.chain.head()
+
+
+def test_what_a_repository_says_of_ids_is_not_believed(
+    mine: Workspace, theirs: Workspace, cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
+    lakes = theirs.dataset("lakes")
+    lie = [RepositoryEntry(alias=cities.alias, head=lakes.head, id=lakes.id)]
+    monkeypatch.setattr(by_id, "list_repository", lambda *_: lie)
+    with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
+        mine.sharing.repositories.add(RepoName("server"), server.url)
+        with pytest.raises(CorruptedPeerError, match=f"is {cities.id}, and {lakes.id} was asked for"):
+            mine.sharing.pull(f"server/{lakes.id}")
+        assert mine.datasets() == []
+        mine.sharing.pull(f"{server.url}cities")
+        with pytest.raises(NameCollisionError, match="was asked for"):
+            mine.sharing.pull(f"server/{lakes.id}", "cities")
+
+
+# --- inputs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spell", ["url", "url without slash", "remote alias", "repository and id", "id"])
+def test_an_input_is_named_by_where_it_comes_from(
+    mine: Workspace, shelf: str, cities: DatasetFiles, spell: str
+) -> None:
+    ref = {
+        "url": f"{shelf}/",
+        "url without slash": shelf,
+        "remote alias": "shelf/cities",
+        "repository and id": f"shelf/{cities.id}",
+        "id": str(cities.id),
+    }[spell]
+    text = derivative(name="made").replace("datasetRef: cities", f"datasetRef: '{ref}'")
+    assert ref in text
+    if spell != "id":
+        with pytest.raises(ManifestError, match="unknown input datasets"):
+            mine.add(text, check=False)
+    mine.sharing.pull(shelf, "towns")
+    (made,) = mine.add(text, check=False)
+    transform = made.state.transform
+    assert transform is not None
+    assert [(str(i.dataset_ref), i.alias) for i in transform.inputs] == [(str(cities.id), ref)]
+    _, events = mine.update(read_snapshots(text)[0], check=False)
+    assert events == []
+
+
+def test_an_account_goes_before_a_repository(mine: Workspace, shelf: str, cities: DatasetFiles) -> None:
+    mine.sharing.pull(shelf, "towns")
+    own = make_dataset(WorkspaceFiles(mine.path), "shelf/cities")
+    (made,) = mine.add(
+        derivative(name="made").replace("datasetRef: cities", "datasetRef: shelf/cities"), check=False
+    )
+    assert made.state.transform is not None
+    assert str(made.state.transform.inputs[0].dataset_ref) == str(own.id)

@@ -155,7 +155,7 @@ def test_a_fork_is_refused_and_force_takes_the_side_of_the_peer(
     assert friend("pull", f"{server.url}cities").code == 0
     common = owner.head()
     owner.ingest("Brno")
-    assert friend("pull", "cities", "--set-watermark", "2100-01-01").code == 0
+    assert friend("pull", "cities", "--set-watermark", "2100-01-01", "--allow-future").code == 0
     forked = friend.head()
     with unchanged(friend.dataset):
         result = friend("pull", "cities")

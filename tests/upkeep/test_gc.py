@@ -461,7 +461,7 @@ def test_the_command_says_what_it_would_remove_and_one_damaged_dataset_does_not_
 
 @pytest.mark.parametrize(
     ("grace", "message"),
-    [("9m", "too short"), ("1w", "not a length of time"), ("0h", "not a length of time")],
+    [("9m", "too short"), ("1y", "not a length of time"), ("0h", "not a length of time")],
 )
 def test_the_command_refuses_grace_periods_that_cannot_be_meant(
     tmp_path: Path, run_cli: Callable[..., Result], grace: str, message: str
