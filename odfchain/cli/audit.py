@@ -12,6 +12,7 @@ from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.screen import echo, echo_json_text, echo_page
 from odfchain.cli.verdicts import print_report
 from odfchain.errors import InvalidIdError, UsageError
 
@@ -130,16 +131,15 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
     if output == "html":
         from odfchain.audit.page import render_page
 
-        # bytes: the page says that it is UTF-8, whatever the locale is
-        click.echo(render_page(documents).encode(errors="backslashreplace"))
+        echo_page(render_page(documents))
         return
     from odfchain.metadata.yaml_writer import dump_json
 
     if output == "json":
-        click.echo(dump_json(documents))
+        echo_json_text(dump_json(documents))
     else:
         for document in documents:
-            click.echo(dump_json(document, indent=None))
+            echo_json_text(dump_json(document, indent=None))
 
 
 def _exit_code(reports: Iterable[Report]) -> int:
@@ -148,8 +148,8 @@ def _exit_code(reports: Iterable[Report]) -> int:
 
 
 def _block(text: str | None) -> BlockName | None:
-    from odfchain.fetch.template import shown
     from odfchain.ids.multihash import Multihash
+    from odfchain.text import one_line
 
     if text is None:
         return None
@@ -159,7 +159,7 @@ def _block(text: str | None) -> BlockName | None:
         return Multihash.parse(text)
     except InvalidIdError as error:
         raise UsageError(
-            f"block {shown(text)!r}: {error.message}",
+            f"block {one_line(text)!r}: {error.message}",
             hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
         ) from None
 
@@ -195,14 +195,15 @@ def attest_command(
 
         replace_file(report_file, canonical_json(done.document) + b"\n")
     if output == "jws":
-        click.echo(done.text)
+        echo(done.text)
     elif output == "json":
         from odfchain.metadata.yaml_writer import dump_json
 
-        click.echo(dump_json({"auditor": str(done.attestation.auditor), **done.attestation.to_json()}))
+        found = {"auditor": str(done.attestation.auditor), **done.attestation.to_json()}
+        echo_json_text(dump_json(found))
     else:
         print_report(done.report)
-        click.echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
+        echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
     return _exit_code([done.report])
 
 

@@ -11,6 +11,7 @@ import click
 from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.lineage import inspect_lineage, inspect_query
 from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.screen import echo, echo_document, echo_json_text, echo_lines
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, UsageError
 
 if TYPE_CHECKING:
@@ -43,17 +44,17 @@ def log_command(dataset: str, limit: int | None, output: str) -> None:
             from odfchain.metadata.yaml_writer import dump_json
 
             for entry in entries:
-                click.echo(dump_json(_entry_tree(entry), indent=None))
+                echo_json_text(dump_json(_entry_tree(entry), indent=None))
         case "json":
             from odfchain.metadata.yaml_writer import dump_json
 
-            click.echo(dump_json([_entry_tree(entry) for entry in entries]))
+            echo_json_text(dump_json([_entry_tree(entry) for entry in entries]))
         case "csv":
             print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
         case "yaml":
             from odfchain.metadata.yaml_writer import dump_yaml
 
-            click.echo(dump_yaml([_entry_tree(entry) for entry in entries]), nl=False)
+            echo_document(dump_yaml([_entry_tree(entry) for entry in entries]))
 
 
 def _entry_tree(entry: HashedBlock) -> dict[str, Any]:
@@ -82,13 +83,13 @@ def _entry_record(entry: HashedBlock) -> dict[str, Any]:
 def _print_entry(entry: HashedBlock) -> None:
     block = entry.block
     kind = block.event.KIND
-    click.secho(f"block {entry.hash}", fg="cyan", nl=False)
-    click.echo(f"  #{block.sequence_number}")
-    click.echo(f"  {block.system_time}  ", nl=False)
-    click.secho(kind, fg=_COLOURS.get(kind), bold=True)
+    echo(f"block {entry.hash}", fg="cyan", nl=False)
+    echo(f"  #{block.sequence_number}")
+    echo(f"  {block.system_time}  ", nl=False)
+    echo(kind, fg=_COLOURS.get(kind), bold=True)
     for line in describe_event(block.event):
-        click.echo(f"    {line}")
-    click.echo()
+        echo(f"    {line}")
+    echo()
 
 
 def describe_event(event: MetadataEvent) -> list[str]:
@@ -180,11 +181,12 @@ def inspect_schema(dataset: str, output: str) -> None:
         raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
     match output:
         case "ddl":
-            click.echo(",\n".join(format_ddl(schema)))
+            *lines, last = format_ddl(schema)
+            echo_lines([*(f"{line}," for line in lines), last])
         case "json":
-            click.echo(dump_json(to_tree(schema)))
+            echo_json_text(dump_json(to_tree(schema)))
         case "yaml":
-            click.echo(dump_yaml(to_tree(schema)), nl=False)
+            echo_document(dump_yaml(to_tree(schema)))
         case _:
             rows = [
                 {"name": f.name, "type": type_name(f.type), "required": not f.optional} for f in schema.fields
@@ -214,10 +216,13 @@ def block_decode(source: str, output: str) -> None:
     version, _ = open_manifest(data)
     block = decode_block(data)
     document = block_document(block, version)
-    click.echo(dump_json(document) if output == "json" else dump_yaml(document), nl=output == "json")
+    if output == "json":
+        echo_json_text(dump_json(document))
+    else:
+        echo_document(dump_yaml(document))
     canonical = encode_block(block, version)
     if canonical != data and not options().quiet:
-        click.echo(
+        echo(
             f"note: not in canonical form: the bytes hash to {block_hash(data)}, "
             f"encoding this document again gives {block_hash(canonical)}",
             err=True,
@@ -276,6 +281,10 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
     _, block = read_block(text, source=name)
     data = encode_block(block, int(manifest_version))
     if target is not None and str(target) == "-":
+        if sys.stdout.isatty():
+            raise UsageError(
+                "a block is not text: it would upset the terminal", hint="pipe it on, or name a file"
+            )
         sys.stdout.buffer.write(data)
         return
     if target is not None:
@@ -283,4 +292,4 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
             target.write_bytes(data)
         except OSError as error:
             raise UsageError(f"{target}: {error.strerror}") from None
-    click.echo(str(block_hash(data)))
+    echo(str(block_hash(data)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from odfchain.cli.main import Globals
+from odfchain.cli.screen import ask, echo
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from odfchain.metadata.timestamp import Timestamp
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def options() -> Globals:
@@ -37,7 +35,22 @@ def open_workspace() -> Workspace:
     """
     from odfchain.api import Workspace
 
-    return Workspace.find(Path(options().workspace or "."))
+    workspace = Workspace.find(Path(options().workspace or "."))
+    _close_to_others(workspace.path / "config.yaml")
+    return workspace
+
+
+def _close_to_others(path: Path) -> None:
+    """Settings may hold secrets; earlier versions made the file for everybody to read."""
+    try:
+        mode = path.stat().st_mode & 0o777
+        if not mode & 0o007:
+            return
+        path.chmod(0o600)
+    except OSError:  # none, or somebody else's: what needs it says so
+        return
+    if not options().quiet:
+        echo(f"note: {path} could be read by everybody; its mode is 0600 now", err=True)
 
 
 class DatasetParam(click.ParamType[str]):
@@ -63,7 +76,7 @@ DATASET = DatasetParam()
 
 
 def merge_options(command: _Command) -> _Command:
-    """The options of commands that ingest: `allow_empty`, `allow_retract`, `late_edits`."""
+    """The options of commands that ingest: `allow_…`, `late_edits`, `duplicate_keys`."""
     for option in reversed(
         (
             click.option(
@@ -77,6 +90,14 @@ def merge_options(command: _Command) -> _Command:
                 type=click.Choice(["ignore", "warn", "refuse", "correct"]),
                 help="What to do with a ledger's known keys that come with other values.",
             ),
+            click.option(
+                "--duplicate-keys",
+                type=click.Choice(["refuse", "first", "last"]),
+                help="What to do with rows of one input that have one key and other values.",
+            ),
+            click.option(
+                "--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."
+            ),
         )
     ):
         command = option(command)
@@ -84,15 +105,20 @@ def merge_options(command: _Command) -> _Command:
 
 
 class DurationParam(click.ParamType[float]):
-    """A length of time such as `60s`, `5m`, `1h`."""
+    """A length of time such as `60s`, `5m`, `1h`; in seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(r"([0-9]+)(ms|[smhd])", str(value))
-        if found is None or int(found[1]) == 0:
+        from odfchain.metadata.duration import Duration
+
+        try:
+            milliseconds = Duration.parse(str(value)).milliseconds
+        except OdfchainError:
+            milliseconds = 0
+        if milliseconds == 0:
             self.fail(f"{value!r} is not a length of time like 60s, 5m or 1h", param, ctx)
-        return int(found[1]) / 1_000 if found[2] == "ms" else int(found[1]) * _SECONDS[found[2]]
+        return milliseconds / 1_000
 
 
 class TimestampParam(click.ParamType[Any]):
@@ -127,5 +153,5 @@ def confirm(question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} nobody is there to answer", hint="use -y to say yes")
-    if not click.confirm(question, err=True):
+    if not ask(question):
         raise UsageError("not confirmed; nothing was changed")

@@ -14,6 +14,7 @@ import click
 from odfchain.cli.common import TIMESTAMP, DurationParam
 from odfchain.cli.output import human_size
 from odfchain.cli.progress import TerminalProgress, TransferProgress
+from odfchain.cli.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
     for scheme, host in origins:
         if scheme == "http" and not _is_here(host):
             said = f"warning: {TOKEN_VARIABLE} goes to {host} over plain http: anybody on the way can read it"
-            click.echo(said, err=True)
+            echo(said, err=True)
     return token if origins else None
 
 

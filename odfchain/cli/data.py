@@ -11,6 +11,7 @@ import click
 from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def ingest_command(
     allow_empty: bool,
     allow_retract: bool,
     late_edits: str | None,
+    duplicate_keys: str | None,
+    allow_future: bool,
     output: str,
 ) -> None:  # fmt: skip
     """Ingest files into a root dataset, in the order given.
@@ -61,7 +64,7 @@ def ingest_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = workspace.dataset(dataset)
         from odfchain.ingest.ingest import IngestOptions
-        from odfchain.workspace.config import LateEdits
+        from odfchain.workspace.config import DuplicateKeys, LateEdits
 
         chosen = IngestOptions(
             source_name=source_name,
@@ -71,6 +74,8 @@ def ingest_command(
             allow_empty=allow_empty,
             allow_retract=allow_retract,
             late_edits=LateEdits(late_edits) if late_edits else None,
+            duplicate_keys=DuplicateKeys(duplicate_keys) if duplicate_keys else None,
+            allow_future=allow_future,
         )
         if from_stdin:
             outcome = target.ingest_stream(sys.stdin.buffer, chosen, progress=progress)
@@ -102,10 +107,10 @@ def _print_outcome(outcome: IngestOutcome, output: str) -> None:
     if options().quiet:
         return
     if outcome.up_to_date:
-        click.secho("up to date: nothing new to commit", fg="yellow", err=True)
+        echo("up to date: nothing new to commit", fg="yellow", err=True)
     else:
         plural = "s" if outcome.blocks > 1 else ""
-        click.secho(f"committed {outcome.blocks} block{plural}, head is {outcome.head}", fg="green", err=True)
+        echo(f"committed {outcome.blocks} block{plural}, head is {outcome.head}", fg="green", err=True)
 
 
 @click.command("tail")
@@ -167,9 +172,9 @@ def digest_command(files: tuple[Path, ...], output: str) -> int:
     if output == "table":
         for row in rows:
             if len(rows) > 1:
-                click.echo(row["file"])
-            click.echo(f"physical  {row['physicalHash']}")
-            click.echo(f"logical   {row['logicalHash'] or '-'}")
+                echo(row["file"])
+            echo(f"physical  {row['physicalHash']}")
+            echo(f"logical   {row['logicalHash'] or '-'}")
     else:
         print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
     return code

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.cli.common import DATASET, confirm, open_workspace, options
+from odfchain.cli.consent import Allowed, ask_for_effects
 from odfchain.cli.output import format_option, human_age, human_size, print_records
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.screen import echo
 from odfchain.errors import (
     ManifestError,
     OdfchainError,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
     from odfchain.ids.names import DatasetAlias
     from odfchain.metadata.block import DatasetSnapshot
+    from odfchain.transform.state_change import StateChange
 
 
 @click.command("init")
@@ -38,7 +41,7 @@ def init_command(exists_ok: bool) -> None:
 
     workspace = Workspace.init(Path(options().workspace or "."), exists_ok=exists_ok)
     if not options().quiet:
-        click.echo(f"workspace ready in {workspace.path}", err=True)
+        echo(f"workspace ready in {workspace.path}", err=True)
 
 
 @click.command("add")
@@ -49,8 +52,25 @@ def init_command(exists_ok: bool) -> None:
 @click.option(
     "--update", is_flag=True, help="Of datasets that exist, record what the manifest says differently."
 )
+@click.option("--allow-commands", is_flag=True, help="Accept commands and container images.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="HOST", help="Accept variables being sent to this host."
+)
+@click.option(
+    "--rebuild", is_flag=True, help="With --update: compute the query of the manifest over everything."
+)
+@click.option(
+    "--from-now",
+    is_flag=True,
+    help="With --update: finish what the old query can, and begin the new one with the rows that come next.",
+)
 @click.option(
     "--no-check", is_flag=True, help="Do not start Spark to check queries: the first pull finds their faults."
+)
+@click.option(
+    "--system-columns",
+    type=click.Choice(["specification", "reference"]),
+    help="Types of offsets and operations in new datasets; reference: what the reference node can append to.",
 )
 def add_command(
     manifests: tuple[Path, ...],
@@ -58,22 +78,48 @@ def add_command(
     from_stdin: bool,
     name: str | None,
     update: bool,
+    allow_commands: bool,
+    hosts: tuple[str, ...],
+    rebuild: bool,
+    from_now: bool,
     no_check: bool,
+    system_columns: str | None,
 ) -> int:  # fmt: skip
     """Make datasets from DatasetSnapshot manifests (YAML or JSON).
 
     All manifests are checked before the first dataset is made; a dataset appears complete or not at all. With
     --update, datasets that exist get a new query (or source, or description): what differs is recorded, and
-    what the manifest does not mention stays.
+    what the manifest does not mention stays. A query that remembers something (open windows, running totals)
+    is changed with --rebuild or --from-now only.
+
+    A manifest that runs commands or containers, or sends variables to a host, is shown and asked about first.
     """
+    state = _state_change(rebuild=rebuild, from_now=from_now, update=update)
     found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
     if name is not None and len(found) != 1:
         raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
     from odfchain.ids.names import DatasetAlias
 
     alias = DatasetAlias.parse(name) if name is not None else None
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        return _Adding(workspace, progress, found, alias).run(update=update, check=not no_check)
+    with open_workspace() as workspace:
+        ask_for_effects(found, Allowed(allow_commands, hosts), workspace.ingest_config)
+        with TerminalProgress(quiet=options().quiet) as progress:
+            adding = _Adding(workspace, progress, found, alias, system_columns, state)
+            return adding.run(update=update, check=not no_check)
+
+
+def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange | None:
+    if not rebuild and not from_now:
+        return None
+    if rebuild and from_now:
+        raise UsageError("--rebuild and --from-now exclude each other")
+    if not update:
+        raise UsageError(
+            f"--{'rebuild' if rebuild else 'from-now'} says how a query is changed: add --update"
+        )
+    from odfchain.transform.state_change import StateChange
+
+    return StateChange.REBUILD if rebuild else StateChange.FROM_NOW
 
 
 def _read_manifests(
@@ -116,6 +162,8 @@ class _Adding:
     progress: TerminalProgress
     found: list[tuple[str, DatasetSnapshot]]
     alias: DatasetAlias | None
+    system_columns: str | None
+    state: StateChange | None
 
     def run(self, *, update: bool, check: bool) -> int:
         from odfchain.dataset.creation import in_creation_order
@@ -153,20 +201,38 @@ class _Adding:
         self.workspace.check(snapshot, among=among, progress=self.progress)
 
     def _create(self, snapshot: DatasetSnapshot) -> None:
-        dataset = self.workspace.create(snapshot, alias=self.alias, check=False)
-        self._say(f"added {dataset.alias} ({dataset.kind.value.lower()})")
+        from odfchain.dataset.system_columns import SystemColumns
+
+        chosen = SystemColumns(self.system_columns) if self.system_columns else None
+        dataset = self.workspace.create(snapshot, alias=self.alias, check=False, system_columns=chosen)
+        self._say(f"added {dataset.alias} ({dataset.kind.value.lower()}){_engine_note(dataset, snapshot)}")
 
     def _update(self, snapshot: DatasetSnapshot, *, check: bool) -> None:
+        before = self.workspace.dataset(self.alias or snapshot.name).watermark_rules
         dataset, events = self.workspace.update(
-            snapshot, alias=self.alias, check=check, progress=self.progress
+            snapshot, alias=self.alias, check=check, state=self.state, progress=self.progress
         )
-        kinds = ", ".join(dict.fromkeys(event.KIND for event in events))
-        self._say(f"updated {dataset.alias} ({kinds})" if events else f"{dataset.alias} is up to date")
+        kinds = list(dict.fromkeys(event.KIND for event in events))
+        kinds += ["watermark"] if dataset.watermark_rules != before else []
+        self._say(
+            f"updated {dataset.alias} ({', '.join(kinds)})" if kinds else f"{dataset.alias} is up to date"
+        )
 
     def _say(self, text: str) -> None:
         self.progress.stop()
         if not options().quiet:
-            click.echo(text, err=True)
+            echo(text, err=True)
+
+
+def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
+    """That a transform is recorded for another engine than the manifest says."""
+    from odfchain.metadata.events import SetTransform
+
+    given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
+    transform = dataset.state.transform if given else None
+    if transform is None or transform.transform.engine == given[-1]:
+        return ""
+    return f"; its engine `{given[-1]}` is recorded as {transform.transform.engine}"
 
 
 _OF_QUERIES = (QueryError, SchemaError, TransformError)
@@ -196,7 +262,7 @@ def list_command(output: str, wide: bool) -> int:
         columns += ["watermark", "id", "head"]
     if not rows and people:
         if not options().quiet:
-            click.echo("no datasets yet; make one with `odfchain add MANIFEST`", err=True)
+            echo("no datasets yet; make one with `odfchain add MANIFEST`", err=True)
         return code
     titles = {c: c.capitalize() if c != "id" else "Id" for c in columns}
     print_records(
@@ -249,7 +315,7 @@ def delete_command(datasets: tuple[str, ...]) -> None:
     for dataset in doomed.values():
         workspace.delete(str(dataset.id))
         if not options().quiet:
-            click.echo(f"deleted {dataset.alias}", err=True)
+            echo(f"deleted {dataset.alias}", err=True)
 
 
 @click.command("rename")
@@ -259,4 +325,4 @@ def rename_command(dataset: str, name: str) -> None:
     """Give a dataset another local name; its id and history stay."""
     open_workspace().rename(dataset, name)
     if not options().quiet:
-        click.echo(f"{dataset} is now {name}", err=True)
+        echo(f"{dataset} is now {name}", err=True)

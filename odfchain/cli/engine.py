@@ -13,11 +13,15 @@ import click
 
 from odfchain.cli.common import open_workspace, options
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.screen import echo
 from odfchain.engine.wire import DEFAULT_PORT
 from odfchain.errors import NotAWorkspaceError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.engine.server import EngineServer
+
+
+_HEAP_MIB = 2_048
 
 
 @click.group("engine")
@@ -38,9 +42,19 @@ def engine_command() -> None:
     "--socket", type=click.Path(path_type=Path), metavar="PATH", help="Listen on a Unix socket instead."
 )
 @click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
+@click.option(
+    "--heap-mib",
+    type=click.IntRange(256),
+    help="Java's heap where there is no workspace [MiB]; else the settings say.  [default: 2048]",
+)
 @click.pass_context
 def engine_serve(
-    context: click.Context, host: str, port: int, socket: Path | None, print_address: bool
+    context: click.Context,
+    host: str,
+    port: int,
+    socket: Path | None,
+    print_address: bool,
+    heap_mib: int | None,
 ) -> None:
     """Run the Spark engine as a service (gRPC), until Ctrl-C or SIGTERM.
 
@@ -50,7 +64,7 @@ def engine_serve(
     given = {context.get_parameter_source(name) for name in ("host", "port")}
     if socket is not None and click.core.ParameterSource.COMMANDLINE in given:
         raise UsageError("--socket listens on no port: leave out --host and --port")
-    with ended_by_sigterm(), _spark() as session:
+    with ended_by_sigterm(), _spark(heap_mib or _HEAP_MIB) as session:
         session()  # "listening" means that a request is executed at once
         from odfchain.engine.inprocess import SparkTransformEngine
         from odfchain.engine.server import serve
@@ -75,15 +89,15 @@ def engine_warm_up() -> None:
         silence_libraries()
     with TerminalProgress(quiet=options().quiet) as progress:
         path = make_class_archive(progress)
-    click.echo(path)
+    echo(path)
 
 
 def serve_until_ended(server: EngineServer, *, print_address: bool, quiet: bool) -> None:
     """Say where the server listens, and return when it has been stopped or a signal comes as an exception."""
     if not quiet:
-        click.echo(f"the engine listens on {server.address}; Ctrl-C ends it", err=True)
+        echo(f"the engine listens on {server.address}; Ctrl-C ends it", err=True)
     if print_address:
-        click.echo(server.address)
+        echo(server.address)
     server.wait()
 
 
@@ -109,7 +123,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _spark() -> Iterator[Callable[[], Any]]:
+def _spark(heap_mib: int) -> Iterator[Callable[[], Any]]:
     """The workspace's session, or one with default settings where there is no workspace."""
     try:
         workspace = open_workspace()
@@ -123,7 +137,7 @@ def _spark() -> Iterator[Callable[[], Any]]:
     from odfchain.spark.session import SparkEngine
 
     with tempfile.TemporaryDirectory(prefix="odfchain-engine-") as folder:
-        spark = SparkEngine(Path(folder))
+        spark = SparkEngine(Path(folder), driver_memory=f"{heap_mib}m")
         try:
             yield lambda: spark.session
         finally:

@@ -9,6 +9,7 @@ import click
 
 from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.output import format_option, print_records
+from odfchain.cli.screen import echo
 from odfchain.errors import SignatureError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -57,14 +58,14 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
     sound = [item for item in kept if item.evidence is not None]
     for item in kept:
         if item.evidence is None:
-            click.echo(f"warning: {item.problem}", err=True)
+            echo(f"warning: {item.problem}", err=True)
     if target is not None:
         _export([item for item in sound if item.evidence is not None], target)
     rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
     if rows or output != "table":
         print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
     elif not kept and not options().quiet:
-        click.echo("no owner is known to have signed two histories", err=True)
+        echo("no owner is known to have signed two histories", err=True)
     if len(sound) < len(kept):
         raise SignatureError(
             "damaged",
@@ -136,4 +137,4 @@ def _export(kept: list[KeptEvidence], target: Path) -> None:
         if not fsio.create_file(path, item.evidence.to_bytes()):
             raise StoreError(f"{path}: the file exists already", hint="choose another name")
         if not options().quiet:
-            click.echo(f"wrote {path}", err=True)
+            echo(f"wrote {path}", err=True)

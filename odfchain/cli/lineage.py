@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from odfchain.cli.common import DATASET, open_workspace
 from odfchain.cli.output import format_option, plain, print_records
+from odfchain.cli.screen import console, echo, echo_document, echo_json, echo_page, styled
 from odfchain.errors import ObjectCorruptedError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odfchain.lineage.document import Twig
     from odfchain.lineage.queries import Definition
 
+_QUERY_CHARACTERS = 2_000
 _WIDE = 10_000
 """Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""
 
@@ -39,11 +40,11 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
         case "dot":
             from odfchain.lineage.render_dot import to_dot
 
-            click.echo(to_dot(graph), nl=False)
+            echo_document(to_dot(graph))
         case "html":
             from odfchain.lineage.render_html import to_html
 
-            click.echo(to_html(graph), nl=False)
+            echo_page(to_html(graph))
         case "json":
             from odfchain.lineage.document import graph_document
 
@@ -67,16 +68,16 @@ def inspect_query(dataset: str, output: str) -> None:
         return
     for index, item in enumerate(found):
         if index:
-            click.echo()
+            echo()
         rows = [{"field": name, "value": value} for name, value in _definition_lines(item)]
         for row in rows:
-            click.secho(f"{row['field']:<10}", fg="cyan", nl=False)
-            click.echo(f"  {row['value']}".rstrip())
+            echo(f"{row['field']:<10}", fg="cyan", nl=False)
+            echo(f"  {row['value']}".rstrip())
 
 
 def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
-    from odfchain.fetch.template import shown
     from odfchain.lineage.queries import definition_document
+    from odfchain.text import one_line, printable
 
     tree = definition_document(item)
     yield "block", f"#{item.sequence_number} {item.block}"
@@ -90,16 +91,17 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
     yield "records", records + (", of all sources in these blocks" if item.shared else "")
     if source := tree["source"]:
         name = source["fetch"] or source["name"]
-        yield "source", shown(f"{source['kind']} {name}, read {source['read']}, merge {source['merge']}")
+        yield "source", one_line(f"{source['kind']} {name}, read {source['read']}, merge {source['merge']}")
     if item.transform is not None:
-        yield "engine", shown(f"{item.transform.engine} {item.transform.version or ''}")
+        yield "engine", one_line(f"{item.transform.engine} {item.transform.version or ''}")
     for found in item.inputs:
         name = found.name or "missing"
-        yield "input", shown(f"{found.alias or found.id}: {name} ({found.id})")
+        yield "input", one_line(f"{found.alias or found.id}: {name} ({found.id})")
     for step in tree["steps"]:
-        yield "query", f"{shown(step['alias'])}:" if step["alias"] else ""
-        for line in step["query"].splitlines():
-            yield "", f"  {shown(line.expandtabs(4), 2_000)}"
+        yield "query", f"{one_line(step['alias'])}:" if step["alias"] else ""
+        for line in step["query"].split("\n"):
+            text = line.removesuffix("\r").expandtabs(4)
+            yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
 
 
 @click.command("blame")
@@ -132,7 +134,7 @@ def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, 
 
 
 def _print_json(tree: Any) -> None:
-    click.echo(json.dumps(tree, default=plain, ensure_ascii=False, indent=2))
+    echo_json(tree, default=plain)
 
 
 def _flat(twigs: Iterable[Twig], level: int = 0) -> Iterator[dict[str, Any]]:
@@ -142,22 +144,18 @@ def _flat(twigs: Iterable[Twig], level: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def print_twigs(twigs: Iterable[Twig]) -> None:
-    """Print indented lines as a tree; texts are printed as they are, never read as markup."""
+    """Print indented lines as a tree; nothing in a text acts or is read as markup."""
     import sys
 
-    from rich.console import Console
-    from rich.text import Text
     from rich.tree import Tree
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    target = console(width=None if sys.stdout.isatty() else _WIDE)
     for twig in twigs:
-        tree = Tree(Text(twig.text, style=twig.style or "bold"))
+        tree = Tree(styled(twig.text, twig.style or "bold"))
         _grow(tree, twig)
-        console.print(tree)
+        target.print(tree)
 
 
 def _grow(tree: Tree, twig: Twig) -> None:
-    from rich.text import Text
-
     for item in twig.below:
-        _grow(tree.add(Text(item.text, style=item.style)), item)
+        _grow(tree.add(styled(item.text, item.style)), item)

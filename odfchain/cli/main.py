@@ -17,7 +17,9 @@ from typing import Any
 
 import click
 
-from odfchain.errors import OdfchainError, QueryError, was_interrupted
+from odfchain.cli.screen import echo
+from odfchain.errors import OdfchainError, QueryError, StoreError, was_interrupted
+from odfchain.text import first_line
 
 INTERRUPTED = 130
 
@@ -29,6 +31,7 @@ _COMMANDS = {
     "block": "odfchain.cli.blocks",
     "compact": "odfchain.cli.upkeep",
     "completions": "odfchain.cli.misc",
+    "config": "odfchain.cli.config",
     "delete": "odfchain.cli.datasets",
     "digest": "odfchain.cli.data",
     "engine": "odfchain.cli.engine",
@@ -42,6 +45,8 @@ _COMMANDS = {
     "key": "odfchain.cli.sign",
     "list": "odfchain.cli.datasets",
     "log": "odfchain.cli.blocks",
+    "login": "odfchain.cli.login",
+    "logout": "odfchain.cli.login",
     "new": "odfchain.cli.templates",
     "pull": "odfchain.cli.pull",
     "push": "odfchain.cli.share",
@@ -51,6 +56,7 @@ _COMMANDS = {
     "search": "odfchain.cli.repo",
     "serve": "odfchain.cli.serve",
     "sign": "odfchain.cli.sign",
+    "source": "odfchain.cli.source",
     "tail": "odfchain.cli.data",
     "verify": "odfchain.cli.audit",
     "version": "odfchain.cli.misc",
@@ -126,13 +132,13 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
 
     Where a query is wrong is shown between them.
     """
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo((f"{about}: " if about else "") + " ".join(str(error).splitlines()), err=True)
+    echo("error: ", fg="red", bold=True, nl=False, err=True)
+    echo((f"{about}: " if about else "") + " ".join(str(error).split("\n")), err=True)
     for line in error.excerpt if isinstance(error, QueryError) else ():
-        click.echo(f"  {line}", err=True)
+        echo(f"  {line}", err=True)
     if error.hint:
-        click.secho("hint: ", fg="cyan", nl=False, err=True)
-        click.echo(error.hint, err=True)
+        echo("hint: ", fg="cyan", nl=False, err=True)
+        echo(error.hint, err=True)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -144,7 +150,7 @@ def main(args: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        _report_misuse(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
@@ -157,20 +163,49 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if was_interrupted(error):
             return _interrupted()
-        if isinstance(error, OdfchainError):
-            report_error(error)
-            return error.exit_code
+        known = _as_known(error)
+        if known is not None and (known is error or not debug):
+            report_error(known)
+            return known.exit_code
         if debug:
             raise
-        click.secho("internal error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", err=True)
-        click.echo("this is a fault of odfchain; run again with --debug and report what it prints", err=True)
+        echo("internal error: ", fg="red", bold=True, nl=False, err=True)
+        echo(f"{type(error).__name__}: {first_line(error)}", err=True)
+        echo("this is a fault of odfchain; run again with --debug and report what it prints", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
 
+def _report_misuse(error: click.ClickException) -> None:
+    """What click says of a command line: how it is used, and what is wrong with it."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        for line in context.get_usage().split("\n"):
+            echo(line, err=True)
+        if context.command.get_help_option(context) is not None:
+            echo(f"Try '{context.command_path} --help' for help.", err=True)
+        echo(err=True)
+    lines = error.format_message().split("\n")
+    # only this one lists choices, which are ours; others quote the arguments
+    for line in lines if isinstance(error, click.MissingParameter) else ["\n".join(lines)]:
+        echo(("Error: " if line is lines[0] or len(lines) == 1 else "") + line, err=True)
+
+
+def _as_known(error: Exception) -> OdfchainError | None:
+    """The error of our tree that an exception is or stands for; None for a fault of ours."""
+    if isinstance(error, OdfchainError):
+        return error
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+        gone = isinstance(error, FileNotFoundError)
+        hint = "it was there a moment ago; run the command again" if gone else None
+        return StoreError(f"{os.fsdecode(error.filename)}: {error.strerror}", hint=hint)
+    from odfchain.spark.failure import explain, is_of_spark
+
+    return explain(error) if is_of_spark(error) else None
+
+
 def _interrupted() -> int:
-    click.echo("interrupted; nothing was committed", err=True)
+    echo("interrupted; nothing was committed", err=True)
     return INTERRUPTED
 
 
@@ -182,4 +217,12 @@ def _nobody_listens() -> int:
 
 def run() -> None:
     """Entry point of the installed command."""
-    sys.exit(main())
+    try:
+        code = main()
+    except Exception as error:  # noqa: BLE001 - with --debug; messages are as foreign here as anywhere
+        import traceback
+
+        for line in "".join(traceback.format_exception(error)).split("\n"):
+            echo(line, err=True)
+        code = 1
+    sys.exit(code)

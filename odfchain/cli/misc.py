@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from odfchain.cli.output import format_option
+from odfchain.cli.screen import echo, echo_document, echo_json_text
 
 
 @click.command("version")
@@ -27,10 +28,10 @@ def version_command(output: str) -> None:
         "pyarrow": version("pyarrow"),
     }
     if output == "json":
-        click.echo(dump_json(found))
+        echo_json_text(dump_json(found))
     else:
         for name, value in found.items():
-            click.echo(f"{name:14}{value}")
+            echo(f"{name:14}{value}")
 
 
 @click.command("completions")
@@ -46,4 +47,4 @@ def completions_command(shell: str) -> None:
 
     cls = get_completion_class(shell)
     assert cls is not None  # noqa: S101 - one of click's own
-    click.echo(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))
+    echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
 import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
 import click
+
+from odfchain.cli.screen import echo_csv, echo_json, echo_table
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -41,21 +41,16 @@ def print_records(
     """Print records; `titles` and `right` (columns aligned right) concern the table only."""
     match output:
         case "json":
-            click.echo(json.dumps(list(rows), default=plain, ensure_ascii=False, indent=2))
+            echo_json(list(rows), default=plain)
         case "ndjson":
             for row in rows:
-                click.echo(json.dumps(row, default=plain, ensure_ascii=False))
+                echo_json(row, default=plain, indent=None)
         case "csv":
-            writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows([_cell(row.get(c)) for c in columns] for row in rows)
+            echo_csv(columns, ([_cell(row.get(c)) for c in columns] for row in rows))
         case _:
             names = [(titles or {}).get(c, c) for c in columns]
-            _table(
-                names,
-                [[_cell(row.get(c)) for c in columns] for row in rows],
-                {columns.index(c) for c in right},
-            )
+            cells = ([_cell(row.get(c)) for c in columns] for row in rows)
+            echo_table(names, cells, right={columns.index(c) for c in right})
 
 
 def plain(value: Any) -> Any:
@@ -63,7 +58,8 @@ def plain(value: Any) -> Any:
     match value:
         case dt.datetime():
             utc = value.astimezone(dt.UTC) if value.tzinfo else value
-            text = utc.isoformat(timespec="milliseconds" if utc.microsecond else "seconds")
+            fine = "microseconds" if utc.microsecond % 1_000 else "milliseconds"
+            text = utc.isoformat(timespec=fine if utc.microsecond else "seconds")
             return text.replace("+00:00", "Z")
         case dt.date() | dt.time():
             return value.isoformat()
@@ -89,28 +85,6 @@ def _cell(value: Any) -> str:
         case list() | dict():
             return json.dumps(value, default=plain, ensure_ascii=False)
     return str(plain(value))
-
-
-def _table(names: list[str], rows: list[list[str]], right: set[int]) -> None:
-    if not sys.stdout.isatty():
-        widths = [max(len(r[i]) for r in [names, *rows]) for i in range(len(names))]
-        for row in [names, *rows]:
-            cells = [
-                c.rjust(w) if i in right else c.ljust(w)
-                for i, (c, w) in enumerate(zip(row, widths, strict=True))
-            ]
-            click.echo("  ".join(cells).rstrip())
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for index, name in enumerate(names):
-        table.add_column(Text(name), justify="right" if index in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
-    Console().print(table)
 
 
 def human_size(size: float) -> str:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import click
-
 from odfchain.cli.output import human_size
+from odfchain.cli.screen import console, echo, styled
+from odfchain.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -43,22 +43,21 @@ class TerminalProgress:
         if not self._shown:
             return
         if self._bar is None:
-            from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
             self._bar = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
                 _amounts(),
                 TimeElapsedColumn(),
-                console=Console(stderr=True),
+                console=console(err=True),
                 transient=True,
             )
             self._bar.start()
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total, amount=amount)
+        self._task = self._bar.add_task(printable(name), total=total, amount=amount)
 
     def advance(self, steps: int = 1) -> None:
         """Move the bar."""
@@ -70,9 +69,9 @@ class TerminalProgress:
         if self._quiet:
             return
         if self._bar is not None:
-            self._bar.console.print(f"note: {text}", highlight=False, markup=False)
+            self._bar.console.print(styled(f"note: {text}"))
         else:
-            click.echo(f"note: {text}", err=True)
+            echo(f"note: {text}", err=True)
 
 
 class TransferProgress:

@@ -23,6 +23,7 @@ from odfchain.cli.copies import (
 from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UsageError, was_interrupted
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def pull_command(
         silence_libraries()
     with open_workspace() as workspace:
         if set_watermark is not None:
-            return _set_watermark(context, workspace, datasets, set_watermark)
+            return _set_watermark(
+                context, workspace, datasets, set_watermark, allow_future=others["allow_future"]
+            )
         targets = _targets(workspace, datasets, everything=everything, recursive=recursive)
         num_own = sum(isinstance(target, Own) for target in targets)
         check_options(context, copies=len(targets) - num_own, others=num_own)
@@ -120,6 +123,8 @@ class _Given:
     allow_empty: bool
     allow_retract: bool
     late_edits: str | None
+    duplicate_keys: str | None
+    allow_future: bool
     variables: tuple[str, ...]
     reset_derivatives_on_diverged_input: bool
     timeout: float | None
@@ -134,13 +139,15 @@ class _Given:
         """For datasets with a polling source; slow to load."""
         from odfchain.ingest.ingest import IngestOptions
         from odfchain.ingest.pull import PullOptions
-        from odfchain.workspace.config import LateEdits
+        from odfchain.workspace.config import DuplicateKeys, LateEdits
 
         return PullOptions(
             ingest=IngestOptions(
                 allow_empty=self.allow_empty,
                 allow_retract=self.allow_retract,
                 late_edits=LateEdits(self.late_edits) if self.late_edits else None,
+                duplicate_keys=DuplicateKeys(self.duplicate_keys) if self.duplicate_keys else None,
+                allow_future=self.allow_future,
                 system_time=self.system_time,
             ),
             fetch_uncacheable=self.fetch_uncacheable,
@@ -226,15 +233,20 @@ def _is_pullable(sharing: Sharing, dataset: Dataset) -> bool:
 
 
 def _set_watermark(
-    context: click.Context, workspace: Workspace, names: tuple[str, ...], watermark: Timestamp
+    context: click.Context,
+    workspace: Workspace,
+    names: tuple[str, ...],
+    watermark: Timestamp,
+    *,
+    allow_future: bool,
 ) -> int:
     if len(names) != 1 or workspace.sharing.is_remote(names[0]):
         raise UsageError("--set-watermark is for one dataset of this workspace")
     check_options(context, copies=0, others=1)
     dataset = workspace.dataset(names[0])
-    head = dataset.set_watermark(watermark)
+    head = dataset.set_watermark(watermark, allow_future=allow_future)
     if not options().quiet:
-        click.echo(f"{dataset.alias}: watermark {watermark}, head is {head}", err=True)
+        echo(f"{dataset.alias}: watermark {watermark}, head is {head}", err=True)
     return 0
 
 
@@ -278,7 +290,7 @@ class _Run:
             found = pull_copy(self.sharing, target.ref, self.copies, self.token, progress)
         for text in found.outcome.warnings:
             progress.stop()
-            click.echo(f"warning: {text}", err=True)
+            echo(f"warning: {text}", err=True)
         return copy_row(found, people=self.output == "table")
 
 

@@ -9,6 +9,7 @@ import click
 from odfchain.cli.common import DATASET, DurationParam, open_workspace, options
 from odfchain.cli.copies import signature_policy, token_for
 from odfchain.cli.output import format_option, human_size, print_records
+from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UnsupportedPeerError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
     policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
     known = open_workspace().sharing.repositories.add(RepoName(name), url, policy)
     if not options().quiet:
-        click.echo(f"{known.name} is {known.url}", err=True)
+        echo(f"{known.name} is {known.url}", err=True)
 
 
 @repo_command.command("list")
@@ -84,7 +85,7 @@ def repo_list(output: str) -> None:
     ]
     if not rows and output == "table":
         if not options().quiet:
-            click.echo("no repositories yet; make one known with `odfchain repo add NAME URL`", err=True)
+            echo("no repositories yet; make one known with `odfchain repo add NAME URL`", err=True)
         return
     print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
 
@@ -107,7 +108,7 @@ def repo_delete(name: str) -> None:
 
     open_workspace().sharing.repositories.delete(RepoName(name))
     if not options().quiet:
-        click.echo(f"forgot {name}", err=True)
+        echo(f"forgot {name}", err=True)
 
 
 @repo_command.group("alias")
@@ -144,7 +145,7 @@ def alias_add(dataset: str, alias: str, kind: str | None) -> None:
     found = workspace.dataset(dataset)
     known = workspace.sharing.add_alias(found.id, _kind(kind), alias)
     if not options().quiet:
-        click.echo(f"{found.alias}: {kind} {_without_password(known)}", err=True)
+        echo(f"{found.alias}: {kind} {_without_password(known)}", err=True)
 
 
 @repo_alias.command("delete")
@@ -162,7 +163,7 @@ def alias_delete(dataset: str, alias: str | None, everything: bool, kind: str | 
     gone = workspace.sharing.delete_alias(found.id, _kind(kind), alias)
     if not options().quiet:
         for item in gone:
-            click.echo(f"{found.alias}: forgot {kind} {_without_password(item)}", err=True)
+            echo(f"{found.alias}: forgot {kind} {_without_password(item)}", err=True)
 
 
 def _kind(text: str | None) -> AliasKind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from odfchain.cli.common import open_workspace, options
+from odfchain.cli.screen import echo
 from odfchain.share.server import HOST, PORT
 
 
@@ -31,9 +32,9 @@ def serve_command(host: str, port: int, read_only: bool, verbose: bool, print_ad
 
     def listening(address: str) -> None:
         if not quiet:
-            click.echo(f"the datasets of {workspace.path.parent} are at {address}; Ctrl-C ends it", err=True)
+            echo(f"the datasets of {workspace.path.parent} are at {address}; Ctrl-C ends it", err=True)
         if print_address:
-            click.echo(address)
+            echo(address)
 
     quiet = options().quiet
     with open_workspace() as workspace:
@@ -47,4 +48,4 @@ def serve_command(host: str, port: int, read_only: bool, verbose: bool, print_ad
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    echo(line, err=True)

@@ -10,6 +10,7 @@ from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.copies import PARALLEL_OPTION, part_options, token_for
 from odfchain.cli.output import format_option, human_size, print_records
 from odfchain.cli.progress import TerminalProgress, TransferProgress
+from odfchain.cli.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def push_command(
         with TerminalProgress(quiet=options().quiet) as progress:
             outcome = sharing.push(found.id, place, chosen, progress=TransferProgress(progress))
         if outcome.caveat and not options().quiet:
-            click.echo(f"note: {outcome.caveat}", err=True)
+            echo(f"note: {outcome.caveat}", err=True)
         if outcome.problem:
-            click.echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
+            echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
         status = (
             "up to date"
             if outcome.up_to_date

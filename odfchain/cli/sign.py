@@ -8,6 +8,7 @@ import click
 
 from odfchain.cli.common import DATASET, confirm, open_workspace
 from odfchain.cli.output import format_option, print_records
+from odfchain.cli.screen import echo
 
 
 @click.command("sign")
@@ -31,7 +32,7 @@ def sign_command(dataset: str, output: str) -> None:
             except (ObjectNotFoundError, ObjectCorruptedError):
                 raise
             except StoreError as error:  # a link or a pipe: signing puts a file in its place
-                click.echo(f"warning: {error.message}; a new signature takes its place", err=True)
+                echo(f"warning: {error.message}; a new signature takes its place", err=True)
             else:
                 if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
                     confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
@@ -66,7 +67,7 @@ def create_command(file: Path) -> None:
     from odfchain.attest.keys import create_key_file
 
     key = create_key_file(file)
-    click.echo(str(key.dataset_id.as_did_key()))
+    echo(str(key.dataset_id.as_did_key()))
 
 
 @key_command.command("show")

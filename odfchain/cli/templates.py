@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from odfchain.cli.common import options
+from odfchain.cli.screen import echo, echo_document
 from odfchain.errors import UsageError
 from odfchain.ids.names import DatasetAlias
 
@@ -37,7 +38,7 @@ content:
       # SQL over the rows that were read; the table is called `input`.
       # preprocess:
       #   kind: Sql
-      #   engine: spark
+      #   engine: odfchain-spark
       #   query: select city, population from input where population > 0
       # How rows meet what is recorded:
       #   Append    every row is new
@@ -46,6 +47,8 @@ content:
       merge:
         kind: Snapshot
         primaryKey: [city]
+      # Which event times count as complete: up to the largest so far, or less where rows come late.
+      # watermark: {{maxDelay: 1 day}}    # or fromSystemTime
     - kind: SetInfo
       description: Say what this is
       keywords: [example]
@@ -66,8 +69,10 @@ content:
           alias: cities
       transform:
         kind: Sql
-        engine: spark
+        engine: odfchain-spark
         query: select event_time, city, population * 2 as twice from cities
+        # How long windows, sessions and bounded joins still take late rows and corrections (default: not):
+        # allowedLateness: 1 day
     - kind: SetInfo
       description: Say what this is
       keywords: [example]
@@ -79,16 +84,25 @@ content:
 @click.option("--root", "kind", flag_value="root", help="Data comes from a source.")
 @click.option("--derivative", "kind", flag_value="derivative", help="Data is computed from other datasets.")
 @click.option(
+    "--for",
+    "node",
+    type=click.Choice(["kamu"]),
+    help="Say how to make it with offsets and operations as this node writes them, so that it can append.",
+)
+@click.option(
     "--output", type=click.Path(path_type=Path), help="File to write (default: NAME.yaml; - for stdout)."
 )
-def new_command(name: str, kind: str | None, output: Path | None) -> None:
+def new_command(name: str, kind: str | None, node: str | None, output: Path | None) -> None:
     """Write a commented manifest to start from; it is valid as it is."""
     if kind is None:
         raise UsageError("say what kind of dataset: --root or --derivative")
     alias = DatasetAlias.parse(name)
     text = (ROOT if kind == "root" else DERIVATIVE).format(name=alias)
+    more = "--system-columns reference " if node is not None else ""
+    if more:  # no field of a manifest says it: it is chosen when the dataset is made
+        text = f"# For {node}: make it with `odfchain add {more.strip()}`.\n{text}"
     if output is not None and str(output) == "-":
-        click.echo(text, nl=False)
+        echo_document(text)
         return
     path = output or Path(f"{str(alias).rpartition('/')[2]}.yaml")
     try:
@@ -99,4 +113,4 @@ def new_command(name: str, kind: str | None, output: Path | None) -> None:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     if not options().quiet:
-        click.echo(f"wrote {path}; edit it, then: odfchain add {path}", err=True)
+        echo(f"wrote {path}; edit it, then: odfchain add {more}{path}", err=True)

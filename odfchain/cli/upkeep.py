@@ -10,6 +10,7 @@ from odfchain.cli.common import DATASET, DurationParam, confirm, open_workspace,
 from odfchain.cli.copies import token_for
 from odfchain.cli.output import format_option, human_size, print_records
 from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.screen import echo
 from odfchain.errors import BrokenChainError, OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done;
 
 def _say(text: str) -> None:
     if not options().quiet:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 def _count(number: int, noun: str) -> str:
@@ -284,18 +285,16 @@ def _print_fsck(reports: list[FsckReport], output: str) -> None:
         return
     for report in reports:
         word, colour = ("ok    ", "green") if report.whole else ("BROKEN", "red")
-        click.secho(f"{word} ", fg=colour, bold=True, nl=False)
+        echo(f"{word} ", fg=colour, bold=True, nl=False)
         absent = f", {_count(report.absent, 'file')} not here (a partial copy)" if report.absent else ""
-        click.echo(
-            f"{report.dataset}: {_count(report.objects, 'object')}, {human_size(report.bytes)}{absent}"
-        )
+        echo(f"{report.dataset}: {_count(report.objects, 'object')}, {human_size(report.bytes)}{absent}")
         for finding in report.findings:
-            click.echo(f"  {finding.kind} {finding.state.value}: {_where(finding)}")
-            click.echo(f"    {finding.message.removeprefix(f'{finding.file}: ')}")
+            echo(f"  {finding.kind} {finding.state.value}: {_where(finding)}")
+            echo(f"    {finding.message.removeprefix(f'{finding.file}: ')}")
             if finding.hint and finding.state.value == "broken":
-                click.echo(f"    {finding.hint}")
+                echo(f"    {finding.hint}")
         for note in report.notes:
-            click.echo(f"  note: {note}")
+            echo(f"  note: {note}")
 
 
 def _where(finding: Finding) -> str:

@@ -12,9 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from odfchain.cli.output import human_size, print_records
+from odfchain.cli.output import human_size
+from odfchain.cli.screen import echo, echo_table
 
 if TYPE_CHECKING:
     from odfchain.audit.report import Report
@@ -37,8 +36,8 @@ def _print_verdict(report: Report) -> None:
     word, colour = {"faulty": ("FAULT ", "red"), "clean": ("ok    ", "green")}.get(
         report.verdict, ("PART  ", "yellow")
     )
-    click.secho(word, fg=colour, bold=True, nl=False)
-    click.echo(
+    echo(word, fg=colour, bold=True, nl=False)
+    echo(
         f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
         f"{human_size(report.data_bytes)}{_replayed(report)}"
     )
@@ -58,15 +57,15 @@ def _replayed(report: Report) -> str:
 def _print_lines(report: Report) -> None:
     for fault in report.faults:
         block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
-        click.echo(f"  {_named([fault.check])}{block}")
-        click.echo(f"    {fault.file}")
-        click.echo(f"    {fault.message}")
+        echo(f"  {_named([fault.check])}{block}")
+        echo(f"    {fault.file}")
+        echo(f"    {fault.message}")
     for item in report.unchecked:
-        click.echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
+        echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
     for numbers, reason in _not_run(report):
-        click.echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
+        echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
     for note in _notes(report):
-        click.echo(f"  note: {note}")
+        echo(f"  note: {note}")
 
 
 def _not_run(report: Report) -> list[tuple[list[int], str]]:
@@ -100,28 +99,28 @@ def _named(numbers: list[int]) -> str:
 def _print_tables(report: Report, *, verbose: bool) -> None:
     long = verbose or report.verdict != "clean"
     if report.faults:
-        click.echo()
+        echo()
         rows = [
             {
                 "check": _numbered(fault.check),
                 "block": fault.sequence_number,
-                "file, and what is wrong with it": f"{fault.file}\n{fault.message}",
+                "file, and what is wrong with it": (fault.file, fault.message),
             }
             for fault in report.faults
         ]
         _print_rows(rows, right=["block"])
     if long:
-        click.echo()
+        echo()
         _print_checks(report)
     # the signature has a line of its own
     left = [(n, reason) for n, reason in _not_run(report) if reason != report.signature.message]
     if long and (report.unchecked or left):
-        click.echo()
+        echo()
         asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
         others = [(_numbers(numbers), reason) for numbers, reason in left]
         _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
     if long:
-        click.echo()
+        echo()
     _say(_signature(report))
     if not long:
         for numbers, reason in left:
@@ -130,7 +129,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
         if note != report.signature.message:
             _say(f"note: {note}")
     if long:
-        click.echo()
+        echo()
 
 
 def _print_checks(report: Report) -> None:
@@ -153,38 +152,33 @@ def _print_rows(
     rows: list[dict[str, Any]], *, right: Sequence[str] = (), keep: Sequence[str] = ("check",)
 ) -> None:
     """A table as `print_records` prints it, but for the columns to keep on one line; the last one folds."""
-    if not sys.stdout.isatty():
-        print_records(rows, list(rows[0]), "table", right=right)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    names = list(rows[0])
+    echo_table(
+        names,
+        [
+            ["" if cell is None else cell if isinstance(cell, tuple) else str(cell) for cell in row.values()]
+            for row in rows
+        ],
+        right={names.index(name) for name in right},
+        no_wrap={names.index(name) for name in (*keep, *right)},
+    )
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in rows[0]:
-        table.add_column(
-            Text(name),
-            justify="right" if name in right else "left",
-            overflow="fold",
-            no_wrap=name in (*keep, *right),
-        )
-    for row in rows:
-        table.add_row(*[Text("" if cell is None else str(cell)) for cell in row.values()])
-    Console().print(table)
+
+def _cell(value: Any) -> str | tuple[str, ...]:
+    return value if isinstance(value, tuple) else "" if value is None else str(value)
 
 
 def _say(text: str) -> None:
     """An indented line, wrapped between words; what is longer than the terminal is left to it."""
-    click.echo(
-        textwrap.fill(
-            text,
-            max(40, shutil.get_terminal_size().columns),
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    for line in textwrap.wrap(
+        text,
+        max(40, shutil.get_terminal_size().columns),
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    ):
+        echo(line)
 
 
 def _numbered(number: int) -> str:

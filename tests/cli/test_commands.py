@@ -16,7 +16,9 @@ import pytest
 from support import ROOT, Result, manifest
 from test_blocks import vectors
 
+from odfchain.api import Workspace
 from odfchain.cli.main import _COMMANDS, main
+from odfchain.errors import EngineError
 from odfchain.metadata.block import MetadataBlock
 from odfchain.metadata.blocks import block_hash, encode_block
 from odfchain.metadata.tree import from_tree
@@ -447,3 +449,63 @@ def test_every_error_has_a_documented_exit_code() -> None:
         text = (ROOT / document).read_text(encoding="utf-8")
         listed = {int(n) for n in re.findall(r"^\| *(\d+) \|", text, re.MULTILINE)}
         assert listed == used, document
+
+
+# --- exceptions of others --------------------------------------------------------------------------
+
+
+class Captured(Exception):  # noqa: N818 - named as PySpark's
+    """As PySpark's: what it says is asked of a JVM, which is gone with the session."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._desc = text
+
+    def __str__(self) -> str:
+        raise AssertionError
+
+
+Captured.__module__ = "pyspark.errors.exceptions.captured"
+
+
+def test_an_exception_of_spark_is_told_after_its_session_is_closed(
+    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Captured("[X.Y] the reason\x1b[2J\nand more")
+
+    monkeypatch.setattr("odfchain.api.Workspace.find", fail)
+    result = cities("list")
+    assert (result.code, result.err) == (7, "error: Spark failed: the reason\\x1b[2J\n")
+
+
+def test_a_workspace_puts_exceptions_of_spark_into_words_before_it_closes(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path)
+    with pytest.raises(EngineError, match="Spark failed: the reason"), workspace:
+        raise Captured("the reason")
+    with pytest.raises(ZeroDivisionError), workspace:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory", "/x/a\nb.csv"),
+            "/x/a b.csv: No such file or directory",
+        ),
+        (PermissionError(13, "Permission denied", b"/x/\xff"), "/x/\\udcff: Permission denied"),
+        (OSError(5, "Input/output error", "y"), "y: Input/output error"),
+    ],
+)
+def test_a_file_that_is_gone_is_named(
+    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("odfchain.api.Workspace.find", fail)
+    result = cities("list")
+    assert result.code == 7
+    assert result.err.splitlines()[0] == f"error: {said}"
+    assert "fault of odfchain" not in result.err

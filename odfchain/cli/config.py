@@ -1,0 +1,132 @@
+"""The command about the workspace's settings: config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.common import open_workspace, options
+from odfchain.cli.output import format_option, print_records
+from odfchain.cli.screen import echo, echo_json, echo_lines
+from odfchain.errors import UsageError
+
+if TYPE_CHECKING:
+    from odfchain.workspace.settings import Setting
+
+_HIDDEN = "…"
+_SECRET = ("ingest.variables",)
+
+
+@click.group("config")
+def config_command() -> None:
+    """Show and change the settings of the workspace."""
+
+
+@config_command.command("list")
+@format_option()
+def config_list(output: str) -> None:
+    """List all settings; values of variables, which may be secrets, are left out."""
+    from odfchain.workspace.config import WorkspaceConfig, load_config
+    from odfchain.workspace.settings import all_settings, value_of
+
+    config, default = load_config(open_workspace().path / "config.yaml"), WorkspaceConfig()
+    rows = []
+    for item in all_settings():
+        value = value_of(config, item)
+        is_default = value == value_of(default, item)
+        if str(item) in _SECRET:
+            value = dict.fromkeys(value, _HIDDEN)
+        rows.append({"setting": str(item), "value": value, "default": is_default})
+    print_records(rows, ["setting", "value", "default"], output)
+
+
+@config_command.command("get")
+@click.argument("name")
+@format_option("table", "json")
+def config_get(name: str, output: str) -> None:
+    """Print the value of a setting that is in force, such as share.parallel."""
+    from odfchain.workspace.config import load_config
+    from odfchain.workspace.settings import setting, value_of
+
+    value = value_of(load_config(open_workspace().path / "config.yaml"), setting(name))
+    if output == "json" or isinstance(value, dict):
+        echo_json(value, indent=None)
+        return
+    values = value if isinstance(value, list) else [value]
+    echo_lines("" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values)
+
+
+@config_command.command("set")
+@click.argument("name")
+@click.argument("values", nargs=-1)
+def config_set(name: str, values: tuple[str, ...]) -> None:
+    """Set a setting; one that is a list to all values that are given.
+
+    Comments in the file stay. What is not valid changes nothing.
+    """
+    from odfchain.workspace.settings import parsed
+
+    def changed(item: Setting) -> Callable[[Any], Any]:
+        new = parsed(item, values)
+        # a variable stays bound to its hosts
+        return lambda old: {**old, "value": new} if isinstance(old, dict) else new
+
+    _edit(name, changed)
+
+
+@config_command.command("add")
+@click.argument("name")
+@click.argument("values", nargs=-1, required=True)
+def config_add(name: str, values: tuple[str, ...]) -> None:
+    """Add values to a setting that is a list, such as audit.trustedAuditors."""
+
+    def changed(item: Setting) -> Callable[[Any], Any]:
+        _check_list(item)
+        return lambda old: [*old, *(value for value in dict.fromkeys(values) if value not in old)]
+
+    _edit(name, changed)
+
+
+@config_command.command("remove")
+@click.argument("name")
+@click.argument("values", nargs=-1)
+def config_remove(name: str, values: tuple[str, ...]) -> None:
+    """Remove values from a setting that is a list, or one entry by name, such as transform.engines.flink."""
+
+    def changed(item: Setting) -> Callable[[Any], Any]:
+        if item.key is None:
+            _check_list(item)
+        if (item.key is None) != bool(values):
+            raise UsageError("name the values to remove" if item.key is None else f"{item} is one entry")
+
+        def without(old: Any) -> Any:
+            if item.key is not None:
+                if old is None:
+                    raise UsageError(f"{item} is not set")
+                return None
+            lacking = [value for value in values if value not in old]
+            if lacking:
+                raise UsageError(f"{item} does not have {', '.join(lacking)}")
+            return [value for value in old if value not in values]
+
+        return without
+
+    _edit(name, changed)
+
+
+def _check_list(item: Setting) -> None:
+    if not item.is_list:
+        raise UsageError(f"{item} is not a list", hint="`odfchain config set` gives it another value")
+
+
+def _edit(name: str, changed: Callable[[Setting], Callable[[Any], Any]]) -> None:
+    from odfchain.workspace.settings import edit, setting
+
+    root = open_workspace().path
+    item = setting(name)
+    edit(root, item, changed(item))
+    if not options().quiet:
+        echo(f"{root / 'config.yaml'}: {item} is set", err=True)

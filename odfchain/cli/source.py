@@ -1,0 +1,31 @@
+"""The command that ends sources: source."""
+
+from __future__ import annotations
+
+import click
+
+from odfchain.cli.common import DATASET, TIMESTAMP, open_workspace, options
+from odfchain.cli.screen import echo
+from odfchain.metadata.timestamp import Timestamp
+
+
+@click.group("source")
+def source_command() -> None:
+    """End where a dataset's rows come from."""
+
+
+@source_command.command("disable")
+@click.argument("dataset", type=DATASET)
+@click.option("--source", "name", metavar="NAME", help="Which source, when there are several.")
+@click.option(
+    "--system-time", type=TIMESTAMP, hidden=True, help="System time of the block, for reproducible chains."
+)
+def disable_command(dataset: str, name: str | None, system_time: Timestamp | None) -> None:
+    """Record that the polling source, or a push source, is no longer used.
+
+    What is recorded stays. The source can be defined again with `odfchain add --update`.
+    """
+    found = open_workspace().dataset(dataset)
+    event, head = found.disable_source(name, system_time=system_time)
+    if not options().quiet:
+        echo(f"{found.alias}: recorded {event.KIND}, head is {head}", err=True)
