@@ -1,5 +1,6 @@
 # make demo   sets up what is needed and carries two real datasets through the ledger
 # make test   sets up what is needed and runs the tests
+# make soak   runs the slow corners: long property tests, thousands of mutations, many kills
 # make lint | bench | schemas | clean
 #
 # PYTHON=python3.12   uses another Python (3.11 or newer)
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench schemas clean check-python check-java
+.PHONY: help demo test soak lint bench schemas clean check-python check-java
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -21,6 +22,9 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest
+
+soak: $(VENV)/dev.stamp
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-soak} $(BIN)/python -m pytest -m soak
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .

@@ -82,7 +82,7 @@ def derived(workspace: Workspace, name: str, query: str) -> Dataset:
         f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: {name}\n  kind: Derivative\n  metadata:\n"
         f"    - {{kind: SetVocab, eventTimeColumn: {EVENT_TIME}}}\n"
         "    - kind: SetTransform\n      inputs: [{datasetRef: flights, alias: flights}]\n"
-        f"      transform:\n        kind: Sql\n        engine: spark\n        query: |\n{lines}"
+        f"      transform:\n        kind: Sql\n        engine: odfchain-spark\n        query: |\n{lines}"
     )
     return dataset
 

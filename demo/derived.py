@@ -1,7 +1,8 @@
 """The second half of the demo: datasets that are functions of others, step by step and replayed.
 
-A derivative only uses what is final: rows strictly older than the watermark, the time before which nothing
-more will come. That a year is over only its user can know, so the watermarks at its end are set by hand.
+Results that can be taken back count every row at once. A window only uses what is final: rows strictly older
+than the watermark, the time before which nothing more will come. That a year is over only its user can know,
+so the watermarks at its end are set by hand.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from shell import command, derive, title
 
 from odfchain import Workspace
 
-AIRPORTS = "org.airportsdata.airports"
 COMPLETE = ("us.nyc.flights", "us.nyc.airlines", "us.nyc.planes")
 """What the year brings no more of; the weather's file ends a day earlier, so its last hours wait."""
 
 DERIVED = ("airports.by-country", "delays.daily", "delays.hourly-weather", "flights.enriched", "routes.top10")
 YEAR_IS_OVER = "2014-01-01T06:00:00Z"
-RELEASE_IS_OVER = "2026-09-06T00:00:00Z"
 
 
 def add_derived(folder: Path) -> None:
@@ -31,9 +30,6 @@ def derive_all(workspace: Workspace, folder: Path) -> None:
     """Every derivative, before and after its inputs are known to be complete."""
     title("Airports by country: later releases take counts back")
     countries = workspace.dataset("airports.by-country")
-    derive(countries)
-    print("  what the newest release added is not final: its day may still bring rows. When that is over:")
-    command(folder, "pull", AIRPORTS, "--set-watermark", RELEASE_IS_OVER)
     derive(countries)
     command(folder, "tail", str(countries.alias), "-n", "4")
 

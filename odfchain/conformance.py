@@ -20,6 +20,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.share.layout import PeerUrl
 from odfchain.share.open import open_peer
 from odfchain.share.pull import pull_dataset
+from odfchain.text import printable
 from odfchain.workspace.workspace import WorkspaceFiles
 
 DATASET = "dataset"
@@ -80,7 +81,7 @@ def _faults(workspace: WorkspaceFiles) -> Iterator[str]:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from odfchain.dataset.config import DATASET_CONFIG
 from odfchain.metadata.json_schema import manifest_schema
 from odfchain.metadata.manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
-from odfchain.share.aliases import DATASET_CONFIG
 from odfchain.share.repositories import REPOSITORY
 from odfchain.workspace.config import WORKSPACE_CONFIG
 

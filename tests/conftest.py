@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from odfchain.api import Workspace
     from odfchain.spark.session import SparkEngine
 
-# "ci" is what `make test` runs: reproducible. "local" explores; "deep" is for a long look before a release.
+# "ci" is what `make test` runs: reproducible. "local" explores, "soak" is what `make soak` runs; "deep" is for a long look
+# before a release.
 settings.register_profile(
     "ci", derandomize=True, max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("local", max_examples=300, deadline=None)
+settings.register_profile("soak", max_examples=2_000, deadline=None)
 settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
@@ -28,6 +28,9 @@ from odfchain.metadata.sources import (
 )
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures"
@@ -224,6 +227,35 @@ class Result(NamedTuple):
         """The records of `-o json`."""
         found: list[dict[str, Any]] = json.loads(self.out)
         return found
+
+
+def write_lying(path: Path, table: pa.Table, said: pa.Table, *, row_group_size: int | None = None) -> None:
+    """Write a Parquet file with the rows of one table and what a file says of the rows of another one.
+
+    Bounds, null counts and page indexes are those of `said`, which has as many rows and as wide values.
+    """
+    import pyarrow.parquet as pq
+
+    def written(rows: pa.Table) -> tuple[bytes, int]:
+        pq.write_table(
+            rows,
+            path,
+            compression="none",
+            use_dictionary=False,
+            write_page_index=True,
+            row_group_size=row_group_size or rows.num_rows,
+        )
+        found = pq.read_metadata(path)
+        ends = []
+        for group in range(found.num_row_groups):
+            for index in range(found.num_columns):
+                chunk = found.row_group(group).column(index)
+                ends.append(chunk.data_page_offset + chunk.total_compressed_size)
+        return path.read_bytes(), max(ends)
+
+    (lies, said_end), (rows, end) = written(said), written(table)
+    assert (len(lies), said_end) == (len(rows), end), "the values of both tables must be of the same width"
+    path.write_bytes(rows[:end] + lies[end:])
 
 
 def tree_of(folder: Path) -> dict[str, bytes]:

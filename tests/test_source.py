@@ -16,8 +16,9 @@ import odfchain
 
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
-    ("errors", "limits", "progress", "version"),
+    ("errors", "limits", "progress", "text", "version"),
     ("ids",),
+    ("slices",),
     ("digest",),
     ("metadata",),
     ("store",),
