@@ -64,7 +64,6 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
             max(low, interval.start) - interval.start,
             min(high, interval.end) - interval.start,
         )
-        _check_values(Path(dataset.data.locate(ref.slice.physical_hash)), table)
         tables.append(table)
     return pa.concat_tables(tables[::-1]) if tables else schema.empty_table()
 
@@ -115,19 +114,6 @@ def _read_slice(
         raise _unreadable(path, error.message) from None
     except (pa.ArrowException, ValueError) as error:
         raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
-
-
-def _check_values(path: Path, table: pa.Table) -> None:
-    """Nothing when Python can hold all values."""
-    from odfchain.slices.values import IMPOSSIBLE  # noqa: PLC0415
-
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        try:
-            column.to_pylist()
-        except IMPOSSIBLE as error:
-            raise _unreadable(
-                path, f"column `{one_line(name)}` has a value that is no {column.type}: {first_line(error)}"
-            ) from None
 
 
 def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
