@@ -47,12 +47,15 @@
      └─ EngineError                 Java or Spark
          └─ JavaNotFoundError
 
-Errors carry what happened, where, what was expected and what to do next; `str(error)` is one line.
+Errors carry what happened, where, what was expected and what to do next. `str(error)` is one line in
+which no character acts (`odfchain.text`), whatever it quotes.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from odfchain.text import printable
 
 
 class OdfchainError(Exception):
@@ -66,6 +69,10 @@ class OdfchainError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        return printable(self._described().replace("\n", " "))
+
+    def _described(self) -> str:
+        """The message and where it happened."""
         return self.message
 
 
@@ -100,7 +107,7 @@ class ManifestError(OdfchainError):
         self.line = line
         self.source = source
 
-    def __str__(self) -> str:
+    def _described(self) -> str:
         if self.source:
             where = f"{self.source}:{self.line}: " if self.line else f"{self.source}: "
         else:
@@ -240,7 +247,7 @@ class BadInputError(IngestError):
         self.file = file
         self.row = row
 
-    def __str__(self) -> str:
+    def _described(self) -> str:
         where = f"{self.file}: " if self.file else ""
         at = f"row {self.row:,}: " if self.row is not None else ""
         return f"{where}{at}{self.message}"

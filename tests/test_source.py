@@ -16,7 +16,8 @@ import odfchain
 
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
-    ("errors", "limits", "progress", "text", "version"),
+    ("text",),
+    ("errors", "limits", "progress", "version"),
     ("ids",),
     ("slices",),
     ("digest",),

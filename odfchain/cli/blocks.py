@@ -189,7 +189,8 @@ def inspect_schema(dataset: str, output: str) -> None:
             echo_document(dump_yaml(to_tree(schema)))
         case _:
             rows = [
-                {"name": f.name, "type": type_name(f.type), "required": not f.optional} for f in schema.fields
+                {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
+                for f in schema.fields
             ]
             print_records(rows, ["name", "type", "required"], output)
 

@@ -133,7 +133,7 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
     Where a query is wrong is shown between them.
     """
     echo("error: ", fg="red", bold=True, nl=False, err=True)
-    echo((f"{about}: " if about else "") + " ".join(str(error).split("\n")), err=True)
+    echo(f"{about}: {error}" if about else error, err=True)
     for line in error.excerpt if isinstance(error, QueryError) else ():
         echo(f"  {line}", err=True)
     if error.hint:

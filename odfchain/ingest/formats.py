@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from odfchain.metadata.sources import (
 from odfchain.metadata.time_format import RFC3339, java_format
 from odfchain.spark.failure import explain
 from odfchain.spark.parse import TextRules
+from odfchain.text import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,9 @@ INPUT_FORMATS: dict[str, type[ReadStep]] = {
     "parquet": ReadStepParquet,
 }
 """Names of `--input-format` and the read steps they stand for."""
+
+HEADER_CHARACTERS = 2_000
+"""The names of columns that a message lists [characters]."""
 
 _EXTENSIONS = {
     ".csv": "csv",
@@ -282,24 +286,28 @@ def _csv_columns(
 def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list[str], list[str]]:
     """A header that differs from the schema: reordered, renamed in place, or wrong (RFC-010)."""
     if sorted(header) == sorted(names):
-        return header, [f"columns are in another order than the schema; matched by name: {', '.join(header)}"]
+        return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
     missing = [n for n in names if n not in header]
     extra = [n for n in header if n not in names]
     if len(header) == len(names) and all(
         h == n or h not in names for h, n in zip(header, names, strict=True)
     ):
         renamed = [f"{h!r} as {n!r}" for h, n in zip(header, names, strict=True) if h != n]
-        return names, [f"header names differ from the schema; read by position: {', '.join(renamed)}"]
+        return names, [f"header names differ from the schema; read by position: {_listed(renamed)}"]
     parts = []
     if missing:
-        parts.append(f"missing {', '.join(repr(n) for n in missing)}")
+        parts.append(f"missing {_listed(map(repr, missing))}")
     if extra:
-        parts.append(f"unexpected {', '.join(repr(n) for n in extra)}")
+        parts.append(f"unexpected {_listed(map(repr, extra))}")
     raise BadInputError(
         f"the header does not fit the schema: {'; '.join(parts)} "
-        f"(header: {', '.join(header)}; schema: {', '.join(names)})",
+        f"(header: {_listed(header)}; schema: {_listed(names)})",
         file=str(path),
     )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return printable(", ".join(names), HEADER_CHARACTERS)
 
 
 def _text_rules(read: ReadStepCsv | ReadStepNdJson | ReadStepJson) -> TextRules:

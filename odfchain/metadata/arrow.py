@@ -1,7 +1,8 @@
 """`DataSchema` and pyarrow schemas, both ways. pyarrow is loaded on use.
 
 In Arrow, dataset columns are plain (not large, not view), timestamps as declared, and a required column is
-a non-nullable field.
+a non-nullable field. A UUID column is its 16 bytes, and its field says so in its metadata: Arrow's extension
+type is for Parquet only (`odfchain.slices.uuids`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from odfchain.errors import SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.raw_arrow import DATE_UNIT
+from odfchain.slices.uuids import UUID_MARK, is_uuid
 
 _UNITS = {
     TimeUnit.SECOND: "s",
@@ -52,7 +54,8 @@ def to_arrow(schema: ds.DataSchema) -> Any:
 def _to_field(f: ds.DataField) -> Any:
     import pyarrow as pa  # noqa: PLC0415
 
-    return pa.field(f.name, to_arrow_type(f.value_type, f.extra), nullable=f.optional)
+    metadata = UUID_MARK if ds.is_uuid(f.value_type, f.extra) else None
+    return pa.field(f.name, to_arrow_type(f.value_type, f.extra), nullable=f.optional, metadata=metadata)
 
 
 def to_arrow_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None) -> Any:
@@ -114,7 +117,11 @@ def _from_field(f: Any) -> ds.DataField:
     import pyarrow as pa  # noqa: PLC0415
 
     data_type = from_arrow_type(f.type, f.name)
-    extra = ds.ExtraAttributes({DATE_UNIT: "Millisecond"}) if pa.types.is_date64(f.type) else None
+    extra = None
+    if pa.types.is_date64(f.type):
+        extra = ds.ExtraAttributes({DATE_UNIT: "Millisecond"})
+    elif is_uuid(f):
+        extra = ds.UUID
     return ds.DataField(name=f.name, type=ds.optional(data_type) if f.nullable else data_type, extra=extra)
 
 

@@ -19,6 +19,10 @@ class ExtraAttributes:
 
     entries: Mapping[str, Any] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        # values are JSON, which has no hash; equal attributes have equal names
+        return hash(frozenset(self.entries))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTypeBinary:
@@ -265,6 +269,19 @@ class DataSchema:
     def field(self, name: str) -> DataField | None:
         """The column with exactly this name, if any."""
         return next((f for f in self.fields if f.name == name), None)
+
+
+LOGICAL_TYPE = "opendatafabric.org/type"
+"""Attribute of a column whose values mean more than their type says."""
+
+UUID = ExtraAttributes({LOGICAL_TYPE: {"kind": "Uuid"}})
+"""The attributes of a UUID column, which is a binary of 16 bytes."""
+
+
+def is_uuid(data_type: DataType, extra: ExtraAttributes | None) -> bool:
+    """Whether a column is declared as UUID; items of lists and maps have no attributes, so they never are."""
+    kind = extra.entries.get(LOGICAL_TYPE) if extra is not None else None
+    return data_type == DataTypeBinary(fixed_length=16) and kind == UUID.entries[LOGICAL_TYPE]
 
 
 def optional(inner: DataType) -> DataTypeOption:

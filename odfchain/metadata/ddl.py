@@ -15,10 +15,6 @@ from odfchain.errors import SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import TimeUnit
 
-UUID_TYPE = "opendatafabric.org/type"
-"""Attribute that marks a 16-byte binary as a UUID."""
-
-_UUID = ds.ExtraAttributes({UUID_TYPE: {"kind": "Uuid"}})
 _TIMESTAMP = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
 _SIMPLE: dict[str, ds.DataType] = {
@@ -144,7 +140,7 @@ class _Parser:
         else:
             self.accept("NULL")
             data_type = ds.optional(data_type)
-        return ds.DataField(name=name, type=data_type, extra=_UUID if is_uuid else None)
+        return ds.DataField(name=name, type=data_type, extra=ds.UUID if is_uuid else None)
 
     def type(self) -> ds.DataType:
         name = self.take().upper()
@@ -286,7 +282,7 @@ def format_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None)
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return format_type(inner, extra)
-        case ds.DataTypeBinary(fixed_length=16) if extra is not None and UUID_TYPE in extra.entries:
+        case ds.DataTypeBinary() if ds.is_uuid(data_type, extra):
             return "UUID"
         case ds.DataTypeBinary(fixed_length=length):
             return "BINARY" if length is None else f"BINARY({length})"
@@ -308,10 +304,10 @@ def format_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None)
     return name
 
 
-def type_name(data_type: ds.DataType) -> str:
+def type_name(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None) -> str:
     """The name of a type for messages: as in DDL, or its kind where DDL has no name."""
     inner = data_type.inner if isinstance(data_type, ds.DataTypeOption) else data_type
     try:
-        return format_type(inner)
+        return format_type(inner, extra)
     except SchemaError:
         return inner.KIND

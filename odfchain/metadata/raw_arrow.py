@@ -20,11 +20,18 @@ from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.fbs import SCALARS, FieldKind, load_fbs
 from odfchain.metadata.reader import FlatBuffer, TableView
 
+EXTENSION_NAME = "ARROW:extension:name"
+"""Key of a field's metadata that names the extension type of the column (Arrow, "Extension types")."""
+
+UUID_EXTENSION = "arrow.uuid"
+"""Arrow's canonical extension type for UUIDs."""
+
 DATE_UNIT = "arrow.apache.org/dateUnit"
 """Attribute of a date column that Arrow declares as date64 (milliseconds) and not as date32 (days)."""
 
 _UNITS = (TimeUnit.SECOND, TimeUnit.MILLISECOND, TimeUnit.MICROSECOND, TimeUnit.NANOSECOND)
 _MILLISECONDS = ds.ExtraAttributes({DATE_UNIT: "Millisecond"})
+_SIXTEEN_BYTES = ds.DataTypeBinary(fixed_length=16)
 _INTS: dict[Callable[[], ds.DataType], tuple[bool, int]] = {
     ds.DataTypeInt8: (True, 8),
     ds.DataTypeInt16: (True, 16),
@@ -65,7 +72,8 @@ def _slots(table: str) -> dict[str, tuple[int, str, int]]:
 def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
     """The raw Arrow schema of `schema`, byte for byte as the Rust Arrow library writes it.
 
-    Attributes are not written (the 0.34.1 form has no place for them).
+    Of the attributes only those are written that Arrow knows: dates in milliseconds, and UUIDs as Arrow's
+    canonical extension type.
 
     Raises:
         SchemaError: a type that Arrow's schema cannot hold.
@@ -105,6 +113,7 @@ def _table(builder: FlatBufferBuilder, table: str, **fields: int | bool | None) 
 
 
 def _build_field(builder: FlatBufferBuilder, f: ds.DataField) -> int:
+    metadata = _Offset(_build_uuid_metadata(builder)) if ds.is_uuid(f.value_type, f.extra) else None
     name = builder.string(f.name)
     type_name, type_offset, children = _build_type(builder, f.value_type, f.extra)
     return _table(
@@ -115,7 +124,13 @@ def _build_field(builder: FlatBufferBuilder, f: ds.DataField) -> int:
         nullable=f.optional,
         children=_Offset(children),
         type=_Offset(type_offset),
+        custom_metadata=metadata,
     )
+
+
+def _build_uuid_metadata(builder: FlatBufferBuilder) -> int:
+    key, value = builder.string(EXTENSION_NAME), builder.string(UUID_EXTENSION)
+    return builder.offset_vector([_table(builder, "KeyValue", key=_Offset(key), value=_Offset(value))])
 
 
 def _build_type(
@@ -239,12 +254,31 @@ def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
     params = _TypeTable(buffer, buffer.table(buffer.follow(type_at), depth + 1), kind)
     children = _read_children(buffer, view, "Field", "children", depth)
     data_type = _read_type(kind, params, children)
-    is_date64 = kind == "Date" and params["unit"] == 1
+    extra = None
+    if kind == "Date" and params["unit"] == 1:
+        extra = _MILLISECONDS
+    elif data_type == _SIXTEEN_BYTES and _extension_name(buffer, view, depth) == UUID_EXTENSION:
+        extra = ds.UUID
     return ds.DataField(
         name=buffer.string_at(name_at) if name_at else "",
         type=ds.optional(data_type) if nullable_at and buffer.data[nullable_at] else data_type,
-        extra=_MILLISECONDS if is_date64 else None,
+        extra=extra,
     )
+
+
+def _extension_name(buffer: FlatBuffer, field: TableView, depth: int) -> str | None:
+    """The extension type that the metadata of a field names, if any."""
+    pos = field.field(_slots("Field")["custom_metadata"][0], 4)
+    if not pos:
+        return None
+    slots = _slots("KeyValue")
+    start, count = buffer.vector_at(pos, 4)
+    for index in range(count):
+        pair = buffer.table(buffer.follow(start + 4 * index), depth + 1)
+        key, value = pair.field(slots["key"][0], 4), pair.field(slots["value"][0], 4)
+        if key and value and buffer.string_at(key) == EXTENSION_NAME:
+            return buffer.string_at(value)
+    return None
 
 
 def _unit(number: int) -> TimeUnit:

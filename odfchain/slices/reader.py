@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 
 from odfchain.errors import BadInputError
 from odfchain.slices.bounds import open_checked, rows_at_a_time
+from odfchain.slices.uuids import without_extensions
+from odfchain.slices.values import check_values
 from odfchain.text import first_line
 
 
@@ -21,11 +23,13 @@ class ParquetSource:
     def __init__(self, path: Path, file: pq.ParquetFile) -> None:
         self._path = path
         self._file = file
+        self._schema = without_extensions(file.schema_arrow)
+        self._plain = file.schema_arrow.types == self._schema.types
 
     @property
     def schema_arrow(self) -> pa.Schema:
-        """The columns as Arrow reads them."""
-        return self._file.schema_arrow
+        """The columns as Arrow reads them; UUIDs are 16 bytes, and their fields are marked."""
+        return self._schema
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -52,10 +56,16 @@ class ParquetSource:
         while True:
             with _readable(self._path):
                 batch = next(found, None)
-            if batch is None:
-                return
+                if batch is None:
+                    return
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    check_values(column, name)
             if batch.num_rows:
-                yield batch
+                yield batch if self._plain else self._without_extensions(batch)
+
+    def _without_extensions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        with _readable(self._path):
+            return batch.cast(without_extensions(batch.schema))
 
     def groups_of(self, first: int, last: int) -> tuple[list[int], int]:
         """(the row groups that hold the rows `[first; last]`, the rows before them)."""
@@ -112,9 +122,9 @@ def open_parquet(path: Path, **options: Any) -> Iterator[ParquetSource]:
     with _readable(path):
         file = open_checked(path, **options)
     with file:
-        with _readable(path):
-            file.schema_arrow  # noqa: B018 - types that Arrow cannot express are found here
-        yield ParquetSource(path, file)
+        with _readable(path):  # types that Arrow cannot express are found here
+            source = ParquetSource(path, file)
+        yield source
 
 
 def check_parquet(path: Path) -> None:

@@ -357,5 +357,5 @@ def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError
         )
     else:
         shown = text if len(str(text)) <= 60 else str(text)[:57] + "…"
-        message = f"column `{field.name}`: {shown!r} is not a valid {type_name(field.type)}"
+        message = f"column `{field.name}`: {shown!r} is not a valid {type_name(field.type, field.extra)}"
     return BadInputError(message, file=source.file, row=number)

@@ -25,6 +25,8 @@ from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.sha3 import sha3_256
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.events import DatasetVocabulary
+from odfchain.slices.uuids import with_extensions
+from odfchain.slices.values import check_values
 from odfchain.spark.failure import marker
 
 ROW_GROUP_ROWS = 1 << 20
@@ -114,11 +116,14 @@ class HashingFile:
 
 
 def parquet_writer(sink: Any, schema: pa.Schema, vocabulary: DatasetVocabulary) -> pq.ParquetWriter:
-    """A Parquet writer with the encodings of the "Common Data Schema"."""
+    """A Parquet writer with the encodings of the "Common Data Schema"; UUID columns are annotated as such.
+
+    `schema` and the batches that are written are in the types of a dataset (`odfchain.metadata.arrow`).
+    """
     dictionary = [name for name in schema.names if name != vocabulary.offset_column]
-    return pq.ParquetWriter(
+    return _AnnotatingWriter(
         sink,
-        schema,
+        with_extensions(schema),
         version="2.6",
         data_page_version="1.0",
         compression="snappy",
@@ -127,6 +132,15 @@ def parquet_writer(sink: Any, schema: pa.Schema, vocabulary: DatasetVocabulary) 
         write_statistics=True,
         store_schema=False,
     )
+
+
+class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
+    """Takes 16 bytes where the file has UUIDs."""
+
+    def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
+        """Write the rows, as `pyarrow.parquet.ParquetWriter` does."""
+        annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
+        super().write_table(table.cast(annotated), row_group_size)
 
 
 def _leaf_paths(schema: pa.Schema, names: list[str]) -> list[str]:
@@ -310,6 +324,10 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
             marker("bad-cast", column=target.name, message=f"column `{target.name}`: {text}")
         ) from None
     _check_items(cast, target.name, target.type)
+    try:
+        check_values(cast, target.name)
+    except ValueError as error:
+        raise SliceInputError(marker("bad-value", column=target.name, message=str(error))) from None
     return cast
 
 

@@ -21,6 +21,7 @@ from odfchain.metadata.arrow import from_arrow, to_arrow
 from odfchain.metadata.ddl import format_ddl, parse_ddl
 from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.raw_arrow import decode_raw_arrow, encode_raw_arrow, schema_of_event
+from odfchain.slices.uuids import with_extensions, without_extensions
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -86,6 +87,37 @@ def test_pyarrow_understands_our_raw_bytes(schema: ds.DataSchema) -> None:
 
     raw = encode_raw_arrow(schema)
     assert pa.ipc.read_schema(pa.py_buffer(ipc_message(raw, flatbuffers))).equals(to_arrow(schema))
+
+
+def test_arrow_knows_our_uuids() -> None:
+    """In a raw schema they are Arrow's extension type; each form of the schema keeps the mark."""
+    import flatbuffers
+
+    schema = parse_ddl(["id UUID NOT NULL, s STRUCT<id: UUID, n: INT>, b BINARY(16), l ARRAY<UUID>"])
+    raw = encode_raw_arrow(schema)
+    read = pa.ipc.read_schema(pa.py_buffer(ipc_message(raw, flatbuffers)))
+    assert read.field("id").type == pa.uuid()
+    assert read.field("s").type == pa.struct([("id", pa.uuid()), ("n", pa.int32())])
+    assert read.field("b").type == pa.binary(16)
+    assert decode_raw_arrow(raw) == from_arrow(read) == from_arrow(to_arrow(schema)) == schema
+    assert to_arrow(schema).field("id").type == pa.binary(16)
+    assert without_extensions(with_extensions(to_arrow(schema))).equals(to_arrow(schema), check_metadata=True)
+    assert format_ddl(decode_raw_arrow(raw))[:2] == ["id UUID NOT NULL", "s STRUCT<id UUID, n INT>"]
+
+
+def test_schemas_with_attributes_are_keys() -> None:
+    twice = [parse_ddl(["id UUID"]), parse_ddl(["id UUID"])]
+    assert len({*twice, parse_ddl(["id BINARY(16)"])}) == 2
+
+
+def test_what_other_attributes_say_is_no_uuid() -> None:
+    did = ds.ExtraAttributes({ds.LOGICAL_TYPE: {"kind": "Did"}})
+    sixteen = ds.DataTypeBinary(fixed_length=16)
+    assert format_ddl(ds.DataSchema(fields=(ds.DataField(name="x", type=sixteen, extra=did),))) == [
+        "x BINARY(16) NOT NULL"
+    ]
+    text = ds.DataField(name="x", type=ds.DataTypeString(), extra=ds.UUID)
+    assert decode_raw_arrow(encode_raw_arrow(ds.DataSchema(fields=(text,)))).fields[0].extra is None
 
 
 def ipc_message(raw: bytes, flatbuffers: Any) -> bytes:
