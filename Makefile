@@ -1,6 +1,6 @@
 # make demo   sets up what is needed and carries two real datasets through the ledger
 # make test   sets up what is needed and runs the tests
-# make soak   runs the slow corners: long property tests, thousands of mutations, many kills
+# make soak   runs the slow corners: long property tests, thousands of mutations
 # make lint | bench | schemas | clean
 #
 # PYTHON=python3.12   uses another Python (3.11 or newer)
@@ -24,7 +24,7 @@ test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest
 
 soak: $(VENV)/dev.stamp
-	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-soak} $(BIN)/python -m pytest -m soak
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-soak} $(BIN)/python -m pytest -m 'soak or hypothesis'
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .

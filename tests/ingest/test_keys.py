@@ -148,6 +148,7 @@ def shown(rows: Rows | None) -> object:
     return rows and [(op, row.t, key_of(row), row.v) for op, row in rows]
 
 
+@pytest.mark.hypothesis  # a property, though not by that library: `make soak` runs it longer
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_like_an_oracle_row_by_row(engine: SparkEngine, strategy: str, seed: int) -> None:

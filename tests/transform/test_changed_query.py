@@ -121,6 +121,7 @@ def stream(seed: int) -> list[list[Row]]:
     return made
 
 
+@pytest.mark.hypothesis  # a property, though not by that library: `make soak` runs it longer
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_a_rebuild_makes_the_output_what_the_query_says(
     workspace: Workspace, rows: Dataset, tmp_path: Path, seed: int
