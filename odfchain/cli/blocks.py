@@ -11,7 +11,7 @@ import click
 from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.lineage import inspect_lineage, inspect_query
 from odfchain.cli.output import format_option, human_size, print_records
-from odfchain.cli.screen import echo, echo_document, echo_json_text, echo_lines
+from odfchain.cli.screen import echo, echo_document, echo_json_text, echo_lines, standard_input
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, UsageError
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _block_bytes(source: str) -> bytes:
     from odfchain.limits import LIMITS
 
     if source == "-":
-        return sys.stdin.buffer.read(LIMITS.block_bytes + 1)
+        return standard_input().read(LIMITS.block_bytes + 1)
     path = Path(source)
     if path.is_file():
         with path.open("rb") as stream:
@@ -273,7 +273,7 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
     from odfchain.metadata.manifest import read_block
 
     if source == "-":
-        text, name = sys.stdin.buffer.read(), "<stdin>"
+        text, name = standard_input().read(), "<stdin>"
     else:
         try:
             text, name = Path(source).read_bytes(), source

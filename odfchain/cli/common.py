@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from odfchain.cli.main import Globals
-from odfchain.cli.screen import ask, echo
+from odfchain.cli.screen import ask, echo, is_somebody_there
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def confirm(question: str) -> None:
     """
     if options().yes:
         return
-    if not sys.stdin.isatty():
+    if not is_somebody_there():
         raise UsageError(f"{question} nobody is there to answer", hint="use -y to say yes")
     if not ask(question):
         raise UsageError("not confirmed; nothing was changed")

@@ -65,7 +65,8 @@ def config_get(name: str, output: str) -> None:
 def config_set(name: str, values: tuple[str, ...]) -> None:
     """Set a setting; one that is a list to all values that are given.
 
-    Comments in the file stay. What is not valid changes nothing.
+    Comments in the file stay. What is not valid changes nothing. `ingest.variables.NAME.hosts` are the only
+    hosts that a variable is sent to.
     """
     from odfchain.workspace.settings import parsed
 
@@ -74,7 +75,7 @@ def config_set(name: str, values: tuple[str, ...]) -> None:
         # a variable stays bound to its hosts
         return lambda old: {**old, "value": new} if isinstance(old, dict) else new
 
-    _edit(name, changed)
+    _edit(name, changed, "is set")
 
 
 @config_command.command("add")
@@ -85,9 +86,9 @@ def config_add(name: str, values: tuple[str, ...]) -> None:
 
     def changed(item: Setting) -> Callable[[Any], Any]:
         _check_list(item)
-        return lambda old: [*old, *(value for value in dict.fromkeys(values) if value not in old)]
+        return lambda old: list(dict.fromkeys([*(old or []), *values]))
 
-    _edit(name, changed)
+    _edit(name, changed, "is set")
 
 
 @config_command.command("remove")
@@ -99,22 +100,40 @@ def config_remove(name: str, values: tuple[str, ...]) -> None:
     def changed(item: Setting) -> Callable[[Any], Any]:
         if item.key is None:
             _check_list(item)
-        if (item.key is None) != bool(values):
-            raise UsageError("name the values to remove" if item.key is None else f"{item} is one entry")
+        if item.is_list != bool(values):
+            raise UsageError("name the values to remove" if item.is_list else f"{item} is one entry")
+        if not item.is_list:
+            return _removed(item)
 
         def without(old: Any) -> Any:
-            if item.key is not None:
-                if old is None:
-                    raise UsageError(f"{item} is not set")
-                return None
-            lacking = [value for value in values if value not in old]
+            lacking = [value for value in values if value not in (old or [])]
             if lacking:
                 raise UsageError(f"{item} does not have {', '.join(lacking)}")
             return [value for value in old if value not in values]
 
         return without
 
-    _edit(name, changed)
+    _edit(name, changed, "is without them" if values else "is removed")
+
+
+@config_command.command("unset")
+@click.argument("name")
+def config_unset(name: str) -> None:
+    """Give a setting its default again, or remove an entry or a part of one by its name."""
+    from odfchain.workspace.settings import default_of
+
+    def changed(item: Setting) -> Callable[[Any], Any]:
+        return _removed(item) if item.key is not None else lambda _: default_of(item)
+
+    _edit(name, changed, "is unset")
+
+
+def _removed(item: Setting) -> Callable[[Any], Any]:
+    def none(old: Any) -> None:
+        if old is None:
+            raise UsageError(f"{item} is not set")
+
+    return none
 
 
 def _check_list(item: Setting) -> None:
@@ -122,11 +141,11 @@ def _check_list(item: Setting) -> None:
         raise UsageError(f"{item} is not a list", hint="`odfchain config set` gives it another value")
 
 
-def _edit(name: str, changed: Callable[[Setting], Callable[[Any], Any]]) -> None:
+def _edit(name: str, changed: Callable[[Setting], Callable[[Any], Any]], done: str) -> None:
     from odfchain.workspace.settings import edit, setting
 
     root = open_workspace().path
     item = setting(name)
     edit(root, item, changed(item))
     if not options().quiet:
-        echo(f"{root / 'config.yaml'}: {item} is set", err=True)
+        echo(f"{root / 'config.yaml'}: {item} {done}", err=True)

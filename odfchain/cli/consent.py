@@ -7,13 +7,12 @@ on the command line, in the settings, or by an answer. Source: RFC-014.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.cli.common import options
-from odfchain.cli.screen import ask, echo
+from odfchain.cli.screen import ask, echo, is_somebody_there
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def ask_for_effects(
     for line in lines:
         echo(line, err=True)
     flags = _flags(waiting)
-    if not sys.stdin.isatty():
+    if not is_somebody_there():
         raise UsageError(
             "the manifest does what has to be allowed (see above), and nobody is there to ask; "
             "nothing was made",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
-from odfchain.cli.screen import echo
+from odfchain.cli.screen import echo, standard_input
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def ingest_command(
             allow_future=allow_future,
         )
         if from_stdin:
-            outcome = target.ingest_stream(sys.stdin.buffer, chosen, progress=progress)
+            outcome = target.ingest_stream(standard_input(), chosen, progress=progress)
         else:
             outcome = target.ingest(files, chosen, progress=progress)
         progress.stop()

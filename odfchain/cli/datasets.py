@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from odfchain.cli.common import DATASET, confirm, open_workspace, options
 from odfchain.cli.consent import Allowed, ask_for_effects
 from odfchain.cli.output import format_option, human_age, human_size, print_records
 from odfchain.cli.progress import TerminalProgress
-from odfchain.cli.screen import echo
+from odfchain.cli.screen import echo, standard_input
 from odfchain.errors import (
     ManifestError,
     OdfchainError,
@@ -131,7 +130,7 @@ def _read_manifests(
     if bool(paths) == from_stdin:
         raise UsageError("name manifest files or use --stdin")
     if from_stdin:
-        return [("<stdin>", s) for s in read_snapshots(sys.stdin.buffer.read(), source="<stdin>")]
+        return [("<stdin>", s) for s in read_snapshots(standard_input().read(), source="<stdin>")]
     found: list[tuple[str, DatasetSnapshot]] = []
     for path in _manifest_files(paths, recursive=recursive):
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ import click
 from odfchain.cli.common import open_workspace, options
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.repo import REPOSITORY
-from odfchain.cli.screen import ask_secret, echo
+from odfchain.cli.screen import ask_secret, echo, is_somebody_there, read_line
 from odfchain.errors import AccessError, UsageError
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ def _token(url: PeerUrl, *, from_stdin: bool) -> str:
     from odfchain.limits import SHARING
 
     if from_stdin:
-        return sys.stdin.readline(SHARING.token_bytes + 2).strip()
-    if not sys.stdin.isatty():
+        return read_line(SHARING.token_bytes + 2).strip()
+    if not is_somebody_there():
         raise UsageError("nobody is there to type the token", hint="pipe it in and use --stdin")
     token: str = ask_secret(f"Token for {url}")
     return token.strip()

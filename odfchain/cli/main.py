@@ -178,6 +178,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _report_misuse(error: click.ClickException) -> None:
     """What click says of a command line: how it is used, and what is wrong with it."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        for line in error.format_message().split("\n"):
+            echo(line, err=True)
+        return
     context = getattr(error, "ctx", None)
     if context is not None:
         for line in context.get_usage().split("\n"):

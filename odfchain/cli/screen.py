@@ -8,10 +8,11 @@ data.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -117,6 +118,24 @@ def console(*, err: bool = False, width: int | None = None) -> Console:
     from rich.console import Console
 
     return Console(stderr=err, width=width, markup=False, emoji=False, highlight=False)
+
+
+def is_somebody_there() -> bool:
+    """Whether questions can be answered: there is a terminal to read from."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def standard_input() -> BinaryIO:
+    """The bytes that are piped in; none where standard input is closed."""
+    return sys.stdin.buffer if sys.stdin is not None else io.BytesIO()
+
+
+def read_line(most: int) -> str:
+    """The first line that is piped in, or as many characters of it; empty where that is no text."""
+    try:
+        return sys.stdin.readline(most) if sys.stdin is not None else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def ask(question: str) -> bool:

@@ -7,12 +7,15 @@ not to a container, which could send it anywhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 from odfchain.errors import FetchError
 from odfchain.fetch.template import redact
 from odfchain.text import one_line
+
+_WITH_PORT = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]+)", re.ASCII)
 
 Bindings = Mapping[str, tuple[str, ...]]
 """The hosts that a variable may be sent to, for the variables that are bound."""
@@ -24,8 +27,11 @@ def is_admitted(hosts: Iterable[str], host: str, port: int | None = None) -> boo
     return any(_normal(entry) in names for entry in hosts)
 
 
-def _normal(host: str) -> str:
-    return host.strip("[]").rstrip(".").lower()
+def _normal(entry: str) -> str:
+    """`[host]` or `[host]:port`, so that an IPv6 address is not taken for a host with a port."""
+    match = _WITH_PORT.fullmatch(entry)
+    host, port = match.groups() if match else (entry, "")
+    return f"[{host.strip('[]').rstrip('.').lower()}]{port}"
 
 
 def check_host(

@@ -119,7 +119,10 @@ def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSour
         IngestError: it has none.
     """
     if state.seed.dataset_kind is not DatasetKind.ROOT:
-        raise UsageError(f"{dataset.alias} is a derivative dataset: pulling it is not supported yet")
+        raise UsageError(
+            f"{dataset.alias} is a derivative dataset: it is computed from its inputs and has no source",
+            hint="`odfchain pull` brings it up to date, in Python `Dataset.transform()`",
+        )
     source = state.polling_source
     if source is None:
         raise IngestError(

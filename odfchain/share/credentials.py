@@ -107,7 +107,7 @@ class Credentials:
         """
         origin = origin_of(url)
         if origin is None:
-            raise UnsupportedPeerError(f"{url}: a token is for a server (http, https)")
+            raise UnsupportedPeerError(f"{url}: a token is for a server (http, https; ports to 65535)")
         token = checked_token(token)
         fsio.make_folder(self.path.parent, mode=0o700)
         with fsio.locked(self._lock):

@@ -29,20 +29,25 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./\[\]*:-]*", re.ASCII)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: its section and property; `key` is one entry of a property that has entries by name."""
+    """A setting: its section and property.
+
+    `key` is one entry of a property that has entries by name, `part` is one property of such an entry.
+    """
 
     section: str
     name: str
     hint: Any
     key: str | None = None
+    part: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.section}.{self.name}" + (f".{self.key}" if self.key is not None else "")
+        return ".".join(name for name in (self.section, self.name, self.key, self.part) if name is not None)
 
     @property
     def is_list(self) -> bool:
         """Whether it holds several values."""
-        return typing.get_origin(self.hint) is tuple
+        hint = self.hint if self.part is None else _parts_of(self)[self.part]
+        return any(typing.get_origin(kind) is tuple for kind in (hint, *typing.get_args(hint)))
 
     @property
     def has_keys(self) -> bool:
@@ -71,7 +76,7 @@ def setting(text: str) -> Setting:
         if text == str(item):
             return item
         if item.has_keys and text.startswith(f"{item}.") and len(text) > len(str(item)) + 1:
-            return dataclasses.replace(item, key=text[len(str(item)) + 1 :])
+            return _entry(item, text[len(str(item)) + 1 :])
     names = [str(item) for item in known]
     ends = [name for name in names if name.lower().endswith(f".{text.lower()}")]
     close = ends or difflib.get_close_matches(text, names, n=3)
@@ -81,6 +86,26 @@ def setting(text: str) -> Setting:
     )
 
 
+def _entry(item: Setting, key: str) -> Setting:
+    name, _, part = key.rpartition(".")
+    if name and part in _parts_of(item):
+        return dataclasses.replace(item, key=name, part=part)
+    return dataclasses.replace(item, key=key)
+
+
+def _parts_of(item: Setting) -> dict[str, Any]:
+    """The properties of an entry with their types; none where entries are texts."""
+    _, entry = typing.get_args(item.hint)
+    if not dataclasses.is_dataclass(entry):
+        return {}
+    return {name: hint for name, (_, hint, _) in properties_of(typing.cast("type[Any]", entry)).items()}
+
+
+def default_of(item: Setting) -> Any:
+    """What is in force where nothing is set, as `value_of` has it; None for an entry or a part of one."""
+    return None if item.key is not None else value_of(WorkspaceConfig(), item)
+
+
 def value_of(config: WorkspaceConfig, item: Setting) -> Any:
     """What is in force, as a plain tree; None where nothing is set and there is no default."""
     section = getattr(config, _field(WorkspaceConfig, item.section))
@@ -88,8 +113,15 @@ def value_of(config: WorkspaceConfig, item: Setting) -> Any:
     if item.key is None:
         return value
     if item.key not in value:
-        raise UsageError(f"{item} is not set")
-    return value[item.key]
+        raise UsageError(f"{dataclasses.replace(item, part=None)} is not set")
+    entry = value[item.key]
+    return entry if item.part is None else _in_parts(entry, item).get(item.part)
+
+
+def _in_parts(entry: Any, item: Setting) -> dict[str, Any]:
+    """The properties of an entry that may be written as a text alone."""
+    _, cls = typing.get_args(item.hint)
+    return entry if isinstance(entry, dict) else {} if entry is None else {cls.SHORT: entry}
 
 
 def _field(cls: type[Any], name: str) -> str:
@@ -126,20 +158,32 @@ def edit(root: Path, item: Setting, change: Callable[[Any], Any]) -> Any:
     """
     path = root / "config.yaml"
     with fsio.locked(root / "lock"):
-        text = path.read_text(encoding="utf-8") if path.exists() else DEFAULT_TEXT
-        whole = dataclasses.replace(item, key=None)
-        before = value_of(load_config(path), whole)
-        if item.key is None:
-            value = change(before)
-        else:
-            value = {k: v for k, v in before.items() if k != item.key}
-            new = change(before.get(item.key))
-            value |= {} if new is None else {item.key: new}
+        before = value_of(load_config(path), dataclasses.replace(item, key=None, part=None))
+        text = path.read_bytes().decode() if path.exists() else DEFAULT_TEXT
+        value = change(before) if item.key is None else _with_entry(before, item, change)
+        if value == before and path.exists():
+            return value
         edited = _edited(text, (item.section, item.name), value, str(path))
         parse_config(edited.encode(), str(path))
         if edited != text or not path.exists():
             fsio.replace_file(path, edited.encode(), mode=0o600)
     return value
+
+
+def _with_entry(entries: dict[str, Any], item: Setting, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The entries with one of them changed, or without it where it becomes None."""
+    assert item.key is not None  # noqa: S101 - an entry is meant
+    old = entries.get(item.key)
+    if item.part is None:
+        new = change(old)
+    else:
+        if old is None:
+            raise UsageError(f"{dataclasses.replace(item, part=None)} is not set", hint="set its value first")
+        parts = _in_parts(old, item)
+        new = {**parts, item.part: change(parts.get(item.part))}
+        new = {name: part for name, part in new.items() if part is not None}
+    others = {name: entry for name, entry in entries.items() if name != item.key}
+    return others | ({} if new is None else {item.key: new})
 
 
 # --- text ------------------------------------------------------------------------------------------

@@ -25,6 +25,15 @@ from odfchain.metadata.tree import from_tree
 from odfchain.metadata.yaml_reader import read_document
 
 
+def test_without_a_command_the_help_is_shown_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in ([], ["config"], ["source"], ["repo"]):
+        assert main(args) == 2
+        said = capsys.readouterr().err
+        assert "Usage:" in said.splitlines()[0]
+        assert "Commands:" in said.splitlines()
+        assert (said.count("Usage:"), "\\n" in said) == (1, False)
+
+
 @pytest.fixture
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -97,6 +97,16 @@ def test_without_a_terminal_it_is_refused_with_the_flags(
     assert add(*shlex.split(flags), fetch=fetch, prepare=prepare) == (0, "added trades (root)\n")
 
 
+def test_a_closed_standard_input_is_nobody(
+    workspace: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    code, said = add(fetch=KEYED)
+    assert (code, "nobody is there to ask" in said) == (2, True)
+    for args, expected in ((["add", "--stdin"], 3), (["login", "--stdin", "https://a.example"], 8)):
+        assert main(["-w", str(workspace.path.parent), *args]) == expected
+
+
 def test_yes_is_for_everything(workspace: Workspace, add: Add) -> None:
     assert add(fetch=KEYED, prepare=JQ, before=("-y",)) == (0, "added trades (root)\n")
 

@@ -110,6 +110,20 @@ def test_hosts_of_a_variable(host: str, port: int | None, admitted: bool) -> Non
             check_host(["K"], BOUND, host, port, where="w")
 
 
+@pytest.mark.parametrize(
+    ("entry", "host", "port", "admitted"),
+    [
+        ("[::1]:8080", "::1", 8080, True),
+        ("[::1]:8080", "::1", 443, False),
+        ("[::1]:8080", "::1:8080", 443, False),
+        ("::1", "::1", 443, True),
+        ("Other.example.com.:8443", "other.example.com", 8443, True),
+    ],
+)
+def test_addresses_and_ports(entry: str, host: str, port: int, admitted: bool) -> None:
+    assert is_admitted([entry], host, port) is admitted
+
+
 @pytest.mark.parametrize("carried", ["SeC/ret", "SeC%2Fret", "sec/ret", "sec%2fret"])
 def test_a_redirect_that_carries_a_value(carried: str) -> None:
     values = {"K": "SeC/ret", "EMPTY": ""}

@@ -104,3 +104,13 @@ def test_a_manifest_says_which_command_to_use(
     assert code == 3
     assert "metadata[0]: Disable" in said
     assert "hint: `odfchain source disable DATASET` records it" in said
+
+
+def test_pulling_a_derivative_says_what_to_call(ws: Workspace) -> None:
+    root(ws, POLL)
+    query = "    - {kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark, query: SELECT 1}}\n"
+    head = HEAD.format(kind="Derivative").replace("name: cities", "name: large")
+    (dataset,) = ws.add(head + query, check=False)
+    with pytest.raises(UsageError, match="large is a derivative dataset: it is computed") as caught:
+        dataset.pull()
+    assert "Dataset.transform()" in (caught.value.hint or "")

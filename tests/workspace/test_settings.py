@@ -154,6 +154,50 @@ def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, value: str,
     assert value_of(load_config(root / "config.yaml"), item) == value
 
 
+def test_hosts_of_a_variable_are_no_variable(root: Path) -> None:
+    with pytest.raises(UsageError, match=r"ingest.variables.KEY is not set"):
+        put(root, "ingest.variables.KEY.hosts", "a.example")
+    put(root, "ingest.variables.KEY", "s3cret")
+    put(root, "ingest.variables.KEY.hosts", "a.example", "b.example:8443")
+    assert got(root, "ingest.variables") == {
+        "KEY": {"value": "s3cret", "hosts": ["a.example", "b.example:8443"]}
+    }
+    assert got(root, "ingest.variables.KEY.hosts") == ["a.example", "b.example:8443"]
+    edit(root, setting("ingest.variables.KEY.hosts"), lambda _: None)
+    assert got(root, "ingest.variables.KEY") == "s3cret"
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\r\n# \xc3\xa4\r\n"])
+def test_bytes_of_the_file(root: Path, data: bytes) -> None:
+    """What is no text is refused by name; line ends of Windows stay."""
+    path = root / "config.yaml"
+    before = DEFAULT_TEXT.encode().replace(b"\n", b"\r\n") + data
+    path.write_bytes(before)
+    if data == b"\xff":
+        with pytest.raises(ManifestError, match="not UTF-8"):
+            put(root, "share.parallel", "7")
+        assert path.read_bytes() == before
+        return
+    put(root, "share.parallel", "7")
+    assert path.read_bytes() == before.replace(b"parallel: 10", b"parallel: 7")
+
+
+def test_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    root = tmp_path / ".odfchain"
+    changes = [("share.parallel", "7"), ("spark.remote", "sc://h:1"), ("transform.engines.flink", "h:2884"),
+               ("audit.trustedAuditors", DID), ("ingest.maxFuture", "2 days")]  # fmt: skip
+    for name, value in changes:
+        assert main(["config", "set", name, value]) == 0
+        assert main(["config", "unset", name]) == 0
+    assert load_config(root / "config.yaml") == parse_config(DEFAULT_TEXT.encode(), "")
+    text = (root / "config.yaml").read_text()
+    assert main(["config", "unset", "fetch.maxBytes"]) == 0, "it has its default already"
+    assert main(["config", "unset", "transform.engines.flink"]) == 2
+    assert (root / "config.yaml").read_text() == text
+
+
 def test_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
