@@ -20,7 +20,7 @@ from odfchain.metadata import events as ev
 from odfchain.metadata.ddl import format_ddl, parse_ddl, type_name
 from odfchain.metadata.raw_arrow import encode_raw_arrow, schema_of_event
 from odfchain.metadata.sources import ReadStep
-from odfchain.metadata.time_format import java_format
+from odfchain.metadata.time_format import check_date_format, check_timestamp_format
 from odfchain.metadata.yaml_reader import child_path
 
 Source: TypeAlias = ev.AddPushSource | ev.SetPollingSource
@@ -57,10 +57,13 @@ def carried_schema(event: ev.SetDataSchema, path: str) -> ev.SetDataSchema:
 
 
 def _read_step(read: ReadStep, path: str) -> ReadStep:
-    for key, name in (("dateFormat", "date_format"), ("timestampFormat", "timestamp_format")):
+    for key, name, check in (
+        ("dateFormat", "date_format", check_date_format),
+        ("timestampFormat", "timestamp_format", check_timestamp_format),
+    ):
         text = getattr(read, name, None)
         if text is not None:
-            _at(child_path(path, key), java_format, text)
+            _at(child_path(path, key), check, text)
     if read.schema is not None and read.ddl_schema is not None:
         raise ManifestError("'schema' and 'ddlSchema' say the same thing twice", path=path)
     if read.schema is None:

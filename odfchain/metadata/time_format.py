@@ -43,6 +43,16 @@ _JAVA_LETTERS = {
     "G": 4, "y": 6, "M": 4, "L": 4, "d": 2, "D": 3, "a": 1, "h": 2, "H": 2, "k": 2, "K": 2, "m": 2, "s": 2,
     "S": 9, "V": 2, "z": 4, "O": 4, "X": 5, "x": 5, "Z": 5,
 }  # fmt: skip
+_PARTS = ("year", "month", "day", "hour", "minute", "second", "fraction")
+_READS = {
+    "y": ("year",), "M": ("month",), "L": ("month",), "d": ("day",), "D": ("month", "day"),
+    "h": ("hour",), "H": ("hour",), "k": ("hour",), "K": ("hour",),
+    "m": ("minute",), "s": ("second",), "S": ("fraction",),
+}  # fmt: skip
+_HINTS = {
+    "strftime": "%m is the month, %M the minute",
+    "java": "M is the month, m the minute; d is the day, H the hour",
+}
 _MISTAKEN = {"Y": "y is the year", "D": "d is the day of the month"}
 
 
@@ -59,6 +69,51 @@ def java_format(text: str) -> str:
     if not text:
         raise SchemaError(f"a time format is empty (the default is {RFC3339})")
     return _from_strftime(text) if "%" in text else _checked(text)
+
+
+def check_timestamp_format(text: str) -> None:
+    """A format reads all that lies above the smallest thing that it reads: no hours without days.
+
+    What is not read is the same in every value, so `yyyy-mm-dd` (minutes for months) would move all of them.
+
+    Raises:
+        SchemaError: something between is not read; or as `java_format`.
+    """
+    if text == RFC3339:
+        return
+    letters = _letters(text)
+    read = {part for letter in letters for part in _READS.get(letter, ())}
+    if not read:
+        raise SchemaError(f"time format {text!r}: holds no field of a date or time")
+    lacking = next((part for part in _PARTS[: max(map(_PARTS.index, read))] if part not in read), None)
+    if lacking is not None:
+        raise SchemaError(
+            f"time format {text!r} does not read the {lacking}: it would be the same in every value",
+            hint=_HINTS["strftime" if "%" in text else "java"],
+        )
+    if letters & {"h", "K"} and "a" not in letters:
+        raise SchemaError(
+            f"time format {text!r} reads hours of half a day and not which half",
+            hint="write %H, or %I with %p" if "%" in text else "write HH, or hh with a",
+        )
+
+
+def check_date_format(text: str) -> None:
+    """As `check_timestamp_format`, and the format reads no time zone: a date is a day wherever it was written.
+
+    Raises:
+        SchemaError: it does, or as `check_timestamp_format`.
+    """
+    check_timestamp_format(text)
+    if text != RFC3339 and _letters(text) & set("VzOXxZ"):
+        raise SchemaError(
+            f"time format {text!r} reads a time zone: dates would become those of UTC",
+            hint="declare the column as TIMESTAMP",
+        )
+
+
+def _letters(text: str) -> set[str]:
+    return {match[1] for match in _JAVA.finditer(java_format(text)) if match[1] is not None}
 
 
 def _from_strftime(text: str) -> str:

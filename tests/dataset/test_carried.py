@@ -139,6 +139,8 @@ def test_what_ddl_cannot_say_is_refused_by_its_path(schema: Any, path: str, mess
         ({"schema": ["a FROB"]}, "metadata[0].read.schema", "type FROB is not supported"),
         ({"timestampFormat": "%Q"}, "metadata[0].read.timestampFormat", "'%Q' is not known"),
         ({"dateFormat": "YYYY"}, "metadata[0].read.dateFormat", "'YYYY'"),
+        ({"dateFormat": "yyyy-mm-dd"}, "metadata[0].read.dateFormat", "does not read the month"),
+        ({"timestampFormat": "%H:%M"}, "metadata[0].read.timestampFormat", "does not read the year"),
         ({"schema": {"fields": [{"name": "a", "type": "string", "nullable": True}]}}, f"{HERE}.fields[0]", "nullable"),
         ({"schema": {"fields": [{"name": "a", "type": {"kind": "int64", "width": 8}}]}}, f"{HERE}.fields[0].type", "width"),
         ({"schema": {"fields": [{"name": "a", "type": "bigint"}]}}, f"{HERE}.fields[0].type", "bigint"),

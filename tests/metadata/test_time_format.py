@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import SchemaError
-from odfchain.metadata.time_format import java_format
+from odfchain.metadata.time_format import check_date_format, check_timestamp_format, java_format
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,46 @@ def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(SchemaError) as caught:
         java_format(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("yyyy-mm-dd", "does not read the month"),
+        ("%Y-%M-%d", "does not read the month"),
+        ("dd.MM. HH:mm", "does not read the year"),
+        ("%H:%M", "does not read the year"),
+        ("%j", "does not read the year"),
+        ("%Y %H", "does not read the month"),
+        ("yyyy-MM-dd ss", "does not read the hour"),
+        ("yyyy-MM-dd HH.SSS", "does not read the minute"),
+        ("yyyy-MM-dd hh:mm", "not which half"),
+        ("%Y-%m-%d %I", "not which half"),
+        ("%%", "holds no field"),
+        ("%Q", "not known"),
+    ],
+)
+def test_what_would_be_the_same_in_every_value(text: str, message: str) -> None:
+    for check in (check_timestamp_format, check_date_format):
+        with pytest.raises(SchemaError) as caught:
+            check(text)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rfc3339", "yyyy", "%Y-%m", "%Y-%j", "yyyyDDD", "d. MMM yy, h a", "%d.%m.%y %H", "yyyy-MM-dd'T'HH:mm:ss.SSS", "%D %r"],
+)  # fmt: skip
+def test_formats_of_whole_dates_and_times(text: str) -> None:
+    check_timestamp_format(text)
+    check_date_format(text)
+
+
+@pytest.mark.parametrize("text", ["%Y-%m-%d%z", "yyyy-MM-ddX"])
+def test_a_date_has_no_time_zone(text: str) -> None:
+    check_timestamp_format(text)
+    with pytest.raises(SchemaError, match="reads a time zone"):
+        check_date_format(text)
 
 
 @given(st.text(max_size=30))
