@@ -99,7 +99,7 @@ def check_timestamp_format(text: str) -> None:
 
 
 def check_date_format(text: str) -> None:
-    """As `check_timestamp_format`, and the format reads no time zone: a date is a day wherever it was written.
+    """As `check_timestamp_format`, and no time zone is read: a date is a day wherever it was written.
 
     Raises:
         SchemaError: it does, or as `check_timestamp_format`.
