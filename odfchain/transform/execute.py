@@ -12,6 +12,7 @@ Each step is one transaction: what was committed stays when a later one fails. S
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from odfchain.metadata.events import (
     MetadataEvent,
     OffsetInterval,
     SetDataSchema,
+    SetTransform,
 )
 from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.rebuild import unmarked
@@ -366,10 +368,23 @@ def _events(step: PlannedStep, state: DatasetState, executed: ExecutedStep) -> l
             else SetDataSchema(raw_arrow_schema=encode_raw_arrow(executed.schema))
         )
     # a step that brought nothing goes along with the next one: a block must say something
-    new = executed.watermark is not None
     if step.output is not None:
-        read = any(item.event.new_block_hash is not None for item in step.inputs)
-        new = read or executed.watermark != step.prev_watermark
-    if executed.slice or executed.checkpoint_path or new:
+        events.append(executed.event(step) if _changes(step, executed) else _done_without(step.transform))
+    elif executed.slice or executed.checkpoint_path or executed.watermark is not None:
         events.append(executed.event(step))
     return events
+
+
+def _changes(step: PlannedStep, executed: ExecutedStep) -> bool:
+    """Whether a step leaves the dataset or its inputs elsewhere than the one before it."""
+    return (
+        executed.slice is not None
+        or executed.checkpoint != step.prev_checkpoint
+        or executed.watermark != step.prev_watermark
+        or any(item.event.new_block_hash is not None for item in step.inputs)
+    )
+
+
+def _done_without(transform: SetTransform) -> SetTransform:
+    """What says that a rebuild is done of which nothing came: the transform without the mark."""
+    return dataclasses.replace(transform, transform=unmarked(transform.transform))

@@ -11,15 +11,16 @@ Source: specification "Query Evolution"; RFC-019.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from enum import Enum
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import CodecError, EngineError, StoreError, TransformError
-from odfchain.metadata.events import SetTransform
+from odfchain.metadata.events import ExecuteTransform, SetTransform
 from odfchain.metadata.own_engine import is_own
-from odfchain.metadata.rebuild import is_rebuilt, rebuilt
+from odfchain.metadata.rebuild import is_rebuilt, rebuilt, unmarked
 from odfchain.metadata.sources import Transform
 from odfchain.progress import Progress
 
@@ -60,7 +61,9 @@ def settle_state(
             progress.note("the rebuild that was asked for is given up; the result so far stays")
         else:
             finish()
-        _say_given_up(_remembered(dataset, DatasetState.read(dataset.chain)), progress)
+            state = DatasetState.read(dataset.chain)
+        if not _same_query(new, _last_executed(state)):
+            _say_given_up(_remembered(dataset, state), progress)
         return new
     if pending and is_own(new.transform):
         progress.note("the rebuild that was asked for is still to come, and is now one by this query")
@@ -101,17 +104,15 @@ class _Remembered:
 
 
 def _remembered(dataset: DatasetFiles, state: DatasetState) -> _Remembered:
-    """What the transform in force remembers; nothing while it was not executed."""
+    """What the query that was executed last remembers, unless another one has taken its place for good."""
     from odfchain.engine.archive import read_manifest
 
-    last = state.last_execution
-    in_force = state.chain.nearest("SetTransform", "ExecuteTransform", head=state.head)
-    if last is None or last.new_checkpoint is None or in_force is None:
+    last, transform = state.last_execution, _last_executed(state)
+    if last is None or last.new_checkpoint is None or transform is None:
         return _Remembered(0)
-    if isinstance(in_force.block.event, SetTransform):  # what came before was given up with that block
-        return _Remembered(0)
-    transform = state.transform
-    if transform is None or not is_own(transform.transform):
+    if not state.awaits_rebuild and not _same_query(state.transform, transform):
+        return _Remembered(0)  # it was given up with the block of the other one
+    if not is_own(transform.transform):
         return _Remembered(None)
     try:
         path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
@@ -119,6 +120,22 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> _Remembered:
     except (CodecError, EngineError, StoreError):
         return _Remembered(None)
     return _Remembered(sum(part.rows for part in manifest.parts))
+
+
+def _last_executed(state: DatasetState) -> SetTransform | None:
+    """The transform by which the last step was executed."""
+    blocks = state.chain.nearest_all("SetTransform", "ExecuteTransform", head=state.head)
+    from_last = itertools.dropwhile(
+        lambda e: not isinstance(e, ExecuteTransform), (b.block.event for b in blocks)
+    )
+    return next((event for event in from_last if isinstance(event, SetTransform)), None)
+
+
+def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
+    """Whether one goes on with what the other remembers."""
+    if one is None or other is None:
+        return False
+    return one.inputs == other.inputs and unmarked(one.transform) == unmarked(other.transform)
 
 
 def _say_given_up(kept: _Remembered, progress: Progress) -> None:

@@ -232,6 +232,49 @@ def test_a_rebuild_that_was_interrupted(
     assert newest.query_inputs[0].prev_offset == oldest.query_inputs[0].new_offset, "intervals continue"
 
 
+@pytest.mark.parametrize("query", [PLAIN, TOTAL, HOURLY])
+def test_a_rebuild_that_changes_nothing_is_done_once(
+    workspace: Workspace, rows: Dataset, tmp_path: Path, query: str
+) -> None:
+    """Also when it leaves the checkpoint as it was; the query goes on, with what it remembers."""
+    (dataset,) = workspace.add(derived(query), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (70, "a", 7)])
+    dataset.transform()
+    records = dataset.state.record_count
+    change(workspace, query, StateChange.REBUILD)
+    assert dataset.transform().blocks == 1
+    assert dataset.state.record_count == records
+    assert dataset.transform().blocks == 0, "once"
+    assert change(workspace, query, None) == ([], [])
+    if query != PLAIN:
+        with pytest.raises(TransformError, match="the query changes, and the one in force remembers"):
+            change(workspace, COUNT, None)
+    add(rows, tmp_path, [(80, "a", 1), (500, "b", 2)])
+    dataset.transform()
+    assert net(dataset) == anew(workspace, query, "fresh")
+    assert verdict(workspace, dataset) == ("clean", [])
+
+
+def test_a_rebuild_that_is_given_up(workspace: Workspace, rows: Dataset, tmp_path: Path) -> None:
+    """What is remembered is that of the query executed last: kept for the same one, counted for another."""
+    (dataset,) = workspace.add(derived(TOTAL), check=False)
+    add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
+    dataset.transform()
+    change(workspace, COUNT, StateChange.REBUILD)
+    notes = change(workspace, TOTAL, StateChange.FROM_NOW)[1]
+    assert not any("remembers" in note for note in notes), "it goes on"
+    with pytest.raises(TransformError, match="the one in force remembers 3 rows"):
+        change(workspace, COUNT, None)
+    add(rows, tmp_path, [(30, "b", 1)])
+    dataset.transform()
+    assert net(dataset) == anew(workspace, TOTAL, "fresh")
+    change(workspace, COUNT, StateChange.REBUILD)
+    notes = change(workspace, TWO_HOURS, StateChange.FROM_NOW)[1]
+    assert "what the old query remembers is given up: 4 rows; its result so far stays" in notes
+    assert change(workspace, HOURLY, None)[0] == ["SetTransform"], "nothing is left to be given up"
+    assert verdict(workspace, dataset) == ("clean", [])
+
+
 def test_the_mark_is_in_the_chain_and_in_no_manifest(
     workspace: Workspace, rows: Dataset, tmp_path: Path
 ) -> None:
