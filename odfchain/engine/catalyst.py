@@ -141,6 +141,14 @@ class Catalyst:
         return frozenset(a.exprId().id() for e in named for a in scala_items(e.references().toSeq()))
 
     @staticmethod
+    def expanded_from(node: Node, wanted: set[int]) -> frozenset[int]:
+        """The numbers of the attributes from which an Expand makes some of its own."""
+        places = [index for index, a in enumerate(node.output) if a.id in wanted]
+        rows = [scala_items(row) for row in scala_items(node.plan.projections())]
+        made = [row[place] for row in rows for place in places]
+        return frozenset(a.exprId().id() for e in made for a in scala_items(e.references().toSeq()))
+
+    @staticmethod
     def has_subquery(node: Node) -> bool:
         """Whether an expression of the node holds a query of its own."""
         return not node.plan.subqueries().isEmpty() or not node.plan.innerChildren().isEmpty()

@@ -374,20 +374,20 @@ def table_of(op: Operator) -> str:
     return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, Source)))
 
 
-def used_columns(catalyst: Catalyst, root: Operator) -> frozenset[int]:
+def used_columns(catalyst: Catalyst, root: Operator, rules: Rules) -> frozenset[int]:
     """The attributes that a query computes with or returns; the others need not be remembered."""
     used: set[int] = set()
     waiting = [(root, {a.id for a in root.node.output})]
     while waiting:
         op, wanted = waiting.pop()
         used |= wanted
-        below = _needed(catalyst, op, wanted)
+        below = _needed(catalyst, op, wanted, rules)
         used |= below
         waiting += [(child, below & {a.id for a in child.node.output}) for child in op.children]
     return frozenset(used)
 
 
-def _needed(catalyst: Catalyst, op: Operator, wanted: set[int]) -> set[int]:
+def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: Rules) -> set[int]:
     """The attributes of the children that are needed for some of an operator's own."""
     found = {time.source for number, time in op.times.items() if number in wanted}
     match op:
@@ -403,7 +403,8 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int]) -> set[int]:
     if node.kind == "Project":
         return found | catalyst.used_by(node, wanted)
     if node.kind == "Expand":
-        return found | wanted
+        made = catalyst.expanded_from(node, wanted) if rules.reads_grouping_sets else frozenset()
+        return found | wanted | made
     return found | wanted | catalyst.references(node)
 
 

@@ -45,8 +45,13 @@ def in_force(rows: DataFrame, alike: Sequence[str]) -> tuple[DataFrame, DataFram
 
 
 def comparable(frame: DataFrame, name: str) -> Column:
-    """A column as something that can be compared: maps cannot."""
+    """A column as something that is equal only where it is recorded alike.
+
+    Maps cannot be compared, and Spark takes -0.0 and 0.0 for the same.
+    """
     from pyspark.sql import functions as F
 
-    column = F.col(name)
-    return F.to_json(F.struct(column)) if "map<" in frame.schema[name].dataType.simpleString() else column
+    column, kind = F.col(name), frame.schema[name].dataType.simpleString()
+    if "map<" in kind:
+        return F.to_json(F.struct(column))
+    return F.struct(column, column.cast("string")) if "double" in kind or "float" in kind else column

@@ -211,7 +211,7 @@ class Reader:
         return {number: time for number, time in found.items() if time is not None}
 
     def _expanded(self, node: Node, child: Operator) -> Operator:
-        """The windows that a row is in; `window(…)` with a slide is the only way to an Expand."""
+        """The windows that a row is in, or its grouping sets, which have no time."""
         windows = [a for a in node.output if a.is_window]
         times = _passed(node, child)
         if len(windows) == 1 and len(child.times) == 1:

@@ -130,7 +130,7 @@ def query_of(
         kind_of(root),
         catalyst.schema_of(plan),
         has_subqueries,
-        used_columns(catalyst, root),
+        used_columns(catalyst, root, rules_of(transform.version)),
         sum(n.kind == "Generate" for n in node.walk()),
         _digest(transform, inputs),
     )

@@ -44,6 +44,16 @@ class Rules:
         return self.number >= 2
 
     @property
+    def tells_zeros_apart(self) -> bool:
+        """Whether a result -0.0 is another one than 0.0, as it is in a slice."""
+        return self.number >= 2
+
+    @property
+    def reads_grouping_sets(self) -> bool:
+        """Whether what ROLLUP, CUBE and UNPIVOT are made of is read; by the first rules it is null."""
+        return self.number >= 2
+
+    @property
     def version(self) -> str:
         """The version of this engine by these rules."""
         from importlib.metadata import version

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.flow import Flow, Memory
-from odfchain.engine.in_force import in_force
+from odfchain.engine.in_force import comparable, in_force
 from odfchain.engine.operators import Constant, Merged, Narrow, Operator, Source, Whole
 from odfchain.engine.tables import TableColumns, Tables
 from odfchain.metadata.enums import OperationType
@@ -71,7 +71,13 @@ class WholeFlow:
         )
         if len(rows) == 2:
             counted = rows[0].union(rows[1]).coalesce(1)
-            counted = counted.groupBy(*columns).agg(F.sum("n").alias("n")).where("n <> 0")
+            net = F.sum("n").alias("n")
+            if self._flow.rules.tells_zeros_apart:
+                alike = [comparable(counted, name).alias(f"key-{name}") for name in columns]
+                counted = counted.groupBy(*alike).agg(*[F.first(name).alias(name) for name in columns], net)
+            else:
+                counted = counted.groupBy(*columns).agg(net)
+            counted = counted.where("n <> 0")
             copies = F.array_repeat(F.signum("n"), F.abs("n").cast("int"))
             counted = counted.select(*columns, F.explode(copies).alias("n"))
         operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)

@@ -191,6 +191,11 @@ QUERIES = {
     "plain groups": Stateful(
         f"SELECT max(event_time) AS event_time, k, {GROUPED} FROM a GROUP BY k", once=False
     ),
+    "grouping sets": Stateful(
+        f"SELECT max(event_time) AS event_time, k, v % 2 AS odd, grouping_id() AS level, {GROUPED} FROM a "
+        "GROUP BY CUBE (k, v % 2)",
+        once=False,
+    ),
     "join without bounds": Stateful(
         "SELECT a.event_time, a.k, a.v, b.v AS w FROM a LEFT JOIN b ON a.k = b.k AND a.v = b.v",
         ("a", "b"),

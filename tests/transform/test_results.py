@@ -1,0 +1,105 @@
+"""The rows in force of a derivative are what its query says of the rows in force of its input."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import derivative, manifest
+
+from odfchain.audit.run import VerifyOptions
+
+if TYPE_CHECKING:
+    from odfchain.api import Dataset, Workspace
+
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+ZEROS = [("a", "-0.0", 1), ("b", "0.0", 2), ("c", "-0.0", 3), ("d", "NaN", 4)]
+"""Key, a floating-point value, a number."""
+
+
+@pytest.fixture
+def numbers(workspace: Workspace) -> Dataset:
+    merge = "{kind: Snapshot, primaryKey: [k]}"
+    schema = '["event_time TIMESTAMP", "k STRING", "f DOUBLE", "v BIGINT"]'
+    (dataset,) = workspace.add(manifest(merge, schema, name="numbers"))
+    return dataset
+
+
+def release(dataset: Dataset, folder: Path, rows: list[tuple[str, str, int]]) -> None:
+    path = folder / "release.csv"
+    lines = [f"{START.isoformat()},{k},{f},{v}" for k, f, v in rows]
+    path.write_text("\n".join(["event_time,k,f,v", *lines, ""]))
+    dataset.ingest([path])
+
+
+def derived(workspace: Workspace, query: str, name: str = "derived") -> Dataset:
+    text = derivative(query, name=name, inputs="[{datasetRef: numbers}]")
+    (dataset,) = workspace.add(text, check=False)
+    return dataset
+
+
+def net(dataset: Dataset, *columns: str) -> Counter[str]:
+    """How often each row is in force, by how it is written: -0.0 is not 0.0."""
+    found: Counter[str] = Counter()
+    for row in dataset.to_arrow().to_pylist():
+        found[repr([row[name] for name in columns])] += 1 if row["op"] in (0, 3) else -1
+    assert min(found.values()) >= 0
+    return +found
+
+
+def written(rows: list[list[Any]]) -> Counter[str]:
+    return Counter(repr(row) for row in rows)
+
+
+def check_replay(workspace: Workspace, dataset: Dataset) -> None:
+    (report,) = workspace.verify([dataset], VerifyOptions(replay=True))
+    assert (report.verdict, [fault.message for fault in report.faults]) == ("clean", [])
+
+
+def test_grouping_sets_and_unpivot_read_the_columns_that_they_are_made_of(
+    workspace: Workspace, numbers: Dataset, tmp_path: Path
+) -> None:
+    rollup = derived(
+        workspace,
+        "SELECT max(event_time) AS event_time, k, count(*) AS n FROM numbers GROUP BY ROLLUP (k)",
+        "rollup",
+    )
+    long = derived(
+        workspace,
+        "SELECT event_time, k, name, value FROM (SELECT event_time, k, v, v * v AS w FROM numbers) "
+        "UNPIVOT (value FOR name IN (v, w))",
+        "long",
+    )
+    release(numbers, tmp_path, ZEROS[:2])
+    rollup.transform()
+    long.transform()
+    release(numbers, tmp_path, ZEROS[:3])
+    rollup.transform()
+    long.transform()
+    assert net(rollup, "k", "n") == written([["a", 1], ["b", 1], ["c", 1], [None, 3]])
+    assert net(long, "k", "name", "value") == written(
+        [["a", "v", 1], ["a", "w", 1], ["b", "v", 2], ["b", "w", 4], ["c", "v", 3], ["c", "w", 9]]
+    )
+    check_replay(workspace, rollup)
+    check_replay(workspace, long)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT event_time, k, f, rank() OVER (ORDER BY v DESC) AS place FROM numbers",
+        "SELECT max(event_time) AS event_time, min(k) AS k, min(f) AS f, count(*) AS place FROM numbers GROUP BY v",
+    ],
+)
+def test_a_zero_below_zero_is_taken_back_as_it_was_recorded(
+    workspace: Workspace, numbers: Dataset, tmp_path: Path, query: str
+) -> None:
+    dataset = derived(workspace, query)
+    for rows in (ZEROS, [("a", "0.0", 1), *ZEROS[1:3], ("d", "NaN", 4)], [*ZEROS[1:], ("e", "0.0", 9)]):
+        release(numbers, tmp_path, rows)
+        dataset.transform()
+    assert net(dataset, "k", "f") == written([["b", 0.0], ["c", -0.0], ["d", float("nan")], ["e", 0.0]])
+    check_replay(workspace, dataset)
