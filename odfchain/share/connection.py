@@ -29,6 +29,9 @@ _HELD_BYTES = 64 << 10
 _FED_BYTES = 4 << 10
 """What is given to the parser at a time [bytes]: at most two hundred requests."""
 
+_REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
+"""What a request has beside its target and its fields [bytes]."""
+
 _BODY = (b"content-length", b"transfer-encoding")
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -143,7 +146,7 @@ class Connection(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._in_headers = True
-        self._header_bytes = self._raw_bytes = 0
+        self._header_bytes, self._raw_bytes = _REQUEST_LINE_BYTES, 0
 
     def on_url(self, url: bytes) -> None:
         """The target of a request, or what has come of it."""

@@ -109,6 +109,15 @@ def test_headers_are_bounded_however_they_come(url: str, size: int, status: byte
     assert found.startswith(b"HTTP/1.1 " + status) or (status == b"431" and not found)
 
 
+def test_the_bound_of_headers_is_met_to_the_byte(url: str) -> None:
+    """Of the request line too."""
+    head = b"GET /cities/refs/head HTTP/1.0\r\nX: "
+    for more, status in ((0, b"200"), (1, b"431")):
+        with connect(url) as client:
+            client.sendall(head + b"y" * (SHARING.request_head_bytes - len(head) - 4 + more) + b"\r\n\r\n")
+            assert read_all(client).startswith(b"HTTP/1.1 " + status)
+
+
 @pytest.mark.parametrize("piece", [b"\r\n", b"x"])
 def test_what_is_no_request_is_not_waited_for(
     url: str, monkeypatch: pytest.MonkeyPatch, piece: bytes
