@@ -35,8 +35,8 @@ BATCH_ROWS = 65_536
 _JIT = "-XX:-DontCompileHugeMethods"
 """A query over many columns is one huge method; left to the interpreter it is five times slower."""
 
-_LOCALE = "-Duser.language=en -Duser.country=US"
-"""On a Turkish machine `upper('iä')` would be another text."""
+_SAME_EVERYWHERE = "-Duser.language=en -Duser.country=US -Duser.timezone=UTC"
+"""On a Turkish machine `upper('iä')` would be another text, in Tokyo `format_string('%tH', 0L)`."""
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
@@ -124,8 +124,8 @@ class SparkEngine:
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'} "
-            f"-Duser.timezone=UTC {_LOCALE} -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
-            "spark.executor.extraJavaOptions": f"{_LOCALE} {_JIT}",
+            f"{_SAME_EVERYWHERE} -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
+            "spark.executor.extraJavaOptions": f"{_SAME_EVERYWHERE} {_JIT}",
         }
         if local:
             settings["spark.driver.host"] = "127.0.0.1"
@@ -135,9 +135,10 @@ class SparkEngine:
             # its work folders would land under SPARK_HOME
             settings["spark.executorEnv.SPARK_WORKER_DIR"] = str(scratch / "work")
         given = dict(self._conf)
-        for key in _JAVA_OPTIONS:  # ours are needed; the user's come after them and win
+        for key in _JAVA_OPTIONS:  # ours are needed; the user's come after them and win…
             if key in given:
-                given[key] = f"{settings[key]} {given[key]}"
+                # …but for what results depend on: of a property that is given twice the last one counts
+                given[key] = f"{settings[key]} {given[key]} {_SAME_EVERYWHERE}"
         return settings | SQL_SETTINGS | given
 
     def _start(self) -> SparkSession:

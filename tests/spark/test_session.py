@@ -35,6 +35,16 @@ def test_names_are_case_sensitive_and_the_java_time_zone_is_utc(engine: Engine) 
     assert jvm.java.util.TimeZone.getDefault().getID() == "UTC"
 
 
+def test_a_users_options_of_java_do_not_change_what_is_recorded(tmp_path: Path) -> None:
+    given = "-Xss8m -Duser.language=tr -Duser.timezone=Asia/Tokyo"
+    names = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+    made = SparkEngine(tmp_path, conf=dict.fromkeys(names, given))._settings(tmp_path)
+    for name in names:
+        assert given in made[name]
+        properties = dict(part.split("=") for part in made[name].split() if part.startswith("-Duser."))
+        assert properties == {"-Duser.language": "en", "-Duser.country": "US", "-Duser.timezone": "UTC"}
+
+
 def test_nothing_in_the_current_folder(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
