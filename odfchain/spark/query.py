@@ -10,6 +10,7 @@ and plans, and a remote server hands out neither.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -36,6 +37,9 @@ T = TypeVar("T")
 
 MAX_STEPS = QUERY.steps
 """Steps of one transform [count]."""
+
+_BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
+"""What opens and closes a level: `<` does so in the name of a type only."""
 
 _SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
@@ -265,10 +269,13 @@ def _bounded(label: str, sql: str) -> None:
         raise QueryError(f"{label}: is longer than {QUERY.text_bytes >> 10} KiB", hint="split it into steps")
     if any("\ud800" <= c <= "\udfff" for c in sql):
         raise QueryError(f"{label}: is not valid Unicode")
-    depth = 0
-    for character in sql:
-        depth = max(0, depth + (character in "([") - (character in ")]"))
-        if depth > QUERY.brackets:
+    brackets = types = 0
+    for found in _BRACKETS.findall(sql):
+        if found[-1] in "<>":  # counted on its own: `>` is also greater than
+            types = max(0, types + (1 if found[-1] == "<" else -1))
+        else:
+            brackets = max(0, brackets + (1 if found in "([" else -1))
+        if max(brackets, types) > QUERY.brackets:
             raise QueryError(f"{label}: has more than {QUERY.brackets} brackets within brackets")
 
 

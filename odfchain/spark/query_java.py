@@ -12,8 +12,10 @@ Source: RFC-016.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from odfchain.spark.query_times import names_zone
+from odfchain.text import one_line
 
 OF_JAVA = frozenset({"cbrt", "mask", "tanh"})
 """Functions whose results differ between versions of Java."""
@@ -32,12 +34,17 @@ _PATTERNS = {
 }
 _ZONES = {
     **dict.fromkeys(("from_utc_timestamp", "to_utc_timestamp"), (1,)),
-    **dict.fromkeys(("make_timestamp", "make_timestamp_ltz"), (6,)),
-    **dict.fromkeys(("try_make_timestamp", "try_make_timestamp_ltz"), (6,)),
     "convert_timezone": (0, 1),
 }
+_MADE_IN_ZONE = frozenset(
+    {"make_timestamp", "make_timestamp_ltz", "try_make_timestamp", "try_make_timestamp_ltz"}
+)
+"""The zone comes last: after a date and a time of day, or after six numbers."""
 _PRINTED = {"format_string": (0,), "printf": (0,)}
 _CHARSETS = {"decode": (1,), "encode": (1,)}
+
+OPTIONS_OF_JAVA = frozenset({"locale", "timezone", "enabledatetimeparsingfallback"})
+"""Options of JSON and CSV, in lower case, that bring in Java's own data or its guesses."""
 
 CHARSETS = frozenset({"US-ASCII", "ISO-8859-1", "UTF-8", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32"})
 """Charsets that every Java has."""
@@ -48,8 +55,10 @@ _QUOTED = re.compile(r"'[^']*'")
 _FIXED_OFFSET = re.compile(r"Z|(?:UTC|GMT|UT)?(?:[+-]\d{1,2}(?::?\d{2}){0,2})?\Z", re.ASCII)
 
 
-def deciding_arguments(function: str) -> tuple[int, ...]:
-    """The arguments of a function that decide whether its result is the same on every Java."""
+def deciding_arguments(function: str, arguments: int) -> tuple[int, ...]:
+    """Which of so many arguments of a function decide whether its result is the same on every Java."""
+    if function in _MADE_IN_ZONE:
+        return (arguments - 1,) if arguments in (3, 7) else ()
     for table in (_FORMATS, _PATTERNS, _ZONES, _PRINTED, _CHARSETS):
         if function in table:
             return table[function]
@@ -68,14 +77,12 @@ def java_dependence(function: str, arguments: int, text: str | None) -> tuple[st
             "is decided by the data, so that nobody can say whether every Java does the same",
             "write a constant",
         )
-    if function in _FORMATS and (found := re.search("[FOVvz]", _QUOTED.sub("", text))):
-        return (
-            f"has `{found.group()}` in its pattern, which differs between versions of Java",
-            "take numbers: yyyy-MM-dd HH:mm:ssXXX",
-        )
+    if function in _FORMATS:
+        return _format_dependence(text)
     if function in _PATTERNS:
         return pattern_dependence(text)
-    if function in _ZONES and (not text or names_zone("10:00" + text) or not _FIXED_OFFSET.match(text)):
+    zone = function in _ZONES or function in _MADE_IN_ZONE
+    if zone and (not text or names_zone("10:00" + text) or not _FIXED_OFFSET.match(text)):
         return (
             "depends on the rules of a time zone, which differ between versions of Java",
             "take a fixed offset such as '+02:00', or convert where the data is ingested",
@@ -88,6 +95,26 @@ def java_dependence(function: str, arguments: int, text: str | None) -> tuple[st
     if function in _CHARSETS and text.upper() not in CHARSETS:
         return "names a charset that not every Java has", "one of " + ", ".join(sorted(CHARSETS))
     return None
+
+
+def option_dependence(options: Mapping[str, str], *, formats: bool) -> tuple[str, str] | None:
+    """As `java_dependence`, of the options with which JSON or CSV is read or written; `formats` too."""
+    for name, text in options.items():
+        if name.lower() in OPTIONS_OF_JAVA:
+            return f"has the option {one_line(name, 40)}", "leave it out"
+        if formats and name.lower().endswith("format") and (wrong := _format_dependence(text)) is not None:
+            return wrong
+    return None
+
+
+def _format_dependence(text: str) -> tuple[str, str] | None:
+    found = re.search("[FOVvz]", _QUOTED.sub("", text))
+    if found is None:
+        return None
+    return (
+        f"has `{found.group()}` in its pattern, which differs between versions of Java",
+        "take numbers: yyyy-MM-dd HH:mm:ssXXX",
+    )
 
 
 def pattern_dependence(text: str | None) -> tuple[str, str] | None:

@@ -14,8 +14,22 @@ from odfchain.limits import QUERY
 from odfchain.spark import query_functions as functions
 from odfchain.spark import query_nodes as nodes
 from odfchain.spark.query_errors import excerpt, located, option
-from odfchain.spark.query_java import OF_JAVA, deciding_arguments, java_dependence, pattern_dependence
-from odfchain.spark.query_times import has_text, names_zone, reads_times, spells_date, times_in, unformatted
+from odfchain.spark.query_java import (
+    OF_JAVA,
+    deciding_arguments,
+    java_dependence,
+    option_dependence,
+    pattern_dependence,
+)
+from odfchain.spark.query_times import (
+    has_text,
+    holds,
+    names_zone,
+    reads_times,
+    spells_date,
+    times_in,
+    unformatted,
+)
 from odfchain.spark.query_walk import Nodes, PlanWalker
 from odfchain.text import one_line
 
@@ -31,7 +45,6 @@ _QUOTED = re.compile(r"""r?(['"])(.*)\1\s*\Z""", re.DOTALL | re.IGNORECASE)
 _FORMAT_HINT = "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss'), to_date(x, 'yyyy-MM-dd')"
 _ZONE = "names a time zone, whose rules differ between versions of Java", "write an offset such as +02:00"
 _FLOATS = frozenset({"float", "double"})
-_JAVA_OPTIONS = frozenset({"locale", "timezone", "enabledatetimeparsingfallback"})
 _CLOCK_HINT = "write the date and time themselves, such as TIMESTAMP '2020-01-31 12:00:00'"
 
 
@@ -144,14 +157,15 @@ class Judge:
 
     def parsed(self, node: Any) -> None:
         """Text that is read by a schema becomes times as a cast would make them, unless formats are given."""
-        kind = json.loads(node.dataType().json())
-        if not times_in(kind):
-            return
-        options: dict[str, str] = {}
-        if hasattr(node, "options"):
-            options = {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
-        if option_of_java := next((name for name in options if name.lower() in _JAVA_OPTIONS), None):
-            raise self.refuse(node, f"has the option {one_line(option_of_java, 40)}", "leave it out")
+        kind, options = json.loads(node.dataType().json()), _options(node)
+        if _class_name(node) == "CsvToStructs" and holds(kind, ("variant",)):
+            raise self.refuse(
+                node, "guesses which texts are times, and may read a bare time of day as today's",
+                "read the column as a string",
+            )  # fmt: skip
+        wrong = option_dependence(options, formats=self._replayed)
+        if (self._replayed or times_in(kind)) and wrong is not None:
+            raise self.refuse(node, *wrong)
         missing = unformatted(kind, options)
         if missing is not None:
             raise self.refuse(
@@ -173,7 +187,7 @@ class Judge:
         name = strings(node.nameParts())[-1].lower()
         if name in OF_JAVA:
             raise self.refuse(node, "differs between versions of Java", functions.INSTEAD.get(name))
-        if not (places := deciding_arguments(name)):
+        if not (places := deciding_arguments(name, node.arguments().size())):
             return
         arguments = list(items(node.arguments()))
         for place in places:
@@ -183,10 +197,12 @@ class Judge:
                     raise self.refuse(node, *wrong)
 
     def printed(self, node: Any) -> None:
-        """Numbers of floating point have other texts on Java 17 than later; for queries that are replayed."""
+        """What is printed is the same text on every Java; for queries that are replayed."""
         if self._replayed:
+            if (wrong := option_dependence(_options(node), formats=True)) is not None:
+                raise self.refuse(node, *wrong)
             for child in items(node.children()):
-                if _has_floats(json.loads(child.dataType().json())):
+                if holds(json.loads(child.dataType().json()), _FLOATS):
                     raise self._of_floats(node)
 
     def _of_floats(self, node: Any, around: Any = None) -> RefusedQueryError:
@@ -246,11 +262,11 @@ class Judge:
         """
         node, child = found[i], found[i + 1]
         source, target = (json.loads(kind.dataType().json()) for kind in (child, node))
-        if self._replayed and target_is_text(target) and _has_floats(source):
+        if self._replayed and target_is_text(target) and holds(source, _FLOATS):
             raise self._of_floats(function or node, node)
         if not reads_times(source, target):
             return
-        if source != "void" and isinstance(source, str) and isinstance(target, str) and source != "variant":
+        if isinstance(source, str) and isinstance(target, str) and source != "variant" and has_text(source):
             if _is_constant(child):
                 self._constant(child, found.classes[i + 1], function or node, node)
                 return
@@ -259,14 +275,17 @@ class Judge:
                     self._constant(made, made.getClass().getName(), made, node)
                 return
         constant = _is_constant(child) or not has_text(source)
+        hint = _FORMAT_HINT if has_text(source) else "add it to a date: make_timestamp(day, time)"
         what = "may mean the present time" if constant else "may read a bare time of day as today's"
-        raise self.refuse(function or node, what, _FORMAT_HINT, node)
+        raise self.refuse(function or node, what, hint, node)
 
     def is_spelled(self, value: Any) -> bool:
-        """Whether a value of PIVOT is a constant that is no text, or a text that begins with a date."""
+        """Whether a value of PIVOT is a constant: no text, no time of day, or a text that begins with a date."""
         if "Alias" in value.getClass().getSimpleName():
             value = value.child()
         if value.getClass().getSimpleName() != "Literal":
+            return False
+        if value.dataType().typeName().startswith("time("):
             return False
         text = _text(value)
         return text is None or (spells_date(text) and not (self._replayed and names_zone(text)))
@@ -314,13 +333,15 @@ def target_is_text(kind: Any) -> bool:
     return kind != "variant" and has_text(kind)
 
 
-def _has_floats(kind: Any) -> bool:
-    """Whether a type holds floating-point numbers at any depth."""
-    return (
-        kind in _FLOATS
-        if isinstance(kind, str)
-        else '"float"' in (text := json.dumps(kind)) or '"double"' in text
-    )
+def _class_name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _options(node: Any) -> dict[str, str]:
+    """The options with which an expression reads or writes JSON or CSV; others have none."""
+    if _class_name(node) in ("FormatString", "VariantGet"):
+        return {}
+    return {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
 
 
 def _text(node: Any) -> str | None:

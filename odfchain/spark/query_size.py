@@ -10,7 +10,6 @@ Source: RFC-016.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -34,8 +33,7 @@ _BY_SCHEMA = frozenset({"from_csv", "from_json"})
 _GENERATED = 3
 """Columns that a generator may add beside the fields of its argument: a position, a key, a value."""
 
-_CUBE = re.compile(r"\bCUBE\s*\(", re.IGNORECASE)
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+_COMMENTS = ("--", "/*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +64,33 @@ def table_size(columns: Mapping[str, int], nodes: int = 1) -> Size:
     return Size(nodes, 0, columns, heaviest=max(columns.values(), default=1))
 
 
-def check_cubes(sql: str, judge: Judge) -> None:
-    """No CUBE has more grouping sets than may be; looked for in the text, since the parser writes some out.
+def check_cubes(tokens: Sequence[str], judge: Judge) -> None:
+    """No CUBE has more grouping sets than may be, nor all of a text more than a plan may have nodes.
+
+    Looked for among the tokens of the text, since the parser writes some out.
 
     Raises:
-        QueryError: one has.
+        QueryError: one has, or all have.
     """
-    plain = _QUOTED.sub(lambda match: (" " if match.group()[0] in "-/" else "x") * len(match.group()), sql)
-    for found in _CUBE.finditer(plain):
+    total = 0
+    for i, token in enumerate(tokens):
+        if token.upper() != "CUBE":
+            continue
         depth, elements = 0, 1
-        for character in plain[found.end() :]:
-            depth += (character == "(") - (character == ")")
-            if depth < 0:
+        for other in tokens[i + 1 :]:
+            if depth == 0 and other != "(":
+                if other.isspace() or other.startswith(_COMMENTS):
+                    continue
                 break
-            elements += depth == 0 and character == ","
-        if 1 << elements > QUERY.grouping_sets:
-            before = plain[: found.start()]
-            place = before.count("\n") + 1, found.start() - before.rfind("\n")
-            raise judge.refuse_at(place, sql[found.start() : found.end()] + "…)", *_too_many(1 << elements))
+            depth += (other == "(") - (other == ")")
+            if depth == 0:
+                break
+            elements += depth == 1 and other == ","
+        total += 1 << elements
+        if 1 << elements > QUERY.grouping_sets or total > QUERY.nodes:
+            before = "".join(tokens[:i])
+            place = before.count("\n") + 1, len(before) - before.rfind("\n")
+            raise judge.refuse_at(place, f"{token}(…)", *_too_many(max(total, 1 << elements)))
 
 
 def _too_many(sets: int) -> tuple[str, str]:

@@ -9,7 +9,7 @@ an object for an array, a map or a struct. Source: RFC-016.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 _TEMPORAL = re.compile(r"(date|timestamp|timestamp_ntz|timestamp_ltz|time(\(\d+\))?)\Z")
@@ -40,10 +40,19 @@ def has_text(kind: Any) -> bool:
     return bool(_TEXT.match(kind)) if isinstance(kind, str) else any(has_text(p) for p in _parts(kind))
 
 
+def holds(kind: Any, plain: Collection[str]) -> bool:
+    """Whether a type is one of these plain types, or holds one at any depth."""
+    return kind in plain if isinstance(kind, str) else any(holds(part, plain) for part in _parts(kind))
+
+
 def reads_times(source: Any, target: Any) -> bool:
-    """Whether a cast of one type to another makes dates or times of text, at any depth."""
+    """Whether a cast of one type to another makes dates or times of text at any depth.
+
+    A time of day that becomes a timestamp counts as well: Spark adds today's date.
+    """
     if isinstance(source, str) or isinstance(target, str):
-        return has_text(source) and bool(times_in(target))
+        made = times_in(target)
+        return bool(made) and (has_text(source) or ("time" in times_in(source) and made != {"time"}))
     pairs = zip(_parts(source), _parts(target), strict=False)
     return any(reads_times(one, other) for one, other in pairs)
 

@@ -176,6 +176,17 @@ class PlanWalker:
         sequence.foreach(whole_tree)
         return self._listed(found)
 
+    def tokens(self, sql: str) -> list[str]:
+        """The text as Spark's own lexer cuts it up, blanks and comments included.
+
+        What is a comment and what a string is nobody else's guess: comments nest, and `r'\\'` is a string.
+        """
+        parser = self._jvm.org.apache.spark.sql.catalyst.parser
+        text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
+        lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(text))
+        lexer.removeErrorListeners()
+        return self.texts(Nodes((), lexer.getAllTokens()), "org.antlr.v4.runtime.Token", "getText")
+
     def children(self, nodes: Nodes) -> list[int]:
         """How many children each node has."""
         return self._numbers(nodes, self._number_of_children)

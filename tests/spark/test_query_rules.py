@@ -6,9 +6,22 @@ from typing import Any
 
 import pytest
 
-from odfchain.spark.query_java import deciding_arguments, java_dependence, pattern_dependence
+from odfchain.spark.query_java import (
+    deciding_arguments,
+    java_dependence,
+    option_dependence,
+    pattern_dependence,
+)
 from odfchain.spark.query_size import shown_count
-from odfchain.spark.query_times import has_text, names_zone, reads_times, spells_date, times_in, unformatted
+from odfchain.spark.query_times import (
+    has_text,
+    holds,
+    names_zone,
+    reads_times,
+    spells_date,
+    times_in,
+    unformatted,
+)
 
 
 def array(element: Any) -> dict[str, Any]:
@@ -43,6 +56,13 @@ READS = [
     (mapping("string", "int"), mapping("timestamp", "int"), True),
     (mapping("string", array(struct("string"))), mapping("string", array(struct("date"))), True),
     (mapping("string", "date"), mapping("string", "timestamp"), False),
+    ("time(6)", "timestamp", True),
+    ("time(0)", "timestamp_ntz", True),
+    ("time(6)", "time(0)", False),
+    ("time(6)", "string", False),
+    (array("time(6)"), array("timestamp"), True),
+    (struct("time(6)", "date"), struct("time(6)", "timestamp"), False),
+    ("void", "timestamp", False),
 ]
 
 
@@ -57,6 +77,8 @@ def test_types_say_what_they_hold() -> None:
     assert times_in("interval day to second") == frozenset()
     assert has_text(array(struct("int", "varchar(3)")))
     assert not has_text(struct("int", array("binary")))
+    assert holds(mapping("string", array("double")), {"float", "double"})
+    assert not holds({"type": "struct", "fields": [{"name": "double", "type": "int"}]}, {"double"})
 
 
 @pytest.mark.parametrize(
@@ -119,15 +141,40 @@ JAVA = [
     ("decode", 2, "windows-1252", True),
     ("decode", 4, None, False),
     ("split", 2, r"\p{L}", True),
+    ("make_timestamp", 3, "Europe/Paris", True),
+    ("make_timestamp", 7, "+02:00", False),
+    ("try_make_timestamp_ltz", 3, "EST", True),
     ("abs", 1, None, False),
 ]
 
 
 @pytest.mark.parametrize(("function", "count", "text", "refused"), JAVA)
 def test_arguments_that_decide(function: str, count: int, text: str | None, refused: bool) -> None:
-    assert bool(deciding_arguments(function)) is (function != "abs")
-    wrong = java_dependence(function, count, text) if deciding_arguments(function) else None
+    assert bool(deciding_arguments(function, count)) is (function != "abs")
+    wrong = java_dependence(function, count, text) if deciding_arguments(function, count) else None
     assert (wrong is not None) is refused
+
+
+def test_the_zone_of_a_time_that_is_made_stands_last() -> None:
+    assert deciding_arguments("make_timestamp", 2) == deciding_arguments("make_timestamp", 6) == ()
+    assert deciding_arguments("make_timestamp", 3) == (2,)
+    assert deciding_arguments("try_make_timestamp", 7) == (6,)
+
+
+@pytest.mark.parametrize(
+    ("options", "formats", "refused"),
+    [
+        ({}, True, False),
+        ({"timestampFormat": "yyyy-MM-dd'T'HH:mm:ssXXX", "mode": "FAILFAST"}, True, False),
+        ({"TIMESTAMPFORMAT": "yyyy VV"}, True, True),
+        ({"dateFormat": "F"}, True, True),
+        ({"dateFormat": "F"}, False, False),
+        ({"LOCALE": "tr"}, False, True),
+        ({"timeZone": "UTC"}, False, True),
+    ],
+)
+def test_options_of_json_and_csv(options: dict[str, str], formats: bool, refused: bool) -> None:
+    assert (option_dependence(options, formats=formats) is not None) is refused
 
 
 @pytest.mark.parametrize(
