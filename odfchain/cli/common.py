@@ -103,6 +103,9 @@ def merge_options(command: _Command) -> _Command:
     return command
 
 
+_LONGEST_MS = 36_525 * 86_400_000
+
+
 class DurationParam(click.ParamType[float]):
     """A length of time such as `60s`, `5m`, `1h`; in seconds."""
 
@@ -117,6 +120,8 @@ class DurationParam(click.ParamType[float]):
             milliseconds = 0
         if milliseconds == 0:
             self.fail(f"{value!r} is not a length of time like 60s, 5m or 1h", param, ctx)
+        if milliseconds > _LONGEST_MS:
+            self.fail(f"{value!r} is longer than a hundred years", param, ctx)
         return milliseconds / 1_000
 
 

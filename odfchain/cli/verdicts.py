@@ -155,10 +155,7 @@ def _print_rows(
     names = list(rows[0])
     echo_table(
         names,
-        [
-            ["" if cell is None else cell if isinstance(cell, tuple) else str(cell) for cell in row.values()]
-            for row in rows
-        ],
+        [[_cell(cell) for cell in row.values()] for row in rows],
         right={names.index(name) for name in right},
         no_wrap={names.index(name) for name in (*keep, *right)},
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from odfchain.chain.schema_rules import canonical
 from odfchain.dataset.system_columns import SystemColumns
-from odfchain.errors import BadInputError, IncompatibleSchemaError
+from odfchain.errors import BadInputError, IncompatibleSchemaError, SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.ddl import type_name
 from odfchain.metadata.enums import TimeUnit
@@ -45,6 +45,38 @@ def _normalized(
         fine = canonical(recorded.value_type) == US_UTC
     stored = US_UTC if fine else MS_UTC
     return ds.DataField(name=f.name, type=ds.optional(stored) if f.optional else stored, extra=f.extra)
+
+
+_INTEGERS: tuple[type, ...] = (
+    ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
+    ds.DataTypeUInt8, ds.DataTypeUInt16, ds.DataTypeUInt32, ds.DataTypeUInt64,
+)  # fmt: skip
+
+
+def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None:
+    """Rows can be recorded by a declared schema: the system columns come first, and no name comes twice.
+
+    Raises:
+        SchemaError: it cannot.
+    """
+    names = schema.names
+    problem = None
+    twice = next((name for name in names if names.count(name) > 1), None)
+    times = (ds.DataTypeTimestamp,)
+    kinds = (_INTEGERS, _INTEGERS, times, (*times, ds.DataTypeDate))
+    if names[:4] != vocabulary.columns:
+        problem = f"begins with {', '.join(f'`{name}`' for name in names[:4])}"
+    elif twice is not None:
+        problem = f"has column `{twice}` twice"
+    for field, kind in zip(schema.fields, kinds, strict=False):
+        if problem is None and not isinstance(field.value_type, kind):
+            problem = f"has {type_name(field.type)} for `{field.name}`"
+    if problem is not None:
+        raise SchemaError(
+            f"the declared schema {problem}: no rows can be recorded by it",
+            hint=f"make another dataset whose schema begins with {', '.join(vocabulary.columns)}, or with no "
+            "SetDataSchema: a schema is recorded with the first rows",
+        )
 
 
 def check_reserved(

@@ -36,6 +36,7 @@ from odfchain.ingest.merge import (
 )
 from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.ingest.schema_fit import (
+    check_declared,
     check_reserved,
     dataset_schema,
     fit,
@@ -230,6 +231,7 @@ def _settle_schema(
         target = dataset_schema(data, state.vocabulary, system_columns)
         check_hashable(to_arrow(target))
         return data, target, ()
+    check_declared(state.schema, state.vocabulary)
     found = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
     target = ds.DataSchema(fields=state.schema.fields + found.added, extra=state.schema.extra)
     check_hashable(to_arrow(target))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from support import ROOT, Result, manifest
 from test_blocks import vectors
 
 from odfchain.api import Workspace
+from odfchain.cli.common import DurationParam
 from odfchain.cli.main import _COMMANDS, main
 from odfchain.errors import EngineError
 from odfchain.metadata.block import MetadataBlock
@@ -32,6 +34,17 @@ def test_without_a_command_the_help_is_shown_line_by_line(capsys: pytest.Capture
         assert "Usage:" in said.splitlines()[0]
         assert "Commands:" in said.splitlines()
         assert (said.count("Usage:"), "\\n" in said) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90m", 5_400), ("1 day", 86_400), ("0s", None), ("5300w", None)]
+)
+def test_lengths_of_time(text: str, seconds: float | None) -> None:
+    if seconds is not None:
+        assert DurationParam().convert(text, None, None) == seconds
+        return
+    with pytest.raises(click.BadParameter):
+        DurationParam().convert(text, None, None)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from support import Result, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.dataset.commit import commit
-from odfchain.errors import IncompatibleSchemaError
+from odfchain.errors import IncompatibleSchemaError, SchemaError
 from odfchain.metadata import events as ev
 from odfchain.metadata.sources import ReadStepNdJson
 from odfchain.metadata.timestamp import Timestamp
@@ -115,3 +115,31 @@ def test_a_column_that_comes_with_the_file(workspace: Workspace, tmp_path: Path)
     push(declared, tmp_path, '{"city": "A"}')
     push(declared, tmp_path, '{"city": "B", "mayor": "X"}')
     assert declared.to_arrow(["mayor"])["mayor"].to_pylist() == [None, "X"]
+
+
+SYSTEM = [("offset", "UInt64"), ("op", "UInt8"), ("system_time", "Timestamp"), ("event_time", "Timestamp")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ([("a", "Int32")], "begins with `a`"),
+        ([("a", "Int32"), *SYSTEM], "begins with `a`, `offset`, `op`, `system_time`"),
+        ([("offset", "String"), *SYSTEM[1:], ("a", "Int32")], "has STRING for `offset`"),
+        ([*SYSTEM[:3], ("event_time", "Int64"), ("a", "Int32")], "for `event_time`"),
+        ([*SYSTEM, ("a", "Int32"), ("a", "Int32")], "has column `a` twice"),
+    ],
+)
+def test_a_declared_schema_that_holds_no_rows(
+    workspace: Workspace, tmp_path: Path, columns: list[tuple[str, str]], problem: str
+) -> None:
+    declared = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in columns)
+    text = manifest("{kind: Append}", '["a INT NOT NULL"]', kind="NdJson")
+    (dataset,) = workspace.add(
+        f"{text}    - kind: SetDataSchema\n      schema: {{fields: [{declared}]}}\n", check=False
+    )
+    head = dataset.head
+    with pytest.raises(SchemaError) as caught:
+        push(dataset, tmp_path, '{"a": 1}')
+    assert problem in str(caught.value)
+    assert dataset.head == head
