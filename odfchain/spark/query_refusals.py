@@ -280,7 +280,7 @@ class Judge:
         raise self.refuse(function or node, what, hint, node)
 
     def is_spelled(self, value: Any) -> bool:
-        """Whether a value of PIVOT is a constant: no text, no time of day, or a text that begins with a date."""
+        """Whether a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
         if "Alias" in value.getClass().getSimpleName():
             value = value.child()
         if value.getClass().getSimpleName() != "Literal":
