@@ -171,6 +171,14 @@ class DatasetState:
         return event if isinstance(event, ExecuteTransform) else None
 
     @property
+    def executed_transform(self) -> SetTransform | None:
+        """The transform by which the latest ExecuteTransform was made."""
+        last = self._nearest("ExecuteTransform")
+        found = self.chain.nearest("SetTransform", head=last.hash) if last is not None else None
+        event = found.block.event if found else None
+        return event if isinstance(event, SetTransform) else None
+
+    @property
     def awaits_rebuild(self) -> bool:
         """Whether the next execution computes everything anew (`odfchain.metadata.rebuild`)."""
         found = self._nearest("SetTransform", "ExecuteTransform")

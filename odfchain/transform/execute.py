@@ -163,7 +163,7 @@ def execute_step(
             offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
             size=facts.size,
         )
-    kept, written = (step.prev_checkpoint if executed.keeps_checkpoint else None), None
+    kept, written = (step.read_checkpoint if executed.keeps_checkpoint else None), None
     if checkpoint.exists():
         name, size = hash_file(checkpoint)
         kept, written = Checkpoint(physical_hash=name, size=size), checkpoint

@@ -23,6 +23,7 @@ from odfchain.ids.refs import RemoteDatasetId
 from odfchain.metadata import events as ev
 from odfchain.metadata.data_schema import DataSchema
 from odfchain.metadata.engine import Watermark
+from odfchain.metadata.own_engine import same_engine
 from odfchain.metadata.raw_arrow import schema_of_event
 from odfchain.metadata.rebuild import is_rebuilt
 from odfchain.metadata.timestamp import Timestamp
@@ -73,8 +74,18 @@ class PlannedStep:
     prev_watermark: Timestamp | None
     more: bool = False
     """Whether another step follows at once, because the backlog was cut."""
+    executed_before: ev.SetTransform | None = None
+    """The transform by which the step before was executed."""
     output: tuple[ev.DataSlice, ...] | None = None
     """For a step that computes everything anew: the whole output so far; `inputs` read from the beginning."""
+
+    @property
+    def read_checkpoint(self) -> ev.Checkpoint | None:
+        """The checkpoint that the engine begins with: not that of another one, none to compute everything."""
+        before = self.executed_before
+        if self.output is not None or before is None:
+            return None
+        return self.prev_checkpoint if same_engine(before.transform, self.transform.transform) else None
 
     @property
     def next_offset(self) -> int:
@@ -166,6 +177,7 @@ def plan_next(
         prev_checkpoint=last.new_checkpoint if last is not None else None,
         prev_watermark=state.watermark,
         more=more,
+        executed_before=state.executed_transform,
         output=tuple(ref.slice for ref in state.slices()) if rebuild else None,
     )
 
@@ -314,6 +326,7 @@ def plan_recorded(
     if after is None:
         raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or 'the head'}")
     transform: ev.SetTransform | None = None
+    executed: ev.SetTransform | None = None
     vocabulary = ev.DatasetVocabulary()
     schema: DataSchema | None = None
     last: DataEvent | None = None
@@ -343,6 +356,7 @@ def plan_recorded(
                         prev_offset=event.prev_offset,
                         prev_checkpoint=checkpoint,
                         prev_watermark=last.new_watermark if last is not None else None,
+                        executed_before=executed,
                         output=tuple(output) if rebuild else None,
                     )
                     yield RecordedStep(
@@ -353,6 +367,7 @@ def plan_recorded(
                         event=event,
                     )
                 last, checkpoint, rebuild = event, event.new_checkpoint, False
+                executed = transform
                 if event.new_data is not None:
                     output.append(event.new_data)
             case ev.AddData() as event:

@@ -38,7 +38,7 @@ def build_request(
         SchemaError: an input's schema has no form in Arrow or Parquet.
         StoreError: a schema file cannot be written.
     """
-    checkpoint = step.prev_checkpoint if step.output is None else None
+    checkpoint = step.read_checkpoint
     return TransformRequest(
         dataset_id=dataset.id,
         dataset_alias=dataset.alias,

@@ -11,14 +11,13 @@ Source: specification "Query Evolution"; RFC-019.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from enum import Enum
 
 from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.errors import CodecError, EngineError, StoreError, TransformError
-from odfchain.metadata.events import ExecuteTransform, SetTransform
+from odfchain.metadata.events import SetTransform
 from odfchain.metadata.own_engine import is_own
 from odfchain.metadata.rebuild import is_rebuilt, rebuilt, unmarked
 from odfchain.metadata.sources import Transform
@@ -62,7 +61,7 @@ def settle_state(
         else:
             finish()
             state = DatasetState.read(dataset.chain)
-        if not _same_query(new, _last_executed(state)):
+        if not _same_query(new, state.executed_transform):
             _say_given_up(_remembered(dataset, state), progress)
         return new
     if pending and is_own(new.transform):
@@ -107,7 +106,7 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> _Remembered:
     """What the query that was executed last remembers, unless another one has taken its place for good."""
     from odfchain.engine.archive import read_manifest
 
-    last, transform = state.last_execution, _last_executed(state)
+    last, transform = state.last_execution, state.executed_transform
     if last is None or last.new_checkpoint is None or transform is None:
         return _Remembered(0)
     if not state.awaits_rebuild and not _same_query(state.transform, transform):
@@ -120,15 +119,6 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> _Remembered:
     except (CodecError, EngineError, StoreError):
         return _Remembered(None)
     return _Remembered(sum(part.rows for part in manifest.parts))
-
-
-def _last_executed(state: DatasetState) -> SetTransform | None:
-    """The transform by which the last step was executed."""
-    blocks = state.chain.nearest_all("SetTransform", "ExecuteTransform", head=state.head)
-    from_last = itertools.dropwhile(
-        lambda e: not isinstance(e, ExecuteTransform), (b.block.event for b in blocks)
-    )
-    return next((event for event in from_last if isinstance(event, SetTransform)), None)
 
 
 def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:

@@ -824,3 +824,23 @@ def run_and_check(derived: Derived, forms: list[Form]) -> list[PlannedStep]:
     assert isinstance(plan, UpToDate)
     assert (plan.reason is not None) == waiting
     return steps
+
+
+def test_no_engine_reads_the_checkpoint_of_another_one() -> None:
+    """It is named, as the chain asks for, and read again only by the engine that left it."""
+    numbers = root()
+    numbers.data()
+    derived = Derived(numbers)
+    derived.run()
+    for engine in ("spark", "odfchain-spark", "datafusion", "DataFusion", "flink"):
+        event = transform_of(numbers)
+        derived.append(
+            dataclasses.replace(event, transform=dataclasses.replace(event.transform, engine=engine))
+        )
+        numbers.data()
+        derived.run()
+    steps = [item.step for item in recorded(derived)]
+    assert [step.prev_checkpoint is not None for step in steps] == [False, *[True] * 5]
+    assert [step.read_checkpoint is not None for step in steps] == [False, True, True, False, True, False]
+    numbers.data()
+    assert derived.step().read_checkpoint == derived.step().prev_checkpoint
