@@ -84,6 +84,11 @@ def spark_says(
     text = str(error)
     if "StackOverflowError" in text:
         return QueryError(f"{label}: {_TOO_DEEP}", hint="split it into steps")
+    if "Max iterations (" in text:
+        return QueryError(
+            f"{label}: has more names that stand for one another than Spark resolves",
+            hint="split it into steps, with fewer WITH in each",
+        )
     if "OutOfMemoryError" in text:
         return EngineError("Java ran out of memory while it read a query")
     match = _CODE.search(text)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odfchain.spark.query_errors import spark_says
 from odfchain.spark.query_java import (
     deciding_arguments,
     java_dependence,
@@ -199,3 +200,9 @@ def test_patterns_that_differ_between_versions_of_java(pattern: str, fault: str 
 def test_counts_are_shown_short() -> None:
     assert shown_count(1 << 20) == "1,048,576"
     assert shown_count(1 << 5_000) == "about 10^1505"
+
+
+def test_a_chain_of_with_that_spark_gives_up_on_is_said_in_words() -> None:
+    said = "An error occurred while calling x.\n: java.lang.RuntimeException: Max iterations (100) reached for batch"
+    error = spark_says(RuntimeError(said), "query")
+    assert str(error).startswith("query: has more names that stand for one another")
