@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable
 from odfchain.chain.kind_rules import belongs_in
 from odfchain.chain.transform_rules import check_normalized
 from odfchain.dataset.carried import carried_schema, carried_source
+from odfchain.dataset.operations import lacks_operations
 from odfchain.errors import AppendError, ManifestError, OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import AmbiguousAlias, DatasetRefAny, RemoteDatasetId
 from odfchain.metadata import events as ev
 from odfchain.metadata.block import DatasetSnapshot
+from odfchain.metadata.ddl import parse_ddl
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.sources import SqlQueryStep, Transform
 
@@ -36,19 +38,39 @@ _LISTED = (
 )
 
 
-def events_of(snapshot: DatasetSnapshot, resolve: Resolve) -> list[ev.MetadataEvent]:
+def events_of(
+    snapshot: DatasetSnapshot, resolve: Resolve, vocabulary: ev.DatasetVocabulary | None = None
+) -> list[ev.MetadataEvent]:
     """The events of a snapshot in the form that blocks hold, without the Seed.
+
+    `vocabulary` is what is in force where the snapshot says nothing about it.
 
     Raises:
         ManifestError: an event that does not belong there, a malformed transform, or inputs that are not
             known (all of them are named).
     """
     events = []
+    for event in snapshot.metadata:
+        if isinstance(event, ev.SetVocab):
+            vocabulary = ev.DatasetVocabulary.from_event(event)
     for index, event in enumerate(snapshot.metadata):
         path = f"metadata[{index}]"
         _check_allowed(event, snapshot.kind, path)
         events.append(_normalized(event, resolve, path))
+        _check_operations(events[-1], vocabulary or ev.DatasetVocabulary(), path)
     return events
+
+
+def _check_operations(event: ev.MetadataEvent, vocabulary: ev.DatasetVocabulary, path: str) -> None:
+    """Where columns are declared, those that the merge strategy needs are among them."""
+    if not isinstance(event, ev.SetPollingSource | ev.AddPushSource) or event.preprocess is not None:
+        return
+    if event.read.ddl_schema is None:
+        return
+    names = parse_ddl(event.read.ddl_schema).names
+    lack = lacks_operations(event.merge, names, vocabulary.operation_type_column, "the declared schema")
+    if lack is not None:
+        raise ManifestError(lack.message, path=f"{path}.merge", hint=lack.hint)
 
 
 def _check_allowed(event: ev.MetadataEvent, kind: DatasetKind, path: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from odfchain.errors import BadInputError
 from odfchain.limits import INPUT
-from odfchain.spark.columns import check_columns
+from odfchain.spark.columns import check_count
 from odfchain.store.fsio import storage_error
 
 _SHOWN = 40
@@ -158,7 +158,7 @@ def header_of(path: Path, dialect: CsvDialect, file: str) -> list[str]:
         BadInputError: the first record breaks the rule, or has too many fields.
     """
     names = [field or "" for field in next(iter(CsvRecords(path, dialect, file)), [])]
-    check_columns(names, file)
+    check_count(names, file)
     return names
 
 

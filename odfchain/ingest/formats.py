@@ -30,6 +30,7 @@ from odfchain.metadata.sources import (
     ReadStepParquet,
 )
 from odfchain.metadata.time_format import RFC3339, java_format
+from odfchain.spark.columns import check_columns
 from odfchain.spark.failure import explain
 from odfchain.spark.parse import TextRules
 from odfchain.text import printable
@@ -135,6 +136,8 @@ def open_input(
     if not path.is_file():
         raise BadInputError("no such file", file=str(path))
     schema = declared_schema(read)
+    if schema is not None:
+        check_columns(schema.names, str(path))
     match read:
         case ReadStepCsv():
             return _open_csv(session, path, read, schema, scratch, progress)
@@ -151,7 +154,7 @@ def open_input(
             return OpenedInput(
                 read_parquet(session(), plain, schema, file),
                 notes,
-                malformed=lambda: bad_parquet(session(), plain, file),
+                malformed=lambda: bad_parquet(session(), plain, schema, file),
             )
         case _:
             return _open_document(session, path, read, schema, scratch)
@@ -217,6 +220,7 @@ def _open_csv(
         multiline=multiline,
     )
     columns, notes = _csv_columns(path, header, schema, has_header=options.header)
+    check_columns(columns, file)
 
     def malformed() -> BadInputError | None:
         return first_misfit(path, dialect, columns, header=options.header, file=file)

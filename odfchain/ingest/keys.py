@@ -7,6 +7,7 @@ value; only a key of nulls alone names nothing and is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError
@@ -17,7 +18,7 @@ from odfchain.spark.read import ROW_ID
 from odfchain.workspace.config import DuplicateKeys
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation, Row
+    from pyspark.sql import Column, DataFrame, Observation
 
     from odfchain.ingest.merge import MergeInput
 
@@ -81,8 +82,11 @@ def _numbered(frame: DataFrame, new: MergeInput, key: tuple[str, ...], *, last: 
     return numbered.withColumn(_DIFFERS, ~values.eqNullSafe(F.first(values).over(upto)))
 
 
-def first_bad_key(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None:
-    """The first null key, or key of two rows that differ, as an error. Called only after a job has failed."""
+def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
+    """The first null key, or (`unique`) key of two rows that differ, as an error.
+
+    Called only after a job has failed.
+    """
 
     def row_number(row_id: int) -> int:
         return new.frame.where(col(ROW_ID) < row_id).count() + 1
@@ -91,28 +95,47 @@ def first_bad_key(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None
     if null:
         what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
         return BadInputError(f"primary key {what}", file=new.file, row=row_number(null[0][ROW_ID]))
+    if not unique:
+        return None
     differing = _numbered(new.frame, new, key, last=False).where(_DIFFERS)
     twice = differing.orderBy(ROW_ID).limit(1).collect()
     if not twice:
         return None
     of_key = all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
     (first,) = new.frame.where(of_key).orderBy(ROW_ID).limit(1).collect()
-    shown = ", ".join(f"{name}={twice[0][name]!r}" for name in key)
+    there, here = (_texts(new, row[ROW_ID]) for row in (first, twice[0]))
+    others = [n for n in new.schema.names if n not in key and there[n] != here[n]]
     return BadInputError(
-        f"primary key ({shown}) occurs twice: also in row {row_number(first[ROW_ID]):,} "
-        f"with other values ({_values(first, twice[0], new, key)} there, "
-        f"{_values(twice[0], first, new, key)} here)",
+        f"primary key ({_listed(here, key)}) occurs twice: also in row {row_number(first[ROW_ID]):,} "
+        f"with other values ({_listed(there, others)} there, {_listed(here, others)} here)",
         file=new.file,
         row=row_number(twice[0][ROW_ID]),
         hint="--duplicate-keys first or last keeps one of them",
     )
 
 
-def _values(row: Row, other: Row, new: MergeInput, key: tuple[str, ...]) -> str:
-    """The values of a row that differ from those of another."""
-    names = [n for n in new.schema.names if n not in key and row[n] != other[n]]
-    texts = [f"{name}={_cut(repr(row[name]))}" for name in names[:_SHOWN_COLUMNS]]
-    return ", ".join(texts) + (", …" if len(names) > _SHOWN_COLUMNS else "")
+def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
+    """The values of a row for a message, times in UTC; made by Spark, since Python's would be local."""
+    texts = [_text(col(f.name), f).alias(f.name) for f in new.schema.fields]
+    (row,) = new.frame.where(col(ROW_ID) == row_id).select(*texts).collect()
+    texts_only = {f.name for f in new.schema.fields if isinstance(f.value_type, ds.DataTypeString)}
+    return {name: repr(row[name]) if name in texts_only else str(row[name]) for name in new.schema.names}
+
+
+def _text(value: Column, field: ds.DataField) -> Column:
+    from pyspark.sql import functions as F
+
+    match field.value_type:
+        case ds.DataTypeBinary(fixed_length=16):
+            return F.regexp_replace(F.lower(F.hex(value)), "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
+        case ds.DataTypeBinary():
+            return F.hex(value)
+    return value.cast("string")
+
+
+def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
+    shown = [f"{name}={_cut(texts[name])}" for name in names[:_SHOWN_COLUMNS]]
+    return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
 
 
 def _cut(text: str) -> str:

@@ -24,7 +24,7 @@ from odfchain.ingest.merge import (
     old_name,
     row_struct,
 )
-from odfchain.spark.columns import any_of, col
+from odfchain.spark.columns import RESERVED, any_of, col
 from odfchain.spark.read import ROW_ID
 from odfchain.workspace.config import DuplicateKeys, LateEdits
 
@@ -73,10 +73,10 @@ def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[s
 def first_edit(edited: DataFrame, new: MergeInput, key: tuple[str, ...]) -> BadInputError:
     """The first edited row of an input as an error. Called only when there is one."""
     others = [n for n in new.schema.names if n not in key]
-    flags = [is_changed(n, new).alias(f"__changed_{i}") for i, n in enumerate(others)]
+    flags = [is_changed(n, new).alias(f"{RESERVED}changed_{i}") for i, n in enumerate(others)]
     (row,) = edited.select("*", *flags).orderBy(ROW_ID).limit(1).collect()
     shown = ", ".join(f"{n}={row[n]!r}" for n in key)
-    column = next(n for i, n in enumerate(others) if row[f"__changed_{i}"])
+    column = next(n for i, n in enumerate(others) if row[f"{RESERVED}changed_{i}"])
     return BadInputError(
         f"key ({shown}) is recorded with another {column}: {row[old_name(column)]!r}, not {row[column]!r}",
         file=new.file,

@@ -21,7 +21,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.errors import IncompatibleSchemaError
+from odfchain.dataset.operations import OPERATIONS, lacks_operations
+from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.ingest.keys import comparable, one_row_per_key, refuse_null_keys
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import OperationType
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 OLD = "__odfchain_old"
 """Beside an input row: the operation of the recorded row of its key, null where there is none."""
 
-_NEW = "__odfchain_new"
+_NEW, _RANK, _ROW, _OP = "__odfchain_new", "__odfchain_rank", "__odfchain_record", "__odfchain_op"
 APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = (
     op.code
     for op in (
@@ -119,19 +120,15 @@ def check_strategy(
         if not names:
             raise IncompatibleSchemaError(f"merge.{what} of the source is empty")
         for name in names:
+            if names.count(name) > 1:
+                raise IncompatibleSchemaError(f"merge.{what} of the source names column {name!r} twice")
             if schema.field(name) is None:
                 raise IncompatibleSchemaError(
                     f"{file}: merge.{what} names column {name!r}, which the input does not have "
                     f"(it has {', '.join(schema.names)})"
                 )
-    if isinstance(strategy, MergeStrategyChangelogStream) and schema.field(operation) is None:
-        codes = ", ".join(f"{op.code} for {op.value}" for op in OperationType)
-        raise IncompatibleSchemaError(
-            f"{file}: merge ChangelogStream takes what each row does from the column {operation!r}, which "
-            f"the input does not have (it has {', '.join(schema.names)})",
-            hint=f"give every row an integer {operation!r}: {codes}; or use a strategy that finds out by "
-            "itself: UpsertStream, Snapshot, Ledger, Append",
-        )
+    if lack := lacks_operations(strategy, schema.names, operation, "the input"):
+        raise IncompatibleSchemaError(f"{file}: {lack.message}", hint=lack.hint)
 
 
 def merge(
@@ -251,7 +248,7 @@ def latest_rows(
     from pyspark.sql import functions as F
 
     latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
-    rows = history.withColumn("__rank", F.row_number().over(latest)).where("__rank = 1").drop("__rank")
+    rows = history.withColumn(_RANK, F.row_number().over(latest)).where(col(_RANK) == 1).drop(_RANK)
     return rows if retracted else rows.where(col(vocabulary.operation_type_column) != RETRACT)
 
 
@@ -284,7 +281,7 @@ def row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
     from pyspark.sql import functions as F
 
     values = [col(old_name(n) if old else n).alias(n) for n in new.schema.names]
-    return F.struct(F.lit(code).cast("int").alias("__op"), *values)
+    return F.struct(F.lit(code).cast("int").alias(_OP), *values)
 
 
 def correction(new: MergeInput) -> Column:
@@ -298,8 +295,8 @@ def exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> 
     """The rows that `change` makes of each row, with the columns that are to be kept of it."""
     from pyspark.sql import functions as F
 
-    out = joined.select(*keep, F.explode(change).alias("__row")).select(*keep, "__row.*")
-    return out.withColumnRenamed("__op", new.vocabulary.operation_type_column)
+    out = joined.select(*keep, F.explode(change).alias(_ROW)).select(*keep, f"{_ROW}.*")
+    return out.withColumnRenamed(_OP, new.vocabulary.operation_type_column)
 
 
 def _in_order_of_key(new: MergeInput, frame: DataFrame, key: tuple[str, ...]) -> Merged:
@@ -314,12 +311,60 @@ def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
     from pyspark.sql import functions as F
 
     op = new.vocabulary.operation_type_column
-    valid = F.when(col(op).between(APPEND, CORRECT_TO), col(op).cast("int"))
-    checked = F.coalesce(valid, F.raise_error(F.lit(marker("bad-operation", column=op))))
+    checked = F.coalesce(_code(col(op)), F.raise_error(F.lit(marker("bad-operation", column=op))))
     names = [n for n in new.schema.names if n != op]
     frame = new.frame.select(checked.alias(op), col(ROW_ID), *[col(n) for n in names])
     # the order of the input within a key keeps multi-step histories intact
     return Merged(frame, [*[col(name).asc_nulls_first() for name in key], col(ROW_ID).asc()])
+
+
+def _code(op: Column) -> Column:
+    """The code of an operation; null for whatever is none."""
+    from pyspark.sql import functions as F
+
+    code = op.try_cast("int")
+    whole = op.try_cast("double") == code
+    return F.when(code.between(APPEND, CORRECT_TO) & whole, code)
+
+
+def first_bad_operation(new: MergeInput) -> BadInputError | None:
+    """The first row that says of itself what no row can do, as an error; None when there is none.
+
+    Called only after a job has failed.
+    """
+    op = new.vocabulary.operation_type_column
+    wrong = new.frame.where(col(op).isNotNull() & _code(col(op)).isNull())
+    rows = wrong.orderBy(ROW_ID).limit(1).collect()
+    if not rows:
+        return None
+    return BadInputError(
+        f"column `{op}`: {rows[0][op]!r} is not an operation ({OPERATIONS})",
+        file=new.file,
+        row=new.frame.where(col(ROW_ID) < rows[0][ROW_ID]).count() + 1,
+    )
+
+
+def first_torn_correction(new: MergeInput, key: tuple[str, ...]) -> BadInputError | None:
+    """The first -C or +C that has not the other one beside it among the rows of its key, as an error."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    op = col(new.vocabulary.operation_type_column).cast("int")
+    steps = Window.partitionBy(*[col(name) for name in key]).orderBy(col(ROW_ID))
+    old, opened = op == CORRECT_FROM, F.lag(op).over(steps).eqNullSafe(CORRECT_FROM)
+    torn = (old & ~F.lead(op).over(steps).eqNullSafe(CORRECT_TO)) | ((op == CORRECT_TO) & ~opened)
+    rows = new.frame.withColumn(_NEW, torn).where(col(_NEW)).orderBy(ROW_ID).limit(1).collect()
+    if not rows:
+        return None
+    begun = rows[0][new.vocabulary.operation_type_column] == CORRECT_FROM
+    return BadInputError(
+        "old values (-C, 2) without the new ones (+C, 3) of the same key after them"
+        if begun
+        else "new values (+C, 3) without the old ones (-C, 2) of the same key before them",
+        file=new.file,
+        row=new.frame.where(col(ROW_ID) < rows[0][ROW_ID]).count() + 1,
+        hint="a row that is taken back is -R (1)" if begun else "a row that is new is +A (0)",
+    )
 
 
 def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) -> Merged:
@@ -329,11 +374,12 @@ def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) ->
     op = new.vocabulary.operation_type_column
     data = ds.DataSchema(fields=tuple(f for f in new.schema.fields if f.name != op))
     rows = new.frame if op in new.schema.names else new.frame.withColumn(op, F.lit(APPEND))
-    given = F.coalesce(col(op).cast("int"), F.lit(APPEND))
+    failure = F.raise_error(F.lit(marker("bad-operation", column=op)))
+    given = F.coalesce(_code(col(op)), F.when(col(op).isNotNull(), failure), F.lit(APPEND))
     rows = refuse_null_keys(rows, key).where(given != CORRECT_FROM)
     last = Window.partitionBy(*[col(name) for name in key]).orderBy(col(ROW_ID).desc())
-    rows = rows.withColumn("__rank", F.row_number().over(last)).where("__rank = 1")
-    rows = rows.withColumn(_NEW, given == RETRACT).drop(op, "__rank")
+    rows = rows.withColumn(_RANK, F.row_number().over(last)).where(col(_RANK) == 1)
+    rows = rows.withColumn(_NEW, given == RETRACT).drop(op, _RANK)
     target = MergeInput(rows, data, new.vocabulary, new.file)
     if history is None:
         return _in_order_of_key(target, _with_operation(rows.where(~col(_NEW)), target, APPEND), key)

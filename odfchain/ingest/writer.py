@@ -26,9 +26,13 @@ from odfchain.ingest.future_rows import first_future_row, times_after
 from odfchain.ingest.keys import first_bad_key, notes_on_duplicates
 from odfchain.ingest.late_edits import first_edit, merge_with_edits
 from odfchain.ingest.merge import (
+    CORRECT_FROM,
+    CORRECT_TO,
     Merged,
     MergeInput,
     check_strategy,
+    first_bad_operation,
+    first_torn_correction,
     history_columns,
     merge,
     primary_key,
@@ -61,6 +65,7 @@ from odfchain.metadata.raw_arrow import encode_raw_arrow
 from odfchain.metadata.sources import (
     MergeStrategy,
     MergeStrategyAppend,
+    MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     WatermarkRule,
@@ -202,6 +207,8 @@ def write_input(
     facts, input_rows = ran.facts, ran.input_rows
     if facts is not None and not options.allow_future:
         _refuse_future(session(), facts, ran.new, options)
+    if facts is not None and isinstance(state.merge, MergeStrategyChangelogStream):
+        _refuse_torn_corrections(session(), facts, ran.new, state.merge)
     _guard(state, facts, input_rows, ran.recorded, options)
     if ran.edits and options.late_edits is LateEdits.WARN:
         notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
@@ -404,11 +411,15 @@ def _diagnose(
     """The fault that made a job fail, with its row where the input is to blame."""
     required = frozenset(f.name for f in target.fields if not f.optional) - {new.vocabulary.event_time_column}
 
+    operation = new.vocabulary.operation_type_column
+
     def search() -> OdfchainError | None:
         found = malformed() if malformed is not None else None
         found = found or first_bad_row(source, required)
+        if found is None and takes_operations(strategy) and new.schema.field(operation) is not None:
+            found = first_bad_operation(new)
         if found is None and (key := primary_key(strategy)):
-            found = first_bad_key(new, key)
+            found = first_bad_key(new, key, unique=not takes_operations(strategy))
         return found
 
     try:
@@ -507,6 +518,15 @@ def _next_watermark(state: WriterState, facts: SliceFacts | None, options: Write
         return options.new_watermark
     latest = facts.max_event_time_ms if facts is not None else None
     return of_data(state.watermark, latest, options.watermark, options.system_time, options.latest_believed)
+
+
+def _refuse_torn_corrections(
+    session: SparkSession, facts: SliceFacts, new: MergeInput, merge: MergeStrategyChangelogStream
+) -> None:
+    if facts.ops.keys() & {str(CORRECT_FROM), str(CORRECT_TO)}:
+        torn = run_job(session, lambda: first_torn_correction(new, merge.primary_key))
+        if torn is not None:
+            raise torn
 
 
 def _refuse_future(session: SparkSession, facts: SliceFacts, new: MergeInput, options: WriteOptions) -> None:

@@ -44,7 +44,27 @@ def any_of(conditions: Iterable[Column]) -> Column:
     return F.lit(False) if result is None else result
 
 
+RESERVED = "__odfchain_"
+"""How the names of columns begin that stand beside those of an input while it is read and merged."""
+
+
 def check_columns(names: Sequence[str], file: str) -> None:
+    """Refuse an input of more columns than a plan can bear, or of names that plans use themselves.
+
+    Raises:
+        BadInputError: there are too many, one occurs twice, or one is reserved.
+    """
+    check_count(names, file)
+    seen: set[str] = set()
+    for name in names:
+        if name.startswith(RESERVED):
+            raise BadInputError(f"column {name!r}: names that begin with {RESERVED} are reserved", file=file)
+        if name in seen:
+            raise BadInputError(f"column {name!r} occurs twice", file=file)
+        seen.add(name)
+
+
+def check_count(names: Sequence[str], file: str) -> None:
     """Refuse an input of more columns than a plan can bear.
 
     Raises:

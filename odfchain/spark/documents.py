@@ -24,9 +24,10 @@ from odfchain.spark.job import run_job
 from odfchain.spark.json_values import (
     Record,
     RecordError,
+    Spellings,
     check_depth,
+    check_named,
     picked,
-    shown,
     text_for_inference,
 )
 from odfchain.spark.parse import TextRules
@@ -112,6 +113,7 @@ class _Batches:
             if len(record) > INPUT.columns:
                 raise RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
             check_depth(record, INPUT.type_depth)
+            check_named(record)
             values: Iterable[Any] = [text_for_inference(record)]
         else:
             values = picked(record, self._fields).values()
@@ -213,6 +215,17 @@ class Lines:
     path: Path
     form: LineForm
 
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """The records with the numbers of their lines.
+
+        Raises:
+            RecordError: a line is not of its form.
+        """
+        with self.path.open("r", encoding="utf-8-sig") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip(_BLANK):
+                    yield number, self.form.record(line)
+
     def first_bad(self, fields: Fields, file: str) -> BadInputError | None:
         """The first line that is not of its form, as an error; None when every line is."""
         with self.path.open("r", encoding="utf-8-sig") as stream:
@@ -286,32 +299,41 @@ def infer_records(session: SparkSession, source: RecordSource | Lines, file: str
         raise BadInputError("the objects have no properties, so there are no columns", file=file)
     schema = inferred_schema(found)
     check_columns(schema.names, file)
-    _check_cases(schema.fields, file)
+    if _differ_by_case(schema.fields):
+        raise _first_spelling(source, file)
     return schema
 
 
-def _check_cases(fields: tuple[ds.DataField, ...], file: str) -> None:
-    """Refuse inferred columns, or fields of them, that differ only by case.
-
-    Raises:
-        BadInputError: there are such columns.
-    """
-    seen: dict[str, str] = {}
+def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
+    """Whether there are inferred columns, or fields of them, that differ only by case."""
+    if len({f.name.casefold() for f in fields}) < len(fields):
+        return True
     for f in fields:
-        other = seen.setdefault(f.name.casefold(), f.name)
-        if other != f.name:
-            raise BadInputError(
-                f"the keys {shown(other)} and {shown(f.name)} differ only by case",
-                file=file,
-                hint="rename one of them, or declare a schema that has both",
-            )
         inner = f.value_type
         while isinstance(inner, ds.DataTypeList):
             inner = (
                 inner.item_type.inner if isinstance(inner.item_type, ds.DataTypeOption) else inner.item_type
             )
-        if isinstance(inner, ds.DataTypeStruct):
-            _check_cases(inner.fields, file)
+        if isinstance(inner, ds.DataTypeStruct) and _differ_by_case(inner.fields):
+            return True
+    return False
+
+
+def _first_spelling(source: RecordSource | Lines, file: str) -> BadInputError:
+    """The first key that differs from an earlier one only by case, as an error; there is one."""
+    known = Spellings()
+    lines = isinstance(source, Lines)
+    for number, record in source.records() if isinstance(source, Lines) else enumerate(source.records(), 1):
+        try:
+            known.add(record)
+        except RecordError as error:
+            return BadInputError(
+                f"line {number:,}: {error.message}" if lines else error.message,
+                file=file,
+                row=None if lines else number,
+                hint="rename one of them, or declare a schema that has both",
+            )
+    raise AssertionError("unreachable")
 
 
 def read_records(

@@ -262,6 +262,48 @@ def check_case(members: Iterable[str], fields: tuple[ds.DataField, ...]) -> None
             raise RecordError(f"key {shown(key)} differs from column {shown(column)} only by case")
 
 
+class Spellings:
+    """How keys are spelled, at each place of the records that were added."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, Spellings]] = {}
+
+    def add(self, record: Record) -> None:
+        """Take one more record.
+
+        Raises:
+            RecordError: a key differs only by case from one at the same place.
+        """
+        for key, value in record.items():
+            other, below = self._known.setdefault(key.casefold(), (key, Spellings()))
+            if other != key:
+                raise RecordError(f"the keys {shown(other)} and {shown(key)} differ only by case")
+            items = [value]
+            while items:
+                item = items.pop()
+                if isinstance(item, list):
+                    items += reversed(item)
+                elif isinstance(item, dict):
+                    below.add(item)
+
+
+def check_named(value: Value) -> None:
+    """Refuse keys that are empty: no column can have such a name, and its values would be lost.
+
+    Raises:
+        RecordError: there is one.
+    """
+    items = [value]
+    while items:
+        item = items.pop()
+        if isinstance(item, dict):
+            if "" in item:
+                raise RecordError("a key is empty, which no column can be; declare a schema to leave it out")
+            items += item.values()
+        elif isinstance(item, list):
+            items += item
+
+
 def text_for_inference(record: Record) -> str:
     """A record as JSON in which empty objects are null: a type without fields would drop its column."""
     text = json_text(record)

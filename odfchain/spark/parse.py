@@ -8,6 +8,7 @@ declared unit is cut off, and `too_fine` counts it.
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,6 +52,11 @@ class TextRules:
 
 DEFAULT_RULES = TextRules()
 
+_EPOCH = dt.date(1970, 1, 1)
+_FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
+_FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
+"""The years 1 to 9999, which is all that RFC 3339 can write."""
+
 
 def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:
     """The typed value of a text column: null where the text is null or does not mean a value of the type.
@@ -85,9 +91,7 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
             exact = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z")
             return F.when(exact, text.try_cast(f"decimal({precision},{scale})"))
         case ds.DataTypeDate():
-            if rules.date_format != RFC3339:
-                return F.try_to_date(text, rules.date_format)
-            return F.when((F.length(text) == 10) & _untrimmed(text, rules), text.try_cast("date"))
+            return _date(text, rules)
         case ds.DataTypeTimestamp(unit=unit):
             value = _timestamp(text, rules)
             return value if unit is TimeUnit.MICROSECOND else to_milliseconds(value)
@@ -130,15 +134,27 @@ def _timestamp(text: Column, rules: TextRules) -> Column:
     if rules.integer_timestamps:
         number = F.when(text.rlike(r"\A-?[0-9]{1,18}\z"), text.try_cast("bigint"))
         value = F.coalesce(value, F.timestamp_millis(number))
-    return value
+    micros = F.unix_micros(value)
+    return F.when((micros >= _FIRST_MICRO) & (micros <= _LAST_MICRO), value)
 
 
-def too_fine(raw: Column, data_type: ds.DataType) -> Column | None:
+def _date(text: Column, rules: TextRules) -> Column:
+    from pyspark.sql import functions as F
+
+    if rules.date_format != RFC3339:
+        value = F.try_to_date(text, rules.date_format)
+    else:
+        value = F.when((F.length(text) == 10) & _untrimmed(text, rules), text.try_cast("date"))
+    day = F.unix_date(value)
+    return F.when((day >= _FIRST_DAY) & (day <= _LAST_DAY), value)
+
+
+def too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column | None:
     """How many times have digits that their type does not keep; None for types without times.
 
     `raw` is a text, or a list, map or struct of texts.
     """
-    return _too_fine(raw, data_type) if _has_times(data_type) else None
+    return _too_fine(raw, data_type, rules) if _has_times(data_type) else None
 
 
 def _has_times(data_type: ds.DataType) -> bool:
@@ -152,15 +168,17 @@ def _has_times(data_type: ds.DataType) -> bool:
     return isinstance(data_type, ds.DataTypeTimestamp | ds.DataTypeTime)
 
 
-def _too_fine(raw: Column, data_type: ds.DataType) -> Column:
+def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
     from pyspark.sql import functions as F
 
     def total(items: Column, item: ds.DataType) -> Column:
-        return F.aggregate(items, F.lit(0), lambda so_far, x: so_far + _too_fine(x, item))
+        return F.aggregate(items, F.lit(0), lambda so_far, x: so_far + _too_fine(x, item, rules))
 
     match data_type:
         case ds.DataTypeOption(inner=inner):
-            return _too_fine(raw, inner)
+            return _too_fine(raw, inner, rules)
+        case ds.DataTypeTimestamp(unit=unit) if rules.timestamp_format != RFC3339:
+            number = _too_fine_by_format(raw, rules.timestamp_format, unit).cast("int")
         case ds.DataTypeTimestamp(unit=unit) | ds.DataTypeTime(unit=unit):
             digits = len(str(_PER_SECOND[unit or TimeUnit.MILLISECOND])) - 1
             if isinstance(data_type, ds.DataTypeTimestamp):
@@ -174,10 +192,21 @@ def _too_fine(raw: Column, data_type: ds.DataType) -> Column:
             number = F.lit(0)
             for f in fields:
                 if _has_times(f.type):
-                    number = number + _too_fine(raw.getField(f.name), f.type)
+                    number = number + _too_fine(raw.getField(f.name), f.type, rules)
         case _:
             return F.lit(0)
     return F.coalesce(number, F.lit(0))
+
+
+def _too_fine_by_format(text: Column, pattern: str, unit: TimeUnit | None) -> Column:
+    """Whether a time in another form than RFC 3339 has digits that its unit does not keep."""
+    from pyspark.sql import functions as F
+
+    # Spark's times end at the microsecond: what is finer is seen in the text alone
+    found = text.rlike("[^0-9][0-9]{6}[0-9]*[1-9]") if "SSSSSSS" in pattern else F.lit(False)
+    if unit is not TimeUnit.MICROSECOND and "SSSS" in pattern:
+        found = found | has_microseconds(F.try_to_timestamp(text, F.lit(pattern)))
+    return found
 
 
 def to_milliseconds(value: Column) -> Column:

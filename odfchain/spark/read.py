@@ -18,13 +18,14 @@ from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.ddl import type_name
 from odfchain.metadata.enums import TimeUnit
-from odfchain.spark.columns import col
+from odfchain.spark.columns import RESERVED, check_columns, col
 from odfchain.spark.parse import (
     DEFAULT_RULES,
     TextRules,
     has_microseconds,
     is_bad,
     or_fail,
+    parse_text,
     to_milliseconds,
     too_fine,
     value_or_fail,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _SMALL_BATCH = 1_024
 
-ROW_ID = "__odfchain_row"
+ROW_ID, _BAD = f"{RESERVED}row", f"{RESERVED}bad"
 """Column that orders the rows of an input as they stand in the file."""
 
 
@@ -216,10 +217,13 @@ def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
 
 
 def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None, file: str) -> InputFrame:
-    """A Parquet file; with a schema its columns are picked by name and cast.
+    """A Parquet file; with a schema its columns are picked by name and converted, where nothing is lost.
+
+    Texts are read like those of CSV. A value that its declared type cannot hold stops the job.
 
     Raises:
-        BadInputError: not a Parquet file, or a column of the schema is missing.
+        BadInputError: not a Parquet file, a column of the schema is missing, or no values of its type can be
+            of the declared one.
         SchemaError: a type without a logical counterpart.
     """
     from pyspark.sql import functions as F
@@ -232,6 +236,7 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
         check_parquet(path)
     except BadInputError as error:
         raise type(error)(error.message, file=file, hint=error.hint) from None
+    check_columns(own.names, file)
     target = schema or own
     missing = [f.name for f in target.fields if own.field(f.name) is None]
     if missing:
@@ -252,8 +257,24 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
         found = own.field(f.name)
         assert found is not None  # noqa: S101 - missing ones were refused
         columns.append(_converted(col(f.name), found.type, f).alias(f.name))
+        _check_conversion(raw, columns[-1], found, f, file)
     frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns)
     return InputFrame(frame, target, file, finer=finer)
+
+
+def _check_conversion(
+    raw: DataFrame, value: Column, found: ds.DataField, target: ds.DataField, file: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        raw.select(value)
+    except AnalysisException:
+        raise BadInputError(
+            f"column `{target.name}` is {type_name(found.type, found.extra)}, which cannot be read as "
+            f"{type_name(target.type, target.extra)}",
+            file=file,
+        ) from None
 
 
 def is_milliseconds(data_type: ds.DataType) -> bool:
@@ -262,17 +283,22 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
     return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
 
 
-def bad_parquet(session: SparkSession, path: Path, file: str) -> BadInputError | None:
-    """Why a Parquet file cannot be read to its end, as an error; None when it can.
+def bad_parquet(
+    session: SparkSession, path: Path, schema: ds.DataSchema | None, file: str
+) -> BadInputError | None:
+    """Why a Parquet file cannot be read to its end and as its schema says, as an error; None when it can.
 
     Called only after a job has failed.
     """
+    from pyspark.sql import functions as F
+
     from odfchain.slices.reader import open_parquet
 
     unreadable = "not a readable Parquet file: "
     try:
         with open_parquet(path) as source:
-            struct = carrier_struct(from_arrow(source.schema_arrow).fields)
+            own = from_arrow(source.schema_arrow)
+            struct = carrier_struct(own.fields)
         session.read.schema(struct).parquet(spark_path(path)).write.format("noop").mode("overwrite").save()
     except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
         reason = "its pages cannot be decoded"
@@ -283,20 +309,41 @@ def bad_parquet(session: SparkSession, path: Path, file: str) -> BadInputError |
         except BadInputError as error:
             reason = error.message.removeprefix(unreadable)
         return BadInputError(f"{unreadable}{reason}", file=file)
-    return None
+    if schema is None:
+        return None
+    frame = session.read.schema(struct).parquet(spark_path(path))
+    frame = frame.withColumn(ROW_ID, F.monotonically_increasing_id())
+    flags = []
+    for f in schema.fields:
+        found = own.field(f.name)
+        value = col(f.name) if found is None else _fitting(col(f.name), found.type, f)
+        flags.append(value.isNull() & (F.lit(not f.optional) | col(f.name).isNotNull()))
+    return _first_marked(frame, flags, schema, file)
 
 
 def _converted(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
+
+    value = _fitting(column, own, target)
+    required = not target.optional and isinstance(own, ds.DataTypeOption)
+    if value is not column or required:
+        value = or_fail(column, value, target.name, required=required)
+    return to_milliseconds(value) if is_milliseconds(target.value_type) else value
+
+
+def _fitting(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
+    """The value as one of the target's type; null where that would be another value."""
     from pyspark.sql import functions as F
 
-    value = column
-    if ds.optional(own) != ds.optional(target.type):
-        value = value.cast(carrier_type(target.type))
-    if is_milliseconds(target.value_type):
-        value = to_milliseconds(value)
-    if not target.optional and isinstance(own, ds.DataTypeOption):
-        value = or_fail(F.lit(None), value, target.name, required=True)
-    return value
+    if ds.optional(own) == ds.optional(target.type):
+        return column
+    given = own.inner if isinstance(own, ds.DataTypeOption) else own
+    if isinstance(given, ds.DataTypeString):
+        return parse_text(column, target.type, DEFAULT_RULES)
+    value = column.try_cast(carrier_type(target.type))
+    if isinstance(given, ds.DataTypeFloat64) and isinstance(target.value_type, ds.DataTypeFloat32):
+        # a float that is declared keeps what it can of the digits, but not of the size
+        return F.when((F.abs(value) != float("inf")) | (F.abs(column) == float("inf")), value)
+    return F.when(value.try_cast(carrier_type(own)).eqNullSafe(column), value)
 
 
 def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> InputFrame:
@@ -320,7 +367,7 @@ def parsed(text: DataFrame, schema: ds.DataSchema, rules: TextRules, file: str) 
     Raises:
         SchemaError: a type that cannot be read from text.
     """
-    counts = {f.name: n for f in schema.fields if (n := too_fine(col(f.name), f.type)) is not None}
+    counts = {f.name: n for f in schema.fields if (n := too_fine(col(f.name), f.type, rules)) is not None}
     counted, finer = counting(text, counts)
     columns = [
         value_or_fail(col(f.name), f.type, f.name, rules, required=not f.optional).alias(f.name)
@@ -334,7 +381,6 @@ def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError
 
     `required` are further columns that may not be null. Called only after a job has failed.
     """
-    from pyspark.sql import functions as F
 
     if source.text is None:
         return None
@@ -342,20 +388,29 @@ def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError
     for f in source.schema.fields:
         needed = not f.optional or f.name in required
         flags.append(is_bad(col(f.name), f.type, source.rules, required=needed))
+    return _first_marked(source.text, flags, source.schema, source.file)
+
+
+def _first_marked(
+    frame: DataFrame, flags: list[Column], schema: ds.DataSchema, file: str
+) -> BadInputError | None:
+    """The first row with a flag that is true, one for each column of the schema, as an error."""
+    from pyspark.sql import functions as F
+
     bad_column = F.coalesce(*[F.when(flag, F.lit(index)) for index, flag in enumerate(flags)], F.lit(-1))
-    marked = source.text.withColumn("__bad", bad_column).where("__bad >= 0")
-    found = marked.orderBy(ROW_ID).limit(1).collect()
+    found = frame.withColumn(_BAD, bad_column).where(col(_BAD) >= 0).orderBy(ROW_ID).limit(1).collect()
     if not found:
         return None
     row = found[0]
-    field = source.schema.fields[row["__bad"]]
-    number = source.text.where(F.col(ROW_ID) < row[ROW_ID]).count() + 1
+    field = schema.fields[row[_BAD]]
+    number = frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1
     text = row[field.name]
     if text is None:
         message = (
             f"Column `{field.name}` contains 1 null values while none were expected (the column is required)"
         )
     else:
-        shown = text if len(str(text)) <= 60 else str(text)[:57] + "…"
+        written = str(text)
+        shown = written if len(written) <= 60 else written[:57] + "…"
         message = f"column `{field.name}`: {shown!r} is not a valid {type_name(field.type, field.extra)}"
-    return BadInputError(message, file=source.file, row=number)
+    return BadInputError(message, file=file, row=number)

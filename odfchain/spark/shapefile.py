@@ -35,6 +35,7 @@ _SIDE_FILE_BYTES = 1 << 16
 _CHUNK = 1 << 20
 _SHOWN = 5
 _MESSAGE = 160
+_WITH_HEIGHTS, _WITH_MEASURES = (11, 13, 15, 18), (21, 23, 25, 28)
 _WGS84 = re.compile(r'"(GCS_|D_)?WGS[ _]?(19)?84"', re.IGNORECASE)
 _NAME = re.compile(r'\A\s*([A-Z_0-9]+)\s*\[\s*"([^"]{1,80})"', re.IGNORECASE)
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
@@ -97,6 +98,7 @@ def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Layer, t
             notes: list[str] = []
             encoding = _declared_encoding(archive, names, shp, notes)
             _note_projection(archive, names, shp, notes)
+            _note_dimensions(archive, shp, notes)
     except _ARCHIVE_ERRORS as error:
         hint = None
         if path.suffix.lower() in (".shp", ".shx", ".dbf"):
@@ -185,6 +187,14 @@ def _note_projection(archive: zipfile.ZipFile, names: list[str], shp: str, notes
     if kind.upper() in ("GEOGCS", "GEOGCRS") and _WGS84.search(text):
         return
     notes.append(f"coordinates are in {name!r}, as the .prj file says; they are kept as they are")
+
+
+def _note_dimensions(archive: zipfile.ZipFile, shp: str, notes: list[str]) -> None:
+    with archive.open(shp) as stream:
+        kind = int.from_bytes(stream.read(36)[32:], "little")
+    if kind in _WITH_HEIGHTS or kind in _WITH_MEASURES:
+        what = "heights (Z) and measures (M)" if kind in _WITH_HEIGHTS else "measures (M)"
+        notes.append(f"the shapes have {what}, which are left out: a geometry has x and y")
 
 
 # --- on the worker ---------------------------------------------------------------------------------

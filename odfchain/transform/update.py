@@ -78,7 +78,7 @@ def update_dataset(
         )
     before = DatasetState.read(dataset.chain)
     config = workspace.config.transform
-    given = events_of(with_own_engine(snapshot, config), workspace.resolve)
+    given = events_of(with_own_engine(snapshot, config), workspace.resolve, before.vocabulary)
     found = changes(given, before)
     if state is StateChange.REBUILD and before.last_execution is not None:
         found += [event for event in given if isinstance(event, SetTransform) and event not in found]

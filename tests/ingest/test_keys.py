@@ -258,3 +258,41 @@ def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Works
     assert dataset.ingest([path], IngestOptions(event_time=day[1])).up_to_date
     with pytest.raises(BadInputError, match=r"row 2: primary key \(event_time=.*, city='A'\) occurs twice"):
         dataset.ingest([path], IngestOptions(event_time=day[0]))
+
+
+def test_values_of_a_contradiction_are_shown_as_they_are_written(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    columns = '["u UUID", "t TIMESTAMP(6)", "d DECIMAL(5,2)", "s STRING", "n INT"]'
+    dataset = dataset_of(workspace, "{kind: Snapshot, primaryKey: [u, t, d, s]}", columns)
+    path = tmp_path / "in.csv"
+    row = "123e4567-e89b-12d3-a456-426614174000,2020-01-01T10:00:00.123456Z,1.5,x,"
+    path.write_text(f"u,t,d,s,n\n{row}1\n{row}\n")
+    with pytest.raises(BadInputError) as caught:
+        dataset.ingest([path])
+    assert (
+        "(u=123e4567-e89b-12d3-a456-426614174000, t=2020-01-01 10:00:00.123456, d=1.50, s='x') occurs twice: "
+        "also in row 1 with other values (n=1 there, n=None here)" in str(caught.value)
+    )
+
+
+def test_columns_may_have_any_name_that_is_not_reserved(workspace: Workspace, tmp_path: Path) -> None:
+    names = ["__rank", "__op", "__row", "__bad"]
+    dataset = dataset_of(
+        workspace,
+        "{kind: Snapshot, primaryKey: [__rank]}",
+        str([f"{n} INT" for n in names]).replace("'", '"'),
+    )
+    path = tmp_path / "in.csv"
+    for value in (1, 2):
+        path.write_text(f"{','.join(names)}\n1,{value},5,5\n")
+        dataset.ingest([path])
+    assert dataset.to_arrow(names).to_pylist()[-1] == dict(zip(names, (1, 2, 5, 5), strict=True))
+
+
+def test_a_first_record_is_no_list_of_names(workspace: Workspace, tmp_path: Path) -> None:
+    source = manifest(schema='["a STRING", "b STRING"]').replace("header: true", "header: false")
+    (dataset,) = workspace.add(source)
+    path = tmp_path / "in.csv"
+    path.write_text("x,x\n__odfchain_row,y\n")
+    assert dataset.ingest([path]).inputs[0].rows == 2

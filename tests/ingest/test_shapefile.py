@@ -99,6 +99,18 @@ def test_a_column_of_the_schema_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.message == "column m of the schema not in the .dbf file (it has n)"
 
 
+def test_dimensions_that_are_left_out_are_said(tmp_path: Path) -> None:
+    files = named("a", parts([("n", "N", 5, 0)], [[1]]))
+    for kind, note in [
+        (5, ()),
+        (15, ("the shapes have heights (Z) and measures (M), which are left out: a geometry has x and y",)),
+        (25, ("the shapes have measures (M), which are left out: a geometry has x and y",)),
+    ]:
+        shp = files["a.shp"][:32] + kind.to_bytes(4, "little") + files["a.shp"][36:]
+        _, notes = find_layer(archive(tmp_path / f"{kind}.zip", files | {"a.shp": shp}), None, tmp_path)
+        assert notes == note
+
+
 @pytest.mark.parametrize(
     ("written", "side_file", "read"),
     [

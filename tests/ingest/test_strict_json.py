@@ -108,7 +108,19 @@ def test_lines_on_spark_with_a_schema_and_without(engine: SparkEngine, tmp_path:
     dropped = '{"a":1}\n{"a":1}{"a":2}\n'
     assert read(engine, path, dropped, "a BIGINT") == "line 2: " + AFTER % "8: '{\"a\":2}'"
     assert read(engine, path, dropped) == "line 2: " + AFTER % "8: '{\"a\":2}'"
-    assert read(engine, path, '{"a":1}\n{"A":1}\n') == "the keys 'A' and 'a' differ only by case"
+    apart = "differ only by case"
+    assert read(engine, path, '{"a":1}\n\n{"A":1}\n') == f"line 3: the keys 'a' and 'A' {apart}"
+    assert (
+        read(engine, path, '{"o":[{"x":1}]}\n{"o":[{"y":1},{"X":2}]}\n')
+        == f"line 2: the keys 'x' and 'X' {apart}"
+    )
+    unnamed = "line 2: a key is empty, which no column can be; declare a schema to leave it out"
+    assert read(engine, path, '{"a":1}\n{"":1,"a":2}\n') == unnamed
+    assert read(engine, path, '{"a":1}\n{"b":[{"":1}]}\n') == unnamed
+    assert read(engine, path, '{"":1,"a":2}\n', "a BIGINT") == "[(2,)]"
+    assert read(engine, path, '{"__odfchain_row":1}\n').startswith(
+        "column '__odfchain_row': names that begin"
+    )
     assert read(engine, path, '{"a":1}\r\n\r\n{"a":2}\r{"a":3}') == "[(1,), (2,), (3,)]"
     assert read(engine, path, '{"a":{},"b":1}\n') == "[('{}', 1)]", "no column is dropped"
     deep = '{"a":' + "[" * 40 + "]" * 40 + "}"

@@ -179,3 +179,54 @@ def test_derivatives(
         assert read(made, "t", "u", "v") == [(kept, kept, later)]
         assert (f"`v`: 1 {CUT}" in done.err) == (name == "coarse")
         assert made.verify(replay=True).ok
+
+
+@pytest.mark.parametrize(
+    ("form", "declared", "text", "kept", "cut"),
+    [
+        ("yyyy-MM-dd HH.mm.ss.SSSSSS", "TIMESTAMP", "2020-01-01 10.00.00.123456", COARSE, True),
+        ("yyyy-MM-dd HH.mm.ss.SSSSSS", "TIMESTAMP", "2020-01-01 10.00.00.123000", COARSE, False),
+        ("yyyy-MM-dd HH.mm.ss.SSSSSS", "TIMESTAMP(6)", "2020-01-01 10.00.00.123456", FINE, False),
+        ("%d.%m.%Y %H-%M-%S.%9f", "TIMESTAMP(6)", "01.01.2020 10-00-00.123456789", FINE, True),
+        ("%d.%m.%Y %H-%M-%S.%9f", "TIMESTAMP", "01.01.2020 10-00-00.123000001", COARSE, True),
+        ("dd.MM.yyyy HH:mm:ss.SSS", "TIMESTAMP", "01.01.2020 10:00:00.123", COARSE, False),
+    ],
+)
+def test_every_format_counts_what_is_cut(
+    workspace: Workspace,
+    tmp_path: Path,
+    ingest: Ingest,
+    form: str,
+    declared: str,
+    text: str,
+    kept: dt.datetime,
+    cut: bool,
+) -> None:
+    source = manifest(schema=f'["t {declared}"]').replace(
+        "header: true", f"header: true\n        timestampFormat: '{form}'"
+    )
+    (dataset,) = workspace.add(source)
+    path = tmp_path / "in.csv"
+    path.write_text(f"t\n{text}\n")
+    done = ingest(dataset, path)
+    assert (f"`t`: 1 {CUT}" in done.err) == cut
+    assert read(dataset, "t") == [(kept,)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        ("TIMESTAMP(6)", "0000-01-01T00:00:00Z"),
+        ("TIMESTAMP", "9999-12-31T23:59:59-01:00"),
+        ("DATE", "0000-12-31"),
+    ],
+)
+def test_a_time_out_of_the_years_1_to_9999_is_told_by_its_row(
+    workspace: Workspace, tmp_path: Path, ingest: Ingest, declared: str, text: str
+) -> None:
+    (dataset,) = workspace.add(manifest(schema=f'["t {declared}"]'))
+    path = tmp_path / "in.csv"
+    path.write_text(f"t\n2020-01-01\n{text}\n")
+    with unchanged(dataset.path):
+        done = ingest(dataset, path)
+    assert f"in.csv: row 2: column `t`: '{text}' is not a valid {declared}" in done.err
