@@ -163,7 +163,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if was_interrupted(error):
             return _interrupted()
-        known = _as_known(error)
+        known = known_error(error)
         if known is not None and (known is error or not debug):
             report_error(known)
             return known.exit_code
@@ -195,7 +195,7 @@ def _report_misuse(error: click.ClickException) -> None:
         echo(("Error: " if line is lines[0] or len(lines) == 1 else "") + line, err=True)
 
 
-def _as_known(error: Exception) -> OdfchainError | None:
+def known_error(error: Exception) -> OdfchainError | None:
     """The error of our tree that an exception is or stands for; None for a fault of ours."""
     if isinstance(error, OdfchainError):
         return error

@@ -24,7 +24,7 @@ from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
 from odfchain.cli.progress import TerminalProgress
 from odfchain.cli.screen import echo
-from odfchain.errors import OdfchainError, UsageError, was_interrupted
+from odfchain.errors import UsageError, was_interrupted
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
@@ -261,7 +261,7 @@ class _Run:
     output: str
 
     def pull_all(self, targets: list[Target]) -> int:
-        from odfchain.cli.main import report_error
+        from odfchain.cli.main import known_error, report_error
 
         rows: list[dict[str, Any]] = []
         code = 0
@@ -269,12 +269,15 @@ class _Run:
             for target in targets:
                 try:
                     rows.append(self._row(target, progress))
-                except OdfchainError as error:
+                except Exception as error:
                     if was_interrupted(error):
                         raise KeyboardInterrupt from error
+                    known = known_error(error)
+                    if known is None:
+                        raise
                     progress.stop()
-                    report_error(error, about=str(target) if len(targets) > 1 else "")
-                    code = code or error.exit_code
+                    report_error(known, about=str(target) if len(targets) > 1 else "")
+                    code = code or known.exit_code
         if rows or code == 0:
             columns = _columns(targets, rows)
             right = [column for column in columns if column not in _TEXTS]

@@ -531,3 +531,37 @@ def test_a_file_that_is_gone_is_named(
     assert result.code == 7
     assert result.err.splitlines()[0] == f"error: {said}"
     assert "fault of odfchain" not in result.err
+
+
+def test_one_dataset_that_cannot_be_read_does_not_keep_the_others_back(
+    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fail(self: Any, *_: object, **__: object) -> None:
+        asked.append(str(self.alias))
+        raise FileNotFoundError(2, "No such file or directory", f"{self.alias}.csv")
+
+    for name in ("first", "second"):
+        (Path.cwd() / f"{name}.yaml").write_text(MANIFEST_OF_A_FILE.format(name=name))
+        assert cities("add", f"{name}.yaml").code == 0
+    monkeypatch.setattr("odfchain.api.Dataset.pull", fail)
+    result = cities("pull", "first", "second")
+    assert asked == ["first", "second"], result
+    assert result.code == 7
+    assert "first: first.csv: No such file or directory" in result.err
+    assert "second: second.csv: No such file or directory" in result.err
+
+
+MANIFEST_OF_A_FILE = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: "file:///nowhere/{name}.csv"}}
+      read: {{kind: Csv, header: true, schema: [city STRING]}}
+      merge: {{kind: Append}}
+"""
