@@ -390,3 +390,25 @@ class QueryLimits:
 
 QUERY = QueryLimits()
 """The limits in force on queries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Bounds on what is asked of a server; they come from the workspace's configuration."""
+
+    deadline: float = 3_600.0
+    """Longest time from the first request to the last byte [s]."""
+    connect_timeout: float = 30.0
+    """Longest time to a connection [s]."""
+    idle_timeout: float = 60.0
+    """Longest time without a byte [s]."""
+    redirects: int = 10
+    """Redirects that are followed [count]."""
+    retries: int = 4
+    """Attempts after the first, on failures that may pass [count]."""
+    first_wait: float = 0.5
+    """Wait before the first retry [s]; doubles each time."""
+    max_bytes: int = 1 << 40
+    """Largest body, and largest file after unpacking [bytes]."""
+    allow_private: bool = False
+    """Whether a public address may redirect to a private one."""

@@ -149,9 +149,9 @@ class Dataset:
             RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as the last
             transaction of this pull left it.
         """
-        from odfchain.fetch.base import FetchLimits
         from odfchain.ingest.ingest import with_defaults
         from odfchain.ingest.pull import PullOptions, pull_source
+        from odfchain.limits import FetchLimits
 
         config = self._workspace._files.config  # noqa: SLF001 - same package
         options = options or PullOptions()

@@ -114,6 +114,31 @@ class Workspace:
 
         return Upkeep(self._files)
 
+    def serve(
+        self,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        listening: Callable[[str], None] | None = None,
+        on_request: Callable[[str], None] | None = None,
+        on_problem: Callable[[str], None] | None = None,
+    ) -> None:
+        """Publish every dataset of the workspace, to be read, until SIGTERM or Ctrl-C.
+
+        Raises:
+            TransferError: the address cannot be listened on.
+        """
+        from odfchain.share import server
+
+        server.serve(
+            self._files,
+            host=server.HOST if host is None else host,
+            port=server.PORT if port is None else port,
+            listening=listening,
+            on_request=on_request,
+            on_problem=on_problem,
+        )
+
     @property
     def auditing(self) -> Auditing:
         """What an auditor does: verifying, also elsewhere, and attesting."""

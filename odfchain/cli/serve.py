@@ -38,7 +38,7 @@ def serve_command(host: str, port: int, read_only: bool, verbose: bool, print_ad
 
     quiet = options().quiet
     with open_workspace() as workspace:
-        workspace.sharing.serve(
+        workspace.serve(
             host=host,
             port=port,
             listening=listening,

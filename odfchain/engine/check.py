@@ -28,8 +28,8 @@ from odfchain.metadata.ddl import format_type
 from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
 from odfchain.metadata.timestamp import Timestamp
+from odfchain.slices.marker import find_marker
 from odfchain.slices.reader import ParquetSource, open_parquet
-from odfchain.spark.failure import find_marker
 from odfchain.spark.slice_writer import (
     HASH_THREADS,
     SliceFacts,

@@ -20,8 +20,8 @@ from odfchain.engine.check import type_fits
 from odfchain.errors import BadInputError, EngineError, SchemaError
 from odfchain.metadata.arrow import from_arrow
 from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
+from odfchain.slices.marker import find_marker
 from odfchain.slices.reader import ParquetSource, open_parquet
-from odfchain.spark.failure import find_marker
 from odfchain.spark.slice_writer import ROW_GROUP_ROWS, SliceInputError, cast_column, parquet_writer
 from odfchain.store import fsio
 from odfchain.text import first_line

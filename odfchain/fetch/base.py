@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from odfchain.limits import FetchLimits
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.source_settings import POLLING_SOURCE
 from odfchain.metadata.timestamp import Timestamp
@@ -53,28 +54,6 @@ FetchResult: TypeAlias = Fetched | Literal[_UpToDate.UP_TO_DATE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchLimits:
-    """Bounds on a fetch; they come from the workspace's configuration."""
-
-    deadline: float = 3_600.0
-    """Longest time from the first request to the last byte [s]."""
-    connect_timeout: float = 30.0
-    """Longest time to a connection [s]."""
-    idle_timeout: float = 60.0
-    """Longest time without a byte [s]."""
-    redirects: int = 10
-    """Redirects that are followed [count]."""
-    retries: int = 4
-    """Attempts after the first, on failures that may pass [count]."""
-    first_wait: float = 0.5
-    """Wait before the first retry [s]; doubles each time."""
-    max_bytes: int = 1 << 40
-    """Largest body, and largest file after unpacking [bytes]."""
-    allow_private: bool = False
-    """Whether a public address may redirect to a private one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchContext:
     """What a fetcher works with."""
 
@@ -91,7 +70,7 @@ class FetchContext:
     """Values for `${{ env.NAME }}`; nothing of the process's environment but what the user named."""
     bindings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The hosts that a variable may be sent to, for those that are bound (see `bindings`)."""
-    limits: FetchLimits = FetchLimits()
+    limits: FetchLimits = field(default_factory=FetchLimits)
     progress: Progress = SILENT
 
 

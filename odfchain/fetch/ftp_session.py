@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from odfchain.errors import FetchError
 from odfchain.fetch.address import resolve
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.retry import Deadline, PassingError
+from odfchain.limits import FetchLimits
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.text import one_line
 

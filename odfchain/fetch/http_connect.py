@@ -18,10 +18,10 @@ import httpx
 
 from odfchain.errors import FetchError
 from odfchain.fetch.address import proxy_for, resolve
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import Headers
 from odfchain.fetch.http_url import Route, Target
 from odfchain.fetch.retry import Deadline, PassingError
+from odfchain.limits import FetchLimits
 from odfchain.text import one_line
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.template import redact
+from odfchain.limits import FetchLimits
 from odfchain.text import one_line
 from odfchain.version import __version__
 

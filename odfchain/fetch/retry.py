@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from odfchain.errors import FetchError
-from odfchain.fetch.base import FetchLimits
+from odfchain.limits import FetchLimits
 
 _T = TypeVar("_T")
 DEADLINE_HINT = "the workspace's configuration can allow more time: fetch.deadlineSeconds"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError
 from odfchain.metadata import data_schema as ds
+from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, col
-from odfchain.spark.failure import marker
 from odfchain.spark.read import ROW_ID
 from odfchain.workspace.config import DuplicateKeys
 

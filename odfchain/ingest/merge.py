@@ -35,8 +35,8 @@ from odfchain.metadata.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
+from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, any_of, col
-from odfchain.spark.failure import marker
 from odfchain.spark.read import ROW_ID
 from odfchain.workspace.config import DuplicateKeys
 

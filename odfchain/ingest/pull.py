@@ -26,7 +26,7 @@ from odfchain.dataset.files import DatasetFiles
 from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_file
 from odfchain.errors import FetchError, IngestError, NothingToCommitError, UsageError
-from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, FetchLimits
+from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched
 from odfchain.fetch.source import fetch
 from odfchain.fetch.template import has_templates, public_name
 from odfchain.ids.multihash import Multihash
@@ -42,6 +42,7 @@ from odfchain.ingest.ingest import (
 from odfchain.ingest.transaction import Input, stage_input
 from odfchain.ingest.watermark import check_manual, latest_believed, watermark_event
 from odfchain.ingest.writer import WriterState, Written
+from odfchain.limits import FetchLimits
 from odfchain.metadata.duration import Duration
 from odfchain.metadata.enums import DatasetKind
 from odfchain.metadata.events import AddData, SetPollingSource, SourceState

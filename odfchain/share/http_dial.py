@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 from odfchain.errors import AccessError, FetchError, TransferError
 from odfchain.fetch.address import proxy_for, resolve
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_url import Route, Target
 from odfchain.fetch.retry import Deadline, PassingError
+from odfchain.limits import FetchLimits
 from odfchain.share.http_wire import Connection
 from odfchain.text import one_line
 

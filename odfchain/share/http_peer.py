@@ -25,12 +25,11 @@ from odfchain.errors import (
     StoreError,
     TransferError,
 )
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_headers import ContentRange, retry_after
 from odfchain.fetch.http_url import Route, Target, parse_target
 from odfchain.fetch.retry import DEADLINE_HINT, Deadline, PassingError, Timing, with_retries
 from odfchain.ids.multihash import Multihash
-from odfchain.limits import LIMITS, SHARING
+from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.progress import Progress
 from odfchain.share.hint_file import hint_bytes, parse_hint
 from odfchain.share.http_pipeline import HttpPipeline

@@ -19,11 +19,10 @@ from collections.abc import Callable, Sequence
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import FetchError, OdfchainError, TransferError
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_url import Route
 from odfchain.fetch.retry import Deadline, PassingError, Timing
 from odfchain.ids.multihash import Multihash
-from odfchain.limits import LIMITS, SHARING
+from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.share.http_pool import HttpPool
 from odfchain.share.http_wire import Connection
 

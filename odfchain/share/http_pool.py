@@ -8,9 +8,9 @@ import threading
 from collections.abc import Iterator
 
 from odfchain.errors import TransferError
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.http_url import Route
 from odfchain.fetch.retry import Deadline
+from odfchain.limits import FetchLimits
 from odfchain.share.http_dial import dial
 from odfchain.share.http_wire import Answer, Connection, StaleError
 

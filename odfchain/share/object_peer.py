@@ -21,9 +21,8 @@ from odfchain.errors import (
     StoreError,
     TransferError,
 )
-from odfchain.fetch.base import FetchLimits
 from odfchain.ids.multihash import Multihash
-from odfchain.limits import LIMITS
+from odfchain.limits import LIMITS, FetchLimits
 from odfchain.metadata.timestamp import Timestamp
 from odfchain.progress import Progress
 from odfchain.share.hint_file import encode_hint, hint_bytes, parse_hint

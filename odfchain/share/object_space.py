@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from odfchain.errors import AccessError, ObjectNotFoundError, TransferError, UnsupportedPeerError
-from odfchain.fetch.base import FetchLimits
 from odfchain.fetch.object_store import ENVIRONMENT_HINT, open_store, store_message
-from odfchain.limits import SHARING
+from odfchain.limits import SHARING, FetchLimits
 from odfchain.share.layout import PeerUrl
 from odfchain.text import one_line
 

@@ -12,7 +12,7 @@ from odfchain.share.layout import PeerUrl
 from odfchain.share.peer import Peer, WritablePeer
 
 if TYPE_CHECKING:
-    from odfchain.fetch.base import FetchLimits
+    from odfchain.limits import FetchLimits
     from odfchain.share.credentials import Credentials
     from odfchain.workspace.config import ShareConfig
 

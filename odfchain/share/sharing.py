@@ -57,8 +57,6 @@ from odfchain.share.sync import SyncOptions, SyncOutcome
 from odfchain.workspace.workspace import WorkspaceFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from odfchain.share.catalog import RepositoryEntry
     from odfchain.workspace.config import ShareConfig
 
@@ -381,31 +379,6 @@ class Sharing:
         if "/" in repository:
             return parse_peer_url(repository)
         return self.repositories.get(RepoName(repository))
-
-    def serve(
-        self,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-        listening: Callable[[str], None] | None = None,
-        on_request: Callable[[str], None] | None = None,
-        on_problem: Callable[[str], None] | None = None,
-    ) -> None:
-        """Publish every dataset of the workspace, to be read, until SIGTERM or Ctrl-C.
-
-        Raises:
-            TransferError: the address cannot be listened on.
-        """
-        from odfchain.share import server  # noqa: PLC0415 - most commands serve nothing
-
-        server.serve(
-            self.workspace,
-            host=server.HOST if host is None else host,
-            port=server.PORT if port is None else port,
-            listening=listening,
-            on_request=on_request,
-            on_problem=on_problem,
-        )
 
     # --- how ---------------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.limits import INPUT
 from odfchain.metadata import data_schema as ds
+from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.columns import check_columns
-from odfchain.spark.failure import explain, find_marker, marker
+from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 from odfchain.spark.json_values import (
     Record,

@@ -6,33 +6,14 @@ through the JVM to the driver, and is turned into the right error here.
 
 from __future__ import annotations
 
-import json
 import re
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
+from odfchain.slices.marker import find_marker
 from odfchain.text import message_of, one_line
 
-_MARKER = re.compile(r"odfchain\{(.*?)\}odfchain", re.DOTALL)
 _LONGEST = 500
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
-
-
-def marker(kind: str, **fields: str | int) -> str:
-    """A message that `find_marker` recognises inside any other text."""
-    body = json.dumps({"kind": kind, **fields}, ensure_ascii=True)
-    return f"odfchain{body}odfchain"
-
-
-def find_marker(text: str) -> dict[str, str | int] | None:
-    """The first marker in a message."""
-    match = _MARKER.search(text)
-    if match is None:
-        return None
-    try:
-        found: dict[str, str | int] = json.loads("{" + match.group(1) + "}")
-    except ValueError:
-        return None
-    return found
 
 
 def first_line(error: Exception) -> str:

@@ -17,8 +17,8 @@ from odfchain.errors import SchemaError
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.enums import TimeUnit
 from odfchain.metadata.time_format import RFC3339
+from odfchain.slices.marker import marker
 from odfchain.spark.columns import any_of
-from odfchain.spark.failure import marker
 from odfchain.spark.types import carrier_type
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.sha3 import sha3_256
 from odfchain.ids.multihash import Multihash
 from odfchain.metadata.events import DatasetVocabulary
+from odfchain.slices.marker import marker
 from odfchain.slices.uuids import with_extensions
 from odfchain.slices.values import check_values
-from odfchain.spark.failure import marker
 
 ROW_GROUP_ROWS = 1 << 20
 """Rows of one Parquet row group; what is in memory at most is one group, compressed."""

@@ -14,8 +14,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from odfchain.fetch.base import FetchContext, FetchLimits
+from odfchain.fetch.base import FetchContext
 from odfchain.fetch.retry import Timing
+from odfchain.limits import FetchLimits
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.timestamp import Timestamp
 

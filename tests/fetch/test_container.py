@@ -18,8 +18,9 @@ import pytest
 from support import conformance
 
 from odfchain.errors import FetchError, StorageFullError
-from odfchain.fetch.base import UP_TO_DATE, FetchContext, FetchLimits, etag_state, last_modified_state
+from odfchain.fetch.base import UP_TO_DATE, FetchContext, etag_state, last_modified_state
 from odfchain.fetch.container import fetch_container
+from odfchain.limits import FetchLimits
 from odfchain.metadata.events import SourceState
 from odfchain.metadata.sources import EnvVar, FetchStepContainer
 from odfchain.metadata.timestamp import Timestamp

@@ -19,7 +19,7 @@ from odfchain.metadata.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.spark.failure import find_marker
+from odfchain.slices.marker import find_marker
 from odfchain.spark.read import ROW_ID
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odfchain.errors import EngineError
-from odfchain.spark.failure import explain, find_marker, first_line, marker
+from odfchain.slices.marker import find_marker, marker
+from odfchain.spark.failure import explain, first_line
 from odfchain.spark.read import spark_path
 from odfchain.spark.session import SparkEngine, _scratch_base
 

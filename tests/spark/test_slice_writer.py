@@ -24,7 +24,7 @@ from odfchain.digest.physical import hash_file
 from odfchain.metadata import data_schema as ds
 from odfchain.metadata.arrow import to_arrow
 from odfchain.metadata.events import DatasetVocabulary
-from odfchain.spark.failure import find_marker
+from odfchain.slices.marker import find_marker
 from odfchain.spark.slice_writer import SliceInputError, SliceSpec, write_slice
 
 VOCABULARY = DatasetVocabulary()
