@@ -1,6 +1,7 @@
 # make demo   sets up what is needed and carries two real datasets through the ledger
 # make test   sets up what is needed and runs the tests
 # make soak   runs the slow corners: long property tests, thousands of mutations
+# make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it)
 # make lint | bench | schemas | clean
 #
 # PYTHON=python3.12   uses another Python (3.11 or newer)
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint bench schemas clean check-python check-java
+.PHONY: help demo test soak lint bench house schemas clean check-python check-java
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -34,6 +35,9 @@ lint: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	@$(BIN)/python -m pip install -q -e '.[bench]'
 	@$(BIN)/python bench/bench.py
+
+house: $(VENV)/dev.stamp
+	@$(BIN)/python bench/house.py $(BEFORE)
 
 schemas: $(VENV)/demo.stamp
 	@$(BIN)/python schemas/generate.py

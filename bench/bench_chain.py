@@ -12,14 +12,14 @@ from pathlib import Path
 
 from figures import Figure
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 LENGTHS = (100, 1_000, 10_000)
 SAMPLE = 100

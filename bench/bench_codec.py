@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from figures import Figure, per_call
 
+from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block
 from odfchain.digest.physical import hash_bytes
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import block_hash, decode_block, decode_header, encode_block
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.timestamp import Timestamp
 
 
 def add_data_block() -> MetadataBlock:

@@ -19,21 +19,21 @@ from pathlib import Path
 from figures import Figure, seconds, tell
 
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import PUBLIC_FOLDERS, DatasetFiles
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.data_schema import DataField, DataSchema, DataTypeInt64
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import SetInfo
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.share.hints import chain_hint
-from odfchain.share.layout import HINT_KEY, PeerUrl
-from odfchain.share.open import open_peer
-from odfchain.share.pull import pull_dataset
-from odfchain.share.sync import SyncOutcome
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.data_schema import DataField, DataSchema, DataTypeInt64
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import SetInfo
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import PUBLIC_FOLDERS, DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.hints import chain_hint
+from odfchain.transfer.open import open_peer
+from odfchain.transfer.public_layout import HINT_KEY, PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sync import SyncOutcome
 
 WRK = ("wrk", "-t2", "-c64", "-d5s")
 SLICE_BYTES = 1 << 20
@@ -49,8 +49,8 @@ CLONE_TARGET = 1_000.0
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odfchain.share.server import serve
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.serve.server import serve
+from odfchain.repo.workspace_files import WorkspaceFiles
 serve(WorkspaceFiles.find(Path(sys.argv[1])), port=0, listening=lambda url: print(url, flush=True))
 """
 NGINX = """\

@@ -32,7 +32,7 @@ from figures import Entry, Figure, in_turns, seconds, show, tell
 from flight_rows import COLUMNS, EVENT_TIME, manifest, write_flights
 
 from odfchain import Dataset, Workspace
-from odfchain.metadata.events import ExecuteTransform
+from odfchain.model.events import ExecuteTransform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

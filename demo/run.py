@@ -18,7 +18,7 @@ from derived import add_derived, derive_all
 from shell import ROOT, command, pull, title
 
 from odfchain import Dataset, OdfchainError, Workspace
-from odfchain.ingest.pull import PullOutcome
+from odfchain.ingest.polling import PullOutcome
 
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"
 EXAMPLES = 4

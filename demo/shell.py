@@ -9,7 +9,7 @@ from pathlib import Path
 
 from odfchain import Dataset
 from odfchain.cli.main import main as odfchain
-from odfchain.ingest.pull import PullOptions, PullOutcome
+from odfchain.ingest.polling import PullOptions, PullOutcome
 from odfchain.transform.execute import TransformOutcome
 
 ROOT = Path(__file__).parent.parent

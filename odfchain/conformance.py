@@ -14,14 +14,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.ids.names import DatasetAlias
-from odfchain.share.layout import PeerUrl
-from odfchain.share.open import open_peer
-from odfchain.share.pull import pull_dataset
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.text import printable
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transfer.open import open_peer
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.pulling import pull_dataset
 
 DATASET = "dataset"
 """What every pulled dataset is called."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from odfchain.dataset.config import DATASET_CONFIG
-from odfchain.metadata.json_schema import manifest_schema
-from odfchain.metadata.manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
-from odfchain.share.repositories import REPOSITORY
-from odfchain.workspace.config import WORKSPACE_CONFIG
+from odfchain.codec.json_schema import manifest_schema
+from odfchain.codec.manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
+from odfchain.repo.dataset_config import DATASET_CONFIG
+from odfchain.repo.workspace_config import WORKSPACE_CONFIG
+from odfchain.transfer.repositories import REPOSITORY
 
 KINDS = (DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT, WORKSPACE_CONFIG, DATASET_CONFIG, REPOSITORY)
 

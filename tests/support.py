@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import (
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import (
     FetchStepUrl,
     MergeStrategyAppend,
     ReadStepNdJson,
     SqlQueryStep,
     TransformSql,
 )
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.audit.report import Report
     from odfchain.audit.walk import BlockName
-    from odfchain.dataset.system_columns import SystemColumns
     from odfchain.ingest.ingest import IngestOptions, IngestOutcome
-    from odfchain.ingest.pull import PullOptions, PullOutcome
-    from odfchain.metadata.events import DisablePollingSource, DisablePushSource
-    from odfchain.metadata.sources import WatermarkRule
+    from odfchain.ingest.polling import PullOptions, PullOutcome
+    from odfchain.model.events import DisablePollingSource, DisablePushSource
+    from odfchain.model.sources import WatermarkRule
+    from odfchain.repo.system_columns import SystemColumns
+    from odfchain.repo.workspace_config import WorkspaceConfig
     from odfchain.transform.execute import TransformOptions, TransformOutcome
-    from odfchain.workspace.config import WorkspaceConfig
 
 
 class Dataset:
@@ -132,7 +132,7 @@ class Dataset:
         Raises:
             As `ingest`.
         """
-        from odfchain.ingest.preflight import spool
+        from odfchain.ingest.read.preflight import spool
 
         with self._files.staging() as folder:
             path = folder / "stdin"
@@ -150,7 +150,7 @@ class Dataset:
             transaction of this pull left it.
         """
         from odfchain.ingest.ingest import with_defaults
-        from odfchain.ingest.pull import PullOptions, pull_source
+        from odfchain.ingest.polling import PullOptions, pull_source
         from odfchain.limits import FetchLimits
 
         config = self._workspace._files.config  # noqa: SLF001 - same package
@@ -184,8 +184,8 @@ class Dataset:
             QueryError, TransformError, DivergedInputError, BadInputError, RefConflictError, StorageFullError,
             EngineError: the dataset is as it was, or as the last step that was committed left it.
         """
+        from odfchain.repo.dependencies import inputs_of
         from odfchain.transform.execute import TransformOptions, run_transform
-        from odfchain.workspace.lineage import inputs_of
 
         workspace = self._workspace
         inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001
@@ -196,7 +196,7 @@ class Dataset:
             return run_transform(self._files, inputs, engines, options, progress)
 
     def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
-        from odfchain.dataset.config import read_config
+        from odfchain.repo.dataset_config import read_config
 
         return read_config(self._files).system_columns or config.datasets.system_columns
 
@@ -209,7 +209,7 @@ class Dataset:
             GuardError: it lies further in the future than the workspace's settings allow.
             RefConflictError: another writer was faster.
         """
-        from odfchain.ingest.pull import set_watermark
+        from odfchain.ingest.polling import set_watermark
 
         config = self._workspace._files.config.ingest  # noqa: SLF001 - same package
         anything = allow_future or config.allow_future
@@ -226,14 +226,14 @@ class Dataset:
             UsageError: the dataset is derivative, no source of this name is in force, or there are several.
             RefConflictError: another writer was faster.
         """
-        from odfchain.ingest.sources import disable_source
+        from odfchain.ingest.disabling import disable_source
 
         return disable_source(self._files, name, system_time=system_time)
 
     @property
     def watermark_rules(self) -> Mapping[str, WatermarkRule]:
         """How the watermark of each source moves, by its name; kept beside the dataset, not in its chain."""
-        from odfchain.dataset.config import read_config
+        from odfchain.repo.dataset_config import read_config
 
         return read_config(self._files).watermarks
 
@@ -253,7 +253,7 @@ class Dataset:
             SchemaError: a column is not in the schema.
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
         """
-        from odfchain.dataset.records import read_all
+        from odfchain.repo.records import read_all
 
         return read_all(self._files, self.state, columns)
 
@@ -263,7 +263,7 @@ class Dataset:
         Raises:
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
         """
-        from odfchain.dataset.records import read_tail
+        from odfchain.repo.records import read_tail
 
         return read_tail(self._files, self.state, count, skip=skip)
 
@@ -307,7 +307,7 @@ class Dataset:
         Raises:
             As `Workspace.verify`.
         """
-        from odfchain.audit.run import VerifyOptions
+        from odfchain.audit.verification import VerifyOptions
 
         options = VerifyOptions(jobs=jobs, replay=replay, after=after, upto=upto)
         return self._workspace.verify([self], options, progress=progress)[0]

@@ -16,30 +16,30 @@ from typing import TYPE_CHECKING, Self
 from odfchain.api.dataset import Dataset
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odfchain.audit.auditing import Auditing
     from odfchain.audit.report import Report
-    from odfchain.audit.run import VerifyOptions
-    from odfchain.dataset.system_columns import SystemColumns
-    from odfchain.engine.base import TransformEngine
+    from odfchain.audit.verification import VerifyOptions
     from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.lineage.lineage import Lineage
-    from odfchain.metadata.events import MetadataEvent
-    from odfchain.metadata.sources import Transform
-    from odfchain.share.sharing import Sharing
+    from odfchain.engine.interface import TransformEngine
+    from odfchain.lineage.questions import Lineage
+    from odfchain.model.events import MetadataEvent
+    from odfchain.model.sources import Transform
+    from odfchain.repo.signing import Signing
+    from odfchain.repo.system_columns import SystemColumns
+    from odfchain.repo.workspace_config import IngestConfig, TransformConfig
     from odfchain.spark.session import SparkEngine
+    from odfchain.transfer.sharing import Sharing
     from odfchain.transform.state_change import StateChange
     from odfchain.transform.validate import Checker
-    from odfchain.upkeep.upkeep import Upkeep
-    from odfchain.workspace.config import IngestConfig, TransformConfig
-    from odfchain.workspace.signing import Signing
+    from odfchain.upkeep.jobs import Upkeep
 
 
 class Workspace:
@@ -89,28 +89,28 @@ class Workspace:
     @property
     def sharing(self) -> Sharing:
         """Carrying datasets from and to other places, and publishing this one."""
-        from odfchain.share.sharing import Sharing
+        from odfchain.transfer.sharing import Sharing
 
         return Sharing(self._files)
 
     @property
     def lineage(self) -> Lineage:
         """What datasets and single records come from."""
-        from odfchain.lineage.lineage import Lineage
+        from odfchain.lineage.questions import Lineage
 
         return Lineage(self._files)
 
     @property
     def signing(self) -> Signing:
         """Signing heads, and what their signatures are worth."""
-        from odfchain.workspace.signing import Signing
+        from odfchain.repo.signing import Signing
 
         return Signing(self._files)
 
     @property
     def upkeep(self) -> Upkeep:
         """Going back, clearing away, repairing, merging small slices."""
-        from odfchain.upkeep.upkeep import Upkeep
+        from odfchain.upkeep.jobs import Upkeep
 
         return Upkeep(self._files)
 
@@ -128,7 +128,7 @@ class Workspace:
         Raises:
             TransferError: the address cannot be listened on.
         """
-        from odfchain.share import server
+        from odfchain.serve import server
 
         server.serve(
             self._files,
@@ -176,7 +176,7 @@ class Workspace:
             DatasetNotFoundError: an input is not in the workspace.
             WorkspaceError: a dataset comes from itself.
         """
-        from odfchain.workspace.lineage import with_upstream
+        from odfchain.repo.dependencies import with_upstream
 
         files = [d._files for d in datasets]  # noqa: SLF001 - same package
         return [Dataset(self, found) for found in with_upstream(self._files, files, self.sharing.is_copy)]
@@ -194,7 +194,7 @@ class Workspace:
             UsageError: a range is given for several datasets, or is not one of the chain.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
-        from odfchain.audit.run import verify_datasets
+        from odfchain.audit.verification import verify_datasets
 
         files = [d._files for d in datasets]  # noqa: SLF001 - same package
         return verify_datasets(
@@ -220,8 +220,8 @@ class Workspace:
             NameCollisionError: a name is taken.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
         """
-        from odfchain.dataset.creation import in_creation_order
-        from odfchain.metadata.manifest import read_snapshots
+        from odfchain.codec.manifest import read_snapshots
+        from odfchain.repo.creation import in_creation_order
 
         if isinstance(manifest, Path):
             snapshots = read_snapshots(_read_file(manifest), source=str(manifest))
@@ -252,7 +252,7 @@ class Workspace:
         )
 
     def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
-        from odfchain.share.inputs import names_places, with_local_inputs
+        from odfchain.transfer.remote_inputs import names_places, with_local_inputs
 
         if not names_places(snapshot):
             return snapshot
@@ -318,7 +318,7 @@ class Workspace:
             ManifestError, AppendError: the snapshot breaks a rule.
             QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
-        from odfchain.transform.creation import with_versions
+        from odfchain.transform.definition import with_versions
 
         if check:
             self.check(snapshot, progress=progress)
@@ -418,8 +418,8 @@ class Workspace:
 
         Queries of datasets that were not created here run behind walls, as the settings say (RFC-020).
         """
+        from odfchain.repo.dependencies import inputs_of
         from odfchain.transform.engines import engines_behind_walls, is_isolated
-        from odfchain.workspace.lineage import inputs_of
 
         config = self._transform_config(timeout)
         if not is_isolated(config, own=self._files.has_key(dataset.id)):

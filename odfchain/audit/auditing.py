@@ -8,28 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from odfchain.attest.attestations import AttestationLine, add_attestation, read_attestations
-from odfchain.attest.canonical import report_digest
-from odfchain.attest.keys import Did, parse_did, read_key_file
-from odfchain.attest.statements import Attestation, EngineUsed, Verdict, sign_attestation
 from odfchain.audit.checks import CHECKS
 from odfchain.audit.heads import is_trusted
 from odfchain.audit.remote import remote_copy
 from odfchain.audit.report import FAULTY, Report
-from odfchain.audit.run import EnginesFor, VerifyOptions, finder, trusted_auditors, verify_datasets
 from odfchain.audit.upstream import inputs_tree
+from odfchain.audit.verification import EnginesFor, VerifyOptions, finder, trusted_auditors, verify_datasets
 from odfchain.audit.verify import Scope, examine
 from odfchain.audit.walk import Range
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BrokenChainError, UsageError
 from odfchain.ids.did import DatasetId, DidKey
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.share.sharing import Ref, Sharing
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.sharing import Ref, Sharing
+from odfchain.trust.attestations import AttestationLine, add_attestation, read_attestations
+from odfchain.trust.canonical import report_digest
+from odfchain.trust.signing_keys import Did, parse_did, read_key_file
+from odfchain.trust.statements import Attestation, EngineUsed, Verdict, sign_attestation
 from odfchain.version import __version__
-from odfchain.workspace.workspace import WorkspaceFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Auditing:
             UsageError: its block is not in the chain.
             StoreError: there is no room for it, or it cannot be written.
         """
-        from odfchain.attest.statements import read_attestation  # noqa: PLC0415 - only here
+        from odfchain.trust.statements import read_attestation  # noqa: PLC0415 - only here
 
         dataset = self.workspace.dataset(ref)
         line = text.strip()

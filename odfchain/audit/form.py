@@ -15,13 +15,13 @@ from pyarrow import types as t
 
 from odfchain.audit.checks import SCHEMA, SYSTEM
 from odfchain.audit.walk import StoredBlock
+from odfchain.codec.arrow import from_arrow, to_arrow
+from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import OdfchainError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import from_arrow, to_arrow
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.events import DatasetVocabulary, SetDataSchema, SetVocab
-from odfchain.metadata.raw_arrow import schema_of_event
+from odfchain.model import data_schema as ds
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.enums import TimeUnit
+from odfchain.model.events import DatasetVocabulary, SetDataSchema, SetVocab
 from odfchain.text import one_line
 
 

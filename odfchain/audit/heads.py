@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from odfchain.attest.attestations import ATTESTATIONS_KEY, read_attestations
-from odfchain.attest.keys import Did, parse_did
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus, check_head, read_head_signature
-from odfchain.attest.statements import Attestation, Verdict
 from odfchain.audit.checks import SIGNATURE
 from odfchain.audit.report import INVALID, AttestationLine, Report, SignatureLine
 from odfchain.audit.walk import StoredChain, hash_at
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import OdfchainError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.trust.attestations import ATTESTATIONS_KEY, read_attestations
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus, check_head, read_head_signature
+from odfchain.trust.signing_keys import Did, parse_did
+from odfchain.trust.statements import Attestation, Verdict
 
 
 def check_signature(

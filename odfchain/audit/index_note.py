@@ -7,7 +7,7 @@ from pathlib import Path
 from odfchain.audit.report import Report
 from odfchain.audit.walk import StoredChain
 from odfchain.chain.index import ROW_BYTES, ChainIndex
-from odfchain.dataset.files import DatasetFiles
+from odfchain.repo.dataset_files import DatasetFiles
 
 _AHEAD_BYTES = 4_096 * ROW_BYTES
 

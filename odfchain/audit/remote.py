@@ -16,20 +16,20 @@ from pathlib import Path
 
 from odfchain.audit.checks import PHYSICAL, PRESENT
 from odfchain.audit.report import Fault, Report, Unchecked
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.blocks import decode_block
 from odfchain.errors import CodecError, CorruptedPeerError, StorageFullError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
-from odfchain.metadata.blocks import decode_block
 from odfchain.progress import Progress
-from odfchain.share.layout import HEAD_KEY, ObjectKey, Part, SignedFile
-from odfchain.share.peer import Peer
-from odfchain.share.policy import SignaturePolicy
-from odfchain.share.signatures import read_offer
-from odfchain.share.slices import DataObject, objects_of
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.text import one_line
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part, SignedFile
+from odfchain.transfer.signed_heads import read_offer
+from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.trust.policy import SignaturePolicy
 
 
 @dataclass(slots=True)

@@ -23,15 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.audit.checks import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY
-from odfchain.audit.compare import first_difference
-from odfchain.audit.inputs import Find
+from odfchain.audit.input_claims import Find
 from odfchain.audit.report import Replay, Report
+from odfchain.audit.slice_difference import first_difference
 from odfchain.audit.upstream import missing_input
 from odfchain.chain.chain import HashedBlock
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
-from odfchain.engine.version import rules_of
+from odfchain.engine.engine_version import rules_of
 from odfchain.errors import (
     DatasetNotFoundError,
     DivergedInputError,
@@ -46,19 +43,22 @@ from odfchain.errors import (
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import ExecuteTransform, OffsetInterval
-from odfchain.metadata.rebuild import unmarked
-from odfchain.metadata.sources import Transform
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import ExecuteTransform, OffsetInterval
+from odfchain.model.rebuild import unmarked
+from odfchain.model.sources import Transform
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_config import TransformConfig
+from odfchain.slices.hashes import hash_parquet
 from odfchain.transform.engines import address_of
 from odfchain.transform.execute import Engines, ExecutedStep, execute_step
 from odfchain.transform.planner import RecordedStep, plan_recorded
-from odfchain.workspace.config import TransformConfig
 
 if TYPE_CHECKING:
-    from odfchain.engine.base import TransformEngine
+    from odfchain.engine.interface import TransformEngine
 
 _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 

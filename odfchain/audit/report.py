@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
 from odfchain.text import one_line
 
 CLEAN, FAULTY, INCOMPLETE = "clean", "faulty", "incomplete"
@@ -182,6 +182,6 @@ class Report:
 
     def to_document(self) -> dict[str, Any]:
         """The report as JSON can hold it (`schemas/Report.json`)."""
-        from odfchain.audit.document import to_document  # noqa: PLC0415 - it imports this module
+        from odfchain.audit.report_document import to_document  # noqa: PLC0415 - it imports this module
 
         return to_document(self)

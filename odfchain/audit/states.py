@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odfchain.audit.checks import CHECKPOINTS, OF_ENGINES
-from odfchain.audit.corrections import ReadableSlice
+from odfchain.audit.correction_check import ReadableSlice
 from odfchain.audit.report import Report
-from odfchain.audit.slices import UNREADABLE
+from odfchain.audit.slice_checks import UNREADABLE
 from odfchain.audit.walk import StoredChain
-from odfchain.dataset.corrections import data_batches
-from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.recorded import StateCheckpoint, read_description
 from odfchain.limits import AUDIT
-from odfchain.metadata.events import AddData, DatasetVocabulary, ExecuteTransform
+from odfchain.model.events import AddData, DatasetVocabulary, ExecuteTransform
+from odfchain.repo.corrections import data_batches
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.text import one_line
 
 

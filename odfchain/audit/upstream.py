@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, OdfchainError, StoreError
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.limits import LINEAGE
-from odfchain.metadata.events import TransformInput
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model.events import TransformInput
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 
 @dataclass(slots=True)

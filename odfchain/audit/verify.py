@@ -32,11 +32,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.attest.statements import Attestation
 from odfchain.audit.checks import CHECKS, LOGICAL, OF_ROWS, REPLAY
 from odfchain.audit.heads import attested, check_signature, leave_out_signature
 from odfchain.audit.index_note import note_index
-from odfchain.audit.inputs import Find, InputChains, check_inputs
+from odfchain.audit.input_claims import Find, InputChains, check_inputs
 from odfchain.audit.report import Fault, Report
 from odfchain.audit.walk import (
     EVERYTHING,
@@ -48,15 +47,16 @@ from odfchain.audit.walk import (
     read_chain,
     resolve_range,
 )
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import InvalidIdError
 from odfchain.ids.did import DatasetId
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import AddData, ExecuteTransform
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import AddData, ExecuteTransform
 from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.trust.statements import Attestation
 
 if TYPE_CHECKING:
-    from odfchain.audit.slices import SliceJob, SliceOutcome
+    from odfchain.audit.slice_checks import SliceJob, SliceOutcome
 
 __all__ = ["CHECKS", "Fault", "Report", "verify_dataset"]
 
@@ -160,13 +160,13 @@ def _check_data(
     progress: Progress,
 ) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
-    from odfchain.audit.corrections import (  # noqa: PLC0415
+    from odfchain.audit.correction_check import (  # noqa: PLC0415
         check_corrections,
         has_several_keys,
         readable_slices,
     )
-    from odfchain.audit.objects import check_objects  # noqa: PLC0415
-    from odfchain.audit.slices import check_system_times  # noqa: PLC0415
+    from odfchain.audit.object_files import check_objects  # noqa: PLC0415
+    from odfchain.audit.slice_checks import check_system_times  # noqa: PLC0415
     from odfchain.audit.states import check_states  # noqa: PLC0415
     from odfchain.audit.watermarks import check_watermarks  # noqa: PLC0415
 
@@ -189,7 +189,7 @@ def _read_slices(
     """What each slice brought, by the number of its block; all of it is in the report."""
     if not jobs:
         return {}
-    from odfchain.audit.slices import check_slice  # noqa: PLC0415 - as above
+    from odfchain.audit.slice_checks import check_slice  # noqa: PLC0415 - as above
 
     progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))
     threads = max(1, threads)

@@ -11,25 +11,25 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.attest.files import read_regular
 from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
 from odfchain.audit.report import BlockLine, Report
 from odfchain.chain.history import ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import AppendError, CodecError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import decode_block
-from odfchain.metadata.events import (
+from odfchain.model.block import MetadataBlock
+from odfchain.model.events import (
     AddData,
     ExecuteTransform,
     Seed,
 )
 from odfchain.progress import Progress
-from odfchain.store.base import HEAD as HEAD_REF
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.interfaces import HEAD as HEAD_REF
+from odfchain.trust.files import read_regular
 
 BlockName = Multihash | int
 """A block by its hash or by its sequence number."""

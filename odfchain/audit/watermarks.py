@@ -12,12 +12,12 @@ from pathlib import Path
 
 from odfchain.audit.checks import WATERMARKS
 from odfchain.audit.report import Report
-from odfchain.audit.slices import SliceOutcome
+from odfchain.audit.slice_checks import SliceOutcome
 from odfchain.audit.walk import StoredBlock, StoredChain
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import OdfchainError
-from odfchain.metadata.events import AddData, ExecuteTransform
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.events import AddData, ExecuteTransform
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
 
 Outcomes = Mapping[int, SliceOutcome]
 """What is known of the slices, by the number of their block."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from odfchain.chain.history import History, PendingHistory, WalkedHistory, is_odf_schema, sources_in_force
 from odfchain.chain.index import ChainIndex, Link, Scratch
 from odfchain.chain.rules import check_alone, check_append
+from odfchain.codec.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
 from odfchain.errors import (
     AppendError,
     BrokenChainError,
@@ -23,12 +24,11 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
-from odfchain.metadata.events import MetadataEvent
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.store.base import HEAD, ObjectStore, RefStore
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.events import MetadataEvent
+from odfchain.model.timestamp import Timestamp
+from odfchain.store.interfaces import HEAD, ObjectStore, RefStore
 
 _CACHE_BLOCKS = 256
 

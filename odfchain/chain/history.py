@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
 
 DataEvent: TypeAlias = ev.AddData | ev.ExecuteTransform
 DATA_EVENTS = ("AddData", "ExecuteTransform")

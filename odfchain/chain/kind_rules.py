@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from odfchain.chain.history import History
 from odfchain.errors import AppendError
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
 
 _ONLY_IN: dict[str, DatasetKind] = {
     ev.AddData.KIND: DatasetKind.ROOT,

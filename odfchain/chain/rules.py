@@ -23,9 +23,9 @@ from __future__ import annotations
 from odfchain.chain import kind_rules, schema_rules, transform_rules
 from odfchain.chain.history import DATA_EVENTS, DataEvent, History
 from odfchain.errors import AppendError
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.sources import FetchStepEthereumLogs
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.sources import FetchStepEthereumLogs
 
 
 def check_append(block: MetadataBlock, history: History | None) -> None:

@@ -8,12 +8,12 @@ know it. Source: specification "Schema Evolution"; RFC-015.
 from __future__ import annotations
 
 from odfchain.chain.history import DATA_EVENTS, DataEvent, History, is_odf_schema
+from odfchain.codec.raw_arrow import DATE_UNIT, schema_of_event
 from odfchain.errors import AppendError, CodecError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.ddl import type_name
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.raw_arrow import DATE_UNIT, schema_of_event
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.ddl import type_name
+from odfchain.model.enums import TimeUnit
 
 _HINT = (
     "a schema only gains columns that may be null (those that runs have added belong in a manifest's schema, "

@@ -9,8 +9,8 @@ from odfchain.chain.history import History
 from odfchain.errors import AppendError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import events as ev
-from odfchain.metadata.sources import Transform
+from odfchain.model import events as ev
+from odfchain.model.sources import Transform
 
 
 def check_normalized(transform: Transform | None, where: str) -> None:

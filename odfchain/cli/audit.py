@@ -11,7 +11,7 @@ import click
 from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
-from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json_text, echo_page
 from odfchain.cli.verdicts import print_report
 from odfchain.errors import InvalidIdError, UsageError
@@ -19,7 +19,7 @@ from odfchain.errors import InvalidIdError, UsageError
 if TYPE_CHECKING:
     from odfchain.audit.auditing import Listed
     from odfchain.audit.report import Report
-    from odfchain.audit.run import VerifyOptions
+    from odfchain.audit.verification import VerifyOptions
     from odfchain.audit.walk import BlockName
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -64,7 +64,7 @@ def _check_options(command: _Command) -> _Command:
 
 
 def _chosen(*, replay: bool, integrity: bool, **others: Any) -> VerifyOptions:
-    from odfchain.audit.run import VerifyOptions
+    from odfchain.audit.verification import VerifyOptions
 
     if replay and integrity:
         raise UsageError("--integrity and --replay exclude each other")
@@ -133,7 +133,7 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
 
         echo_page(render_page(documents))
         return
-    from odfchain.metadata.yaml_writer import dump_json
+    from odfchain.codec.yaml_writer import dump_json
 
     if output == "json":
         echo_json_text(dump_json(documents))
@@ -190,14 +190,14 @@ def attest_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         done = workspace.auditing.attest(dataset, key_file, chosen, faulty=faulty, progress=progress)
     if report_file is not None:
-        from odfchain.attest.canonical import canonical_json
         from odfchain.store.fsio import replace_file
+        from odfchain.trust.canonical import canonical_json
 
         replace_file(report_file, canonical_json(done.document) + b"\n")
     if output == "jws":
         echo(done.text)
     elif output == "json":
-        from odfchain.metadata.yaml_writer import dump_json
+        from odfchain.codec.yaml_writer import dump_json
 
         found = {"auditor": str(done.attestation.auditor), **done.attestation.to_json()}
         echo_json_text(dump_json(found))

@@ -14,7 +14,7 @@ from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.api import Workspace
-    from odfchain.metadata.timestamp import Timestamp
+    from odfchain.model.timestamp import Timestamp
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -112,7 +112,7 @@ class DurationParam(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from odfchain.metadata.duration import Duration
+        from odfchain.model.duration import Duration
 
         try:
             milliseconds = Duration.parse(str(value)).milliseconds
@@ -131,7 +131,7 @@ class TimestampParam(click.ParamType[Any]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timestamp:
-        from odfchain.metadata.timestamp import Timestamp
+        from odfchain.model.timestamp import Timestamp
 
         if isinstance(value, Timestamp):
             return value

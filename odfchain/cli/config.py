@@ -14,7 +14,7 @@ from odfchain.cli.screen import echo, echo_json, echo_lines
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.workspace.settings import Setting
+    from odfchain.repo.settings import Setting
 
 _HIDDEN = "…"
 _SECRET = ("ingest.variables",)
@@ -29,8 +29,8 @@ def config_command() -> None:
 @format_option()
 def config_list(output: str) -> None:
     """List all settings; values of variables, which may be secrets, are left out."""
-    from odfchain.workspace.config import WorkspaceConfig, load_config
-    from odfchain.workspace.settings import all_settings, value_of
+    from odfchain.repo.settings import all_settings, value_of
+    from odfchain.repo.workspace_config import WorkspaceConfig, load_config
 
     config, default = load_config(open_workspace().path / "config.yaml"), WorkspaceConfig()
     rows = []
@@ -48,8 +48,8 @@ def config_list(output: str) -> None:
 @format_option("table", "json")
 def config_get(name: str, output: str) -> None:
     """Print the value of a setting that is in force, such as share.parallel."""
-    from odfchain.workspace.config import load_config
-    from odfchain.workspace.settings import setting, value_of
+    from odfchain.repo.settings import setting, value_of
+    from odfchain.repo.workspace_config import load_config
 
     value = value_of(load_config(open_workspace().path / "config.yaml"), setting(name))
     if output == "json" or isinstance(value, dict):
@@ -68,7 +68,7 @@ def config_set(name: str, values: tuple[str, ...]) -> None:
     Comments in the file stay. What is not valid changes nothing. `ingest.variables.NAME.hosts` are the only
     hosts that a variable is sent to.
     """
-    from odfchain.workspace.settings import parsed
+    from odfchain.repo.settings import parsed
 
     def changed(item: Setting) -> Callable[[Any], Any]:
         new = parsed(item, values)
@@ -120,7 +120,7 @@ def config_remove(name: str, values: tuple[str, ...]) -> None:
 @click.argument("name")
 def config_unset(name: str) -> None:
     """Give a setting its default again, or remove an entry or a part of one by its name."""
-    from odfchain.workspace.settings import default_of
+    from odfchain.repo.settings import default_of
 
     def changed(item: Setting) -> Callable[[Any], Any]:
         return _removed(item) if item.key is not None else lambda _: default_of(item)
@@ -142,7 +142,7 @@ def _check_list(item: Setting) -> None:
 
 
 def _edit(name: str, changed: Callable[[Setting], Callable[[Any], Any]], done: str) -> None:
-    from odfchain.workspace.settings import edit, setting
+    from odfchain.repo.settings import edit, setting
 
     root = open_workspace().path
     item = setting(name)

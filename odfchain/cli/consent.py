@@ -16,9 +16,9 @@ from odfchain.cli.screen import ask, echo, is_somebody_there
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.fetch.effects import Effect
-    from odfchain.metadata.block import DatasetSnapshot
-    from odfchain.workspace.config import IngestConfig
+    from odfchain.ingest.fetch.effects import Effect
+    from odfchain.model.block import DatasetSnapshot
+    from odfchain.repo.workspace_config import IngestConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def ask_for_effects(
     Raises:
         UsageError: it is not allowed, or the settings bind a variable to other hosts.
     """
-    from odfchain.fetch.effects import effects_of
+    from odfchain.ingest.fetch.effects import effects_of
 
     waiting: list[Effect] = []
     lines: list[str] = []
@@ -64,8 +64,8 @@ def ask_for_effects(
 
 
 def _is_allowed(effect: Effect, allowed: Allowed, config: IngestConfig, source: str) -> bool:
-    from odfchain.fetch.bindings import is_admitted
-    from odfchain.fetch.effects import EffectKind
+    from odfchain.ingest.fetch.bindings import is_admitted
+    from odfchain.ingest.fetch.effects import EffectKind
 
     bindings = config.bindings
     bound = [name for name in effect.variables if name in bindings]
@@ -87,7 +87,7 @@ def _flags(effects: Sequence[Effect]) -> str:
     """The options that allow all of it."""
     import shlex
 
-    from odfchain.fetch.effects import EffectKind
+    from odfchain.ingest.fetch.effects import EffectKind
 
     commands = any(effect.kind is EffectKind.COMMAND for effect in effects)
     hosts = dict.fromkeys(effect.host for effect in effects if effect.kind is EffectKind.VARIABLE)

@@ -13,15 +13,15 @@ import click
 
 from odfchain.cli.common import TIMESTAMP, DurationParam
 from odfchain.cli.output import human_size
-from odfchain.cli.progress import TerminalProgress, TransferProgress
+from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
 from odfchain.cli.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.metadata.timestamp import Timestamp
-    from odfchain.share.layout import PeerUrl
-    from odfchain.share.policy import SignaturePolicy
-    from odfchain.share.sharing import Pulled, Sharing
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.transfer.sharing import Pulled, Sharing
+    from odfchain.trust.policy import SignaturePolicy
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -168,7 +168,7 @@ def pull_copy(
     sharing: Sharing, ref: str, chosen: CopyOptions, token: str | None, progress: TerminalProgress
 ) -> Pulled:
     """A copy is brought up to date, or made."""
-    from odfchain.share.sync import SyncOptions
+    from odfchain.transfer.sync import SyncOptions
 
     options = SyncOptions(
         force=chosen.force,
@@ -191,7 +191,7 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
         return None
     if require is False and max_age is not None:
         raise UsageError("--max-age needs a signature, which --no-require-signature does without")
-    from odfchain.share.policy import SignaturePolicy
+    from odfchain.trust.policy import SignaturePolicy
 
     return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 

@@ -9,13 +9,13 @@ import click
 
 from odfchain.cli.common import DATASET, TIMESTAMP, merge_options, open_workspace, options
 from odfchain.cli.output import format_option, print_records
-from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, standard_input
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.ingest.ingest import IngestOutcome
-    from odfchain.metadata.timestamp import Timestamp
+    from odfchain.model.timestamp import Timestamp
 
 
 @click.command("ingest")
@@ -63,7 +63,7 @@ def ingest_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = workspace.dataset(dataset)
         from odfchain.ingest.ingest import IngestOptions
-        from odfchain.workspace.config import DuplicateKeys, LateEdits
+        from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 
         chosen = IngestOptions(
             source_name=source_name,
@@ -125,7 +125,7 @@ def tail_command(dataset: str, num_records: int, skip_records: int, output: str)
     names = list(table.schema.names)
     op = found.state.vocabulary.operation_type_column
     if output == "table" and op in names:
-        from odfchain.metadata.enums import OperationType
+        from odfchain.model.enums import OperationType
 
         for row in rows:
             try:
@@ -146,8 +146,8 @@ def tail_command(dataset: str, num_records: int, skip_records: int, output: str)
 def digest_command(files: tuple[Path, ...], output: str) -> int:
     """Print the physical and the logical hash of Parquet files; no workspace is needed."""
     from odfchain.cli.main import report_error
-    from odfchain.digest.parquet import hash_parquet
     from odfchain.digest.physical import hash_file
+    from odfchain.slices.hashes import hash_parquet
 
     rows, code = [], 0
     for file in files:

@@ -13,7 +13,7 @@ import click
 from odfchain.cli.common import DATASET, confirm, open_workspace, options
 from odfchain.cli.consent import Allowed, ask_for_effects
 from odfchain.cli.output import format_option, human_age, human_size, print_records
-from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, standard_input
 from odfchain.errors import (
     ManifestError,
@@ -28,7 +28,7 @@ from odfchain.errors import (
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
     from odfchain.ids.names import DatasetAlias
-    from odfchain.metadata.block import DatasetSnapshot
+    from odfchain.model.block import DatasetSnapshot
     from odfchain.transform.state_change import StateChange
 
 
@@ -125,7 +125,7 @@ def _read_manifests(
     paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
 ) -> list[tuple[str, DatasetSnapshot]]:
     """(where it was read, the definition) of every dataset."""
-    from odfchain.metadata.manifest import read_snapshots
+    from odfchain.codec.manifest import read_snapshots
 
     if bool(paths) == from_stdin:
         raise UsageError("name manifest files or use --stdin")
@@ -165,7 +165,7 @@ class _Adding:
     state: StateChange | None
 
     def run(self, *, update: bool, check: bool) -> int:
-        from odfchain.dataset.creation import in_creation_order
+        from odfchain.repo.creation import in_creation_order
 
         known = {dataset.alias for dataset in self.workspace.datasets()}
         snapshots = in_creation_order(snapshot for _, snapshot in self.found)
@@ -200,7 +200,7 @@ class _Adding:
         self.workspace.check(snapshot, among=among, progress=self.progress)
 
     def _create(self, snapshot: DatasetSnapshot) -> None:
-        from odfchain.dataset.system_columns import SystemColumns
+        from odfchain.repo.system_columns import SystemColumns
 
         chosen = SystemColumns(self.system_columns) if self.system_columns else None
         dataset = self.workspace.create(snapshot, alias=self.alias, check=False, system_columns=chosen)
@@ -225,7 +225,7 @@ class _Adding:
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
     """That a transform is recorded for another engine than the manifest says."""
-    from odfchain.metadata.events import SetTransform
+    from odfchain.model.events import SetTransform
 
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
     transform = dataset.state.transform if given else None
@@ -276,8 +276,8 @@ def list_command(output: str, wide: bool) -> int:
 
 def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
     """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
-    from odfchain.dataset.files import DatasetFiles
-    from odfchain.share.partial import local_slices  # not `Workspace.sharing`, which takes longer to load
+    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.transfer.partial import local_slices  # not `Workspace.sharing`, which takes longer to load
 
     found = local_slices(DatasetFiles.open(dataset.path))
     if found is None:

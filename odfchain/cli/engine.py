@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.cli.common import open_workspace, options
-from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo
-from odfchain.engine.wire import DEFAULT_PORT
+from odfchain.engine.remote.protocol import DEFAULT_PORT
 from odfchain.errors import NotAWorkspaceError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.engine.server import EngineServer
+    from odfchain.engine.remote.service import EngineServer
 
 
 _HEAP_MIB = 2_048
@@ -67,7 +67,7 @@ def engine_serve(
     with ended_by_sigterm(), _spark(heap_mib or _HEAP_MIB) as session:
         session()  # "listening" means that a request is executed at once
         from odfchain.engine.inprocess import SparkTransformEngine
-        from odfchain.engine.server import serve
+        from odfchain.engine.remote.service import serve
 
         engine = SparkTransformEngine(session)
         with serve(engine, host=host, port=port, socket=socket) as server:

@@ -15,8 +15,8 @@ from odfchain.errors import SignatureError, StoreError, UsageError
 if TYPE_CHECKING:
     from odfchain.api import Workspace
     from odfchain.ids.did import DatasetId
-    from odfchain.share.evidence import Evidence
-    from odfchain.share.evidence_store import KeptEvidence
+    from odfchain.trust.proof import Evidence
+    from odfchain.trust.proof_store import KeptEvidence
 
 _COLUMNS = ["dataset", "sequenceNumber", "block", "otherBlock", "seen", "from"]
 _TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
@@ -48,7 +48,7 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
     if file is not None:
         if dataset is not None or target is not None:
             raise UsageError("--check is about a file, not about what is kept here")
-        from odfchain.share.evidence_store import read_evidence_file
+        from odfchain.trust.proof_store import read_evidence_file
 
         print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
         return

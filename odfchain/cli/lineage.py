@@ -15,7 +15,7 @@ from odfchain.errors import ObjectCorruptedError
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from odfchain.lineage.document import Twig
+    from odfchain.lineage.graph_document import Twig
     from odfchain.lineage.queries import Definition
 
 _QUERY_CHARACTERS = 2_000
@@ -46,11 +46,11 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
 
             echo_page(to_html(graph))
         case "json":
-            from odfchain.lineage.document import graph_document
+            from odfchain.lineage.graph_document import graph_document
 
             _print_json(graph_document(graph))
         case _:
-            from odfchain.lineage.document import twigs_of
+            from odfchain.lineage.graph_document import twigs_of
 
             print_twigs(twigs_of(graph))
 

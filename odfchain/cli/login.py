@@ -13,7 +13,7 @@ from odfchain.cli.screen import ask_secret, echo, is_somebody_there, read_line
 from odfchain.errors import AccessError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.share.layout import PeerUrl
+    from odfchain.transfer.public_layout import PeerUrl
 
 
 @click.command("login")
@@ -30,7 +30,7 @@ def login_command(place: str | None, from_stdin: bool, plain_http: bool, output:
     part in, and sent to this scheme, host and port only: by every pull, fetch and search of datasets there,
     whether the place is named or remembered. ODFCHAIN_TOKEN goes before it.
     """
-    from odfchain.share.credentials import Credentials, is_readable_on_the_way
+    from odfchain.transfer.credentials import Credentials, is_readable_on_the_way
 
     credentials = Credentials.of_user()
     if place is None:
@@ -70,7 +70,7 @@ def _token(url: PeerUrl, *, from_stdin: bool) -> str:
 @click.option("--all", "everything", is_flag=True, help="Forget all tokens.")
 def logout_command(place: str | None, everything: bool) -> None:
     """Forget the token for a server."""
-    from odfchain.share.credentials import Credentials
+    from odfchain.transfer.credentials import Credentials
 
     if (place is None) != everything:
         raise UsageError("name the server whose token to forget, or use --all")
@@ -84,7 +84,7 @@ def logout_command(place: str | None, everything: bool) -> None:
 
 
 def _url(place: str) -> PeerUrl:
-    from odfchain.share.repositories import parse_peer_url
+    from odfchain.transfer.repositories import parse_peer_url
 
     if "://" in place:
         return parse_peer_url(place)

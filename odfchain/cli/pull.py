@@ -22,15 +22,15 @@ from odfchain.cli.copies import (
 )
 from odfchain.cli.data import silence_libraries
 from odfchain.cli.output import format_option, print_records
-from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo
 from odfchain.errors import UsageError, was_interrupted
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
-    from odfchain.ingest.pull import PullOptions, PullOutcome
-    from odfchain.metadata.timestamp import Timestamp
-    from odfchain.share.sharing import Sharing
+    from odfchain.ingest.polling import PullOptions, PullOutcome
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.transfer.sharing import Sharing
     from odfchain.transform.execute import TransformOptions
 
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
@@ -138,8 +138,8 @@ class _Given:
     def source(self) -> PullOptions:
         """For datasets with a polling source; slow to load."""
         from odfchain.ingest.ingest import IngestOptions
-        from odfchain.ingest.pull import PullOptions
-        from odfchain.workspace.config import DuplicateKeys, LateEdits
+        from odfchain.ingest.polling import PullOptions
+        from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 
         return PullOptions(
             ingest=IngestOptions(
@@ -223,7 +223,7 @@ def _targets(
 
 
 def _is_derivative(dataset: Dataset) -> bool:
-    from odfchain.metadata.enums import DatasetKind
+    from odfchain.model.enums import DatasetKind
 
     return dataset.kind is DatasetKind.DERIVATIVE
 

@@ -13,9 +13,9 @@ from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UnsupportedPeerError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.share.aliases import AliasKind
-    from odfchain.share.catalog import RepositoryEntry
-    from odfchain.share.policy import SignaturePolicy
+    from odfchain.transfer.aliases import AliasKind
+    from odfchain.transfer.catalog import RepositoryEntry
+    from odfchain.trust.policy import SignaturePolicy
 
 _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 
@@ -63,7 +63,7 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
     has to have signed the newest block.
     """
     from odfchain.ids.names import RepoName
-    from odfchain.share.policy import NO_POLICY
+    from odfchain.trust.policy import NO_POLICY
 
     policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
     known = open_workspace().sharing.repositories.add(RepoName(name), url, policy)
@@ -91,7 +91,7 @@ def repo_list(output: str) -> None:
 
 
 def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
-    from odfchain.share.signatures import length
+    from odfchain.transfer.signed_heads import length
 
     if not people:
         return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
@@ -121,7 +121,7 @@ def repo_alias() -> None:
 @format_option()
 def alias_list(datasets: tuple[str, ...], output: str) -> None:
     """List where datasets are pulled from and pushed to."""
-    from odfchain.share.aliases import AliasKind
+    from odfchain.transfer.aliases import AliasKind
 
     workspace = open_workspace()
     found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace.datasets()
@@ -167,7 +167,7 @@ def alias_delete(dataset: str, alias: str | None, everything: bool, kind: str | 
 
 
 def _kind(text: str | None) -> AliasKind:
-    from odfchain.share.aliases import AliasKind
+    from odfchain.transfer.aliases import AliasKind
 
     if text is None:
         raise UsageError("say which: --pull or --push")
@@ -175,7 +175,7 @@ def _kind(text: str | None) -> AliasKind:
 
 
 def _without_password(alias: str) -> str:
-    from odfchain.share.layout import PeerUrl
+    from odfchain.transfer.public_layout import PeerUrl
 
     if "://" not in alias:
         return alias
@@ -201,7 +201,7 @@ def search_command(text: str, repository: str | None, output: str) -> int:
     The first column is what `odfchain pull` takes.
     """
     from odfchain.cli.main import report_error
-    from odfchain.share.catalog import search
+    from odfchain.transfer.catalog import search
 
     sharing = open_workspace().sharing
     places = [repository] if repository else [str(known.name) for known in sharing.repositories.list()]

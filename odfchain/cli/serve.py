@@ -6,7 +6,7 @@ import click
 
 from odfchain.cli.common import open_workspace, options
 from odfchain.cli.screen import echo
-from odfchain.share.server import HOST, PORT
+from odfchain.serve.server import HOST, PORT
 
 
 @click.command("serve")

@@ -9,14 +9,14 @@ import click
 from odfchain.cli.common import DATASET, open_workspace, options
 from odfchain.cli.copies import PARALLEL_OPTION, part_options, token_for
 from odfchain.cli.output import format_option, human_size, print_records
-from odfchain.cli.progress import TerminalProgress, TransferProgress
+from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
 from odfchain.cli.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain.ids.names import DatasetAlias
-    from odfchain.metadata.timestamp import Timestamp
-    from odfchain.share.push import PushPlan
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.transfer.push import PushPlan
 
 _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 _FETCHED = ["dataset", "objects", "bytes", "missing"]
@@ -51,7 +51,7 @@ def push_command(
     """
     if target is not None and url is not None:
         raise UsageError(f"the destination is given twice: {target} and --to")
-    from odfchain.share.push import PushOptions
+    from odfchain.transfer.push import PushOptions
 
     with open_workspace() as workspace:
         sharing = workspace.sharing

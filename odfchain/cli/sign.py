@@ -21,8 +21,8 @@ def sign_command(dataset: str, output: str) -> None:
     signature could not be made, was damaged, or shall be younger. The key of a dataset is in the workspace
     that it was made in.
     """
-    from odfchain.attest.problems import Problem
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
+    from odfchain.trust.problems import Problem
 
     with open_workspace() as workspace:
         alias = workspace.dataset(dataset).alias
@@ -64,7 +64,7 @@ def create_command(file: Path) -> None:
     The file is an unencrypted PEM that only you may read. Whoever has it can sign in your name; an existing
     file is never replaced.
     """
-    from odfchain.attest.keys import create_key_file
+    from odfchain.trust.signing_keys import create_key_file
 
     key = create_key_file(file)
     echo(str(key.dataset_id.as_did_key()))
@@ -79,7 +79,7 @@ def show_command(what: str, output: str) -> None:
     Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
     or ends with .pem is always a file.
     """
-    from odfchain.attest.keys import read_key_file
+    from odfchain.trust.signing_keys import read_key_file
 
     path = Path(what)
     if path.is_file() or "/" in what or path.suffix == ".pem":

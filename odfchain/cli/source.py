@@ -6,7 +6,7 @@ import click
 
 from odfchain.cli.common import DATASET, TIMESTAMP, open_workspace, options
 from odfchain.cli.screen import echo
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 
 
 @click.group("source")

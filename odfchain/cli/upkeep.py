@@ -9,7 +9,7 @@ import click
 from odfchain.cli.common import DATASET, DurationParam, confirm, open_workspace, options
 from odfchain.cli.copies import token_for
 from odfchain.cli.output import format_option, human_size, print_records
-from odfchain.cli.progress import TerminalProgress
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo
 from odfchain.errors import BrokenChainError, OdfchainError, UsageError
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from odfchain.spark.query_walk import jvm_of
+from odfchain.spark.plan_walk import jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

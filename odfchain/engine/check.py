@@ -19,18 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow, to_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BadInputError, EngineError, SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import from_arrow, to_arrow
-from odfchain.metadata.ddl import format_type
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import format_type
+from odfchain.model.enums import TimeUnit
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.timestamp import Timestamp
+from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.marker import find_marker
 from odfchain.slices.reader import ParquetSource, open_parquet
-from odfchain.spark.slice_writer import (
+from odfchain.slices.writer import (
     HASH_THREADS,
     SliceFacts,
     SliceInputError,

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.engine import archive
-from odfchain.engine.base import Executed
 from odfchain.engine.catalyst import Catalyst
-from odfchain.engine.corrections import corrected, identity_of
-from odfchain.engine.flow import Flow, Memory
-from odfchain.engine.inputs import InputRows, StepInput, watermark_of
-from odfchain.engine.operators import Kind
-from odfchain.engine.output import (
+from odfchain.engine.checked_query import Query, query_of
+from odfchain.engine.engine_version import Rules, rules_of
+from odfchain.engine.interface import Executed
+from odfchain.engine.result import (
     check_result,
     in_order,
     result_fields,
@@ -37,28 +35,30 @@ from odfchain.engine.output import (
     whole_pairs,
     write_output,
 )
-from odfchain.engine.query import Query, query_of
-from odfchain.engine.tables import FinalTables, Tables
-from odfchain.engine.times import Mark, Moment
-from odfchain.engine.version import Rules, rules_of
-from odfchain.engine.whole import WholeFlow, used_of_tables
+from odfchain.engine.step_inputs import InputRows, StepInput, watermark_of
+from odfchain.engine.stream.event_times import Mark, Moment
+from odfchain.engine.stream.flow import Flow, Memory
+from odfchain.engine.stream.operators import Kind
+from odfchain.engine.stream.tables import FinalTables, Tables
+from odfchain.engine.stream.whole import WholeFlow, used_of_tables
+from odfchain.engine.stream.window_corrections import corrected, identity_of
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
-from odfchain.metadata.engine import RawQueryRequest, TransformRequest
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
-from odfchain.metadata.sources import Transform
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.sources import Transform
+from odfchain.model.timestamp import Timestamp
 from odfchain.slices.reader import check_parquet, open_parquet
+from odfchain.slices.writer import notes_on_cut_times
 from odfchain.spark.failure import explain
 from odfchain.spark.job import Cancellation, run_job
-from odfchain.spark.query import check_queries, run_queries
 from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
-from odfchain.spark.slice_writer import notes_on_cut_times
+from odfchain.sql.query import check_queries, run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.metadata.data_schema import DataSchema
+    from odfchain.model.data_schema import DataSchema
     from odfchain.progress import Progress
 
 _Result = TypeVar("_Result")
@@ -576,7 +576,7 @@ def _private(parent: Path) -> Iterator[Path]:
 @contextmanager
 def _explained(transform: Transform) -> Iterator[None]:
     """Whatever Spark raises becomes an error of the project, the query's faults among them."""
-    from odfchain.spark.query_errors import failed_query
+    from odfchain.sql.messages import failed_query
 
     try:
         yield

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.engine.base import Executed
 from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.engine.interface import Executed
 
 if TYPE_CHECKING:
-    from odfchain.metadata.data_schema import DataSchema
-    from odfchain.metadata.engine import RawQueryRequest, TransformRequest
+    from odfchain.model.data_schema import DataSchema
+    from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
     from odfchain.progress import Progress
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.slices.reader import check_parquet
-from odfchain.spark.query import run_queries
 from odfchain.spark.read import spark_path
+from odfchain.sql.query import run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odfchain.metadata.engine import RawQueryRequest
+    from odfchain.model.engine_messages import RawQueryRequest
     from odfchain.progress import Progress
 
 INPUT_TABLE = "input"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.dataset.commit import StagedFile
+from odfchain.codec.arrow import to_arrow
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.merge import latest_rows, primary_key
 from odfchain.ingest.recorded import (
@@ -20,10 +20,10 @@ from odfchain.ingest.recorded import (
     describe,
     keeps_state,
 )
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import to_arrow
-from odfchain.metadata.events import Checkpoint, DatasetVocabulary
-from odfchain.metadata.sources import MergeStrategy
+from odfchain.model import data_schema as ds
+from odfchain.model.events import Checkpoint, DatasetVocabulary
+from odfchain.model.sources import MergeStrategy
+from odfchain.repo.commit import StagedFile
 from odfchain.slices.reader import check_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.read import spark_path

@@ -7,9 +7,9 @@ from pathlib import Path
 from odfchain.errors import GuardError
 from odfchain.ingest.merge import APPEND, CORRECT_TO, MergeInput
 from odfchain.ingest.watermark import ALLOW_FUTURE
-from odfchain.metadata.duration import Duration
-from odfchain.metadata.events import DatasetVocabulary
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.duration import Duration
+from odfchain.model.events import DatasetVocabulary
+from odfchain.model.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.read import ROW_ID
 

@@ -16,25 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.config import read_config
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.dataset.system_columns import SystemColumns
+from odfchain.codec.source_settings import POLLING_SOURCE
 from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.formats import read_step_for
+from odfchain.ingest.read.formats import read_step_for
 from odfchain.ingest.transaction import Input, stage_input
 from odfchain.ingest.watermark import DEFAULT_RULE, of_system_time, watermark_event
-from odfchain.ingest.writer import WriteOptions, WriterState, Written
-from odfchain.metadata.duration import Duration
-from odfchain.metadata.enums import DatasetKind, OperationType
-from odfchain.metadata.events import AddData, AddPushSource, MetadataEvent
-from odfchain.metadata.source_settings import POLLING_SOURCE
-from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.write import WriteOptions, WriterState, Written
+from odfchain.model.duration import Duration
+from odfchain.model.enums import DatasetKind, OperationType
+from odfchain.model.events import AddData, AddPushSource, MetadataEvent
+from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.workspace.config import DuplicateKeys, IngestConfig, LateEdits
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_config import read_config
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.workspace_config import DuplicateKeys, IngestConfig, LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError
-from odfchain.ingest.keys import one_row_per_key
 from odfchain.ingest.merge import (
     APPEND,
     OLD,
@@ -24,9 +23,10 @@ from odfchain.ingest.merge import (
     old_name,
     row_struct,
 )
+from odfchain.ingest.primary_keys import one_row_per_key
+from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.spark.columns import RESERVED, any_of, col
 from odfchain.spark.read import ROW_ID
-from odfchain.workspace.config import DuplicateKeys, LateEdits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

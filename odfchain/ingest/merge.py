@@ -9,7 +9,7 @@ where this deliberately differs from the reference implementation):
   unless that is a retraction. Whether a row is present is a flag, never the nullness of a column. `-R` and
   `-C` carry the recorded values, event time included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
-- Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.keys`).
+- Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.primary_keys`).
 - Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
 
 No row reaches the driver, and every comparison is an expression of Spark's.
@@ -21,13 +21,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.dataset.operations import OPERATIONS, lacks_operations
 from odfchain.errors import BadInputError, IncompatibleSchemaError
-from odfchain.ingest.keys import comparable, one_row_per_key, refuse_null_keys
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.enums import OperationType
-from odfchain.metadata.events import DatasetVocabulary
-from odfchain.metadata.sources import (
+from odfchain.ingest.primary_keys import comparable, one_row_per_key, refuse_null_keys
+from odfchain.model import data_schema as ds
+from odfchain.model.enums import OperationType
+from odfchain.model.events import DatasetVocabulary
+from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -35,10 +34,11 @@ from odfchain.metadata.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
+from odfchain.repo.operations import OPERATIONS, lacks_operations
+from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, any_of, col
 from odfchain.spark.read import ROW_ID
-from odfchain.workspace.config import DuplicateKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError
-from odfchain.metadata.events import OffsetInterval
-from odfchain.metadata.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
+from odfchain.model.events import OffsetInterval
+from odfchain.model.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.schema_rules import canonical
-from odfchain.dataset.system_columns import SystemColumns
 from odfchain.errors import BadInputError, IncompatibleSchemaError, SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.ddl import type_name
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.events import DatasetVocabulary
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import type_name
+from odfchain.model.enums import TimeUnit
+from odfchain.model.events import DatasetVocabulary
+from odfchain.repo.system_columns import SystemColumns
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 

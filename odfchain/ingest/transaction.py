@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError
-from odfchain.ingest.formats import declared_schema, open_input
-from odfchain.ingest.inference import fix_up
 from odfchain.ingest.merge import takes_operations
-from odfchain.ingest.writer import WriteOptions, WriterState, Written, write_input
-from odfchain.metadata.sources import ReadStep, Transform
+from odfchain.ingest.read.formats import declared_schema, open_input
+from odfchain.ingest.read.inference import fix_up
+from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.model.sources import ReadStep, Transform
 from odfchain.progress import Progress
 from odfchain.spark.columns import col
 from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
@@ -59,7 +59,7 @@ def stage_input(
         return _stage(session, state, source, options, progress)
     except OdfchainError as error:
         if source.preprocess is not None and isinstance(error, EngineError):
-            from odfchain.spark.query_errors import failed_query
+            from odfchain.sql.messages import failed_query
 
             cause = error.__cause__
             fault = failed_query(cause, transform=source.preprocess) if isinstance(cause, Exception) else None
@@ -103,7 +103,7 @@ def _preprocessed(
 ) -> InputFrame:
     from pyspark.sql import functions as F
 
-    from odfchain.spark.query import run_queries
+    from odfchain.sql.query import run_queries
 
     given = source.frame.select(*[col(name) for name in source.schema.names])
     result = run_queries(session, transform, {INPUT_TABLE: given}, note=progress.note)

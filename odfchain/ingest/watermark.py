@@ -13,14 +13,14 @@ The bound counts from the system time of the commit. Source: specification "Wate
 from __future__ import annotations
 
 from odfchain.chain.history import DATA_EVENTS
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import AppendError, GuardError, InvalidIdError
 from odfchain.limits import INGEST_LIMITS
-from odfchain.metadata.duration import Duration
-from odfchain.metadata.events import AddData, Checkpoint, ExecuteTransform, SourceState
-from odfchain.metadata.sources import WatermarkRule
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.duration import Duration
+from odfchain.model.events import AddData, Checkpoint, ExecuteTransform, SourceState
+from odfchain.model.sources import WatermarkRule
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 DEFAULT_RULE = WatermarkRule()
 ALLOW_FUTURE = "--allow-future"

@@ -13,26 +13,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import SliceRef
 from odfchain.errors import ObjectCorruptedError, OdfchainError, SchemaError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LINEAGE, LineageLimits
 from odfchain.lineage.graph import key_of
 from odfchain.lineage.locate import Locator, data_event
 from odfchain.lineage.origins import Origins, Reads, Span
-from odfchain.lineage.rows import Corrected, Row, find_corrected, read_rows
-from odfchain.lineage.sources import SourceUse, source_of
-from odfchain.metadata.enums import OperationType
-from odfchain.metadata.events import (
+from odfchain.lineage.record_lookup import Corrected, Row, find_corrected, read_rows
+from odfchain.lineage.source_names import SourceUse, source_of
+from odfchain.model.enums import OperationType
+from odfchain.model.events import (
     AddData,
     DatasetVocabulary,
     ExecuteTransform,
     SetTransform,
     SetVocab,
 )
-from odfchain.share.partial import is_partial
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import SliceRef
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.partial import is_partial
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 from odfchain.errors import OdfchainError
 from odfchain.lineage.blame import Blame, BlamedRow, Transaction
-from odfchain.lineage.document import Twig
+from odfchain.lineage.graph_document import Twig
 from odfchain.lineage.origins import Contribution, Interval, Reads, Span
 from odfchain.lineage.queries import steps_of
-from odfchain.lineage.rows import Corrected, Row
-from odfchain.lineage.sources import SourceUse, describe_merge
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import DataSlice, SetTransform
+from odfchain.lineage.record_lookup import Corrected, Row
+from odfchain.lineage.source_names import SourceUse, describe_merge
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import DataSlice, SetTransform
 from odfchain.text import one_line
 
 # --- for programs --------------------------------------------------------------------------------------

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, OdfchainError
-from odfchain.fetch.template import public_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import SetTransform
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.share.aliases import AliasKind, aliases
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import SetTransform
+from odfchain.model.timestamp import Timestamp
+from odfchain.net.template import public_name
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.text import one_line
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transfer.aliases import AliasKind, aliases
 
 
 class NodeState(Enum):

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.history import DATA_EVENTS, DataEvent
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import BrokenChainError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.events import AddData, ExecuteTransform
+from odfchain.model.events import AddData, ExecuteTransform
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 
 def data_event(block: HashedBlock) -> DataEvent:

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.dataset.state import DatasetState, SliceRef
 from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.limits import LineageLimits
 from odfchain.lineage.locate import Locator, data_event
-from odfchain.lineage.sources import SourceUse, source_of
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.lineage.source_names import SourceUse, source_of
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.text import one_line
-from odfchain.workspace.workspace import WorkspaceFiles
 
 Interval = tuple[int, int]
 """First and last, both included."""

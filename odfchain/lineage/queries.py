@@ -12,13 +12,11 @@ from typing import Any
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.history import DATA_EVENTS
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.lineage.sources import describe_fetch, describe_merge
-from odfchain.metadata.events import (
+from odfchain.lineage.source_names import describe_fetch, describe_merge
+from odfchain.model.events import (
     AddData,
     AddPushSource,
     DisablePushSource,
@@ -27,9 +25,11 @@ from odfchain.metadata.events import (
     SetTransform,
     TransformInput,
 )
-from odfchain.metadata.sources import Transform
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model.sources import Transform
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 _KINDS = (
     "SetTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource", "DisablePushSource",

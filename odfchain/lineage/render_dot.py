@@ -7,9 +7,9 @@ Source: https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-
 
 from __future__ import annotations
 
-from odfchain.lineage.document import facts_of, was_used
 from odfchain.lineage.graph import Graph, Node, NodeState
-from odfchain.metadata.enums import DatasetKind
+from odfchain.lineage.graph_document import facts_of, was_used
+from odfchain.model.enums import DatasetKind
 from odfchain.text import one_line
 
 _STYLES = {

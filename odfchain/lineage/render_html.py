@@ -8,9 +8,9 @@ from __future__ import annotations
 from html import escape
 from typing import NamedTuple
 
-from odfchain.lineage.document import facts_of, was_used
+from odfchain.lineage.drawing import layout_of
 from odfchain.lineage.graph import Edge, Graph, Node, NodeState
-from odfchain.lineage.layout import layout_of
+from odfchain.lineage.graph_document import facts_of, was_used
 from odfchain.text import one_line, printable
 
 _WIDTH, _HEIGHT = 220, 54

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odfchain.codec.uuids import without_extensions
 from odfchain.errors import BadInputError
 from odfchain.slices.bounds import open_checked, rows_at_a_time
-from odfchain.slices.uuids import without_extensions
 from odfchain.slices.values import check_values
 from odfchain.text import first_line
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.limits import INPUT
-from odfchain.metadata import data_schema as ds
+from odfchain.model import data_schema as ds
 from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.columns import check_columns
 from odfchain.spark.failure import explain

@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from typing import Any, TypeAlias
 
 from odfchain.limits import INPUT
-from odfchain.metadata import data_schema as ds
+from odfchain.model import data_schema as ds
 
 quoted = encode_basestring
 """A text as a JSON string."""

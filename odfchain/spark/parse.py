@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.time_format import RFC3339
+from odfchain.model import data_schema as ds
+from odfchain.model.enums import TimeUnit
+from odfchain.model.time_format import RFC3339
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import any_of
 from odfchain.spark.types import carrier_type

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.codec.arrow import from_arrow
 from odfchain.errors import BadInputError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.ddl import type_name
-from odfchain.metadata.enums import TimeUnit
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import type_name
+from odfchain.model.enums import TimeUnit
 from odfchain.spark.columns import RESERVED, check_columns, col
 from odfchain.spark.parse import (
     DEFAULT_RULES,

@@ -23,7 +23,7 @@ from odfchain.errors import EngineError, UsageError
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jvm_names import remember_names
-from odfchain.spark.query_walk import jvm_of
+from odfchain.spark.plan_walk import jvm_of
 from odfchain.store.fsio import private_folder
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
-from odfchain.spark.slice_writer import SliceFacts, SliceSpec, write_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.ids.multihash import Multihash
-from odfchain.spark.slice_writer import ROW_GROUP_ROWS, HashingFile, cast_column, parquet_writer
+from odfchain.slices.writer import ROW_GROUP_ROWS, HashingFile, cast_column, parquet_writer
 from odfchain.spark.stage import write_ordered
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from odfchain.metadata.events import DatasetVocabulary
+    from odfchain.model.events import DatasetVocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.enums import TimeUnit
+from odfchain.model import data_schema as ds
+from odfchain.model.enums import TimeUnit
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType as SparkType

@@ -20,7 +20,7 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.store import fsio
-from odfchain.store.base import check_object_name, parse_ref
+from odfchain.store.interfaces import check_object_name, parse_ref
 
 _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
 _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")

@@ -12,7 +12,7 @@ from pathlib import Path
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError, ObjectCorruptedError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
-from odfchain.store.base import check_object_name
+from odfchain.store.interfaces import check_object_name
 from odfchain.store.local import _REF_NAME, conflict
 
 

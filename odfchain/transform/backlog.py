@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.history import DATA_EVENTS
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import DivergedInputError, ObjectNotFoundError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.engine import Watermark
-from odfchain.metadata.events import AddData, DataSlice, ExecuteTransform, OffsetInterval
+from odfchain.model.engine_messages import Watermark
+from odfchain.model.events import AddData, DataSlice, ExecuteTransform, OffsetInterval
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 _KINDS = (*DATA_EVENTS, "SetDataSchema", "SetVocab")
 

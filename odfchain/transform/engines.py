@@ -6,18 +6,18 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from odfchain.engine.version import engine_version, same_results
+from odfchain.engine.engine_version import engine_version, same_results
 from odfchain.errors import TransformError
-from odfchain.metadata.own_engine import OWN_ENGINE, is_own, is_own_name, named_version
-from odfchain.metadata.sources import Transform
-from odfchain.workspace.config import IsolationPolicy
+from odfchain.model.own_engine import OWN_ENGINE, is_own, is_own_name, named_version
+from odfchain.model.sources import Transform
+from odfchain.repo.workspace_config import IsolationPolicy
 
 if TYPE_CHECKING:
-    from odfchain.dataset.files import DatasetFiles
-    from odfchain.engine.base import TransformEngine
-    from odfchain.engine.client import RemoteEngine
+    from odfchain.engine.interface import TransformEngine
+    from odfchain.engine.remote.client import RemoteEngine
     from odfchain.progress import Progress
-    from odfchain.workspace.config import TransformConfig
+    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.repo.workspace_config import TransformConfig
 
 
 def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:
@@ -28,7 +28,7 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
     """
     address = address_of(transform, config)
     if address is not None:
-        from odfchain.engine.client import RemoteEngine
+        from odfchain.engine.remote.client import RemoteEngine
 
         return RemoteEngine(address, deadline=config.timeout_seconds or None)
     if not is_own_name(transform.engine):
@@ -87,7 +87,7 @@ def engines_behind_walls(
     That process sees the data of the inputs and the checkpoints of the dataset, and can write in the
     dataset's staging folder; it is started when it is first asked for.
     """
-    from odfchain.engine.isolated import isolated_engine
+    from odfchain.engine.sandbox.isolated import isolated_engine
 
     with contextlib.ExitStack() as resources:
         started: list[TransformEngine] = []

@@ -17,17 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.dataset.system_columns import SystemColumns
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
-from odfchain.engine.base import Executed, TransformEngine
+from odfchain.engine.interface import Executed, TransformEngine
 from odfchain.errors import DivergedInputError, RefConflictError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.enums import OperationType
-from odfchain.metadata.events import (
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.enums import OperationType
+from odfchain.model.events import (
     Checkpoint,
     DataSlice,
     ExecuteTransform,
@@ -36,15 +33,18 @@ from odfchain.metadata.events import (
     SetDataSchema,
     SetTransform,
 )
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.rebuild import unmarked
-from odfchain.metadata.sources import Transform
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.rebuild import unmarked
+from odfchain.model.sources import Transform
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.spark.slice_writer import SliceFacts
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.slices.writer import SliceFacts
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.transform.request import build_request
-from odfchain.transform.reset import reset_to_metadata
+from odfchain.transform.start_over import reset_to_metadata
 
 Engines = Callable[[Transform], TransformEngine]
 """Finds the engine that executes a transform."""
@@ -221,9 +221,9 @@ def _difference(
     system_time: Timestamp,
 ) -> SliceFacts | None:
     """What turns the output so far into what the query made of everything."""
-    from odfchain.dataset.corrections import SliceFile
-    from odfchain.metadata.arrow import to_arrow
-    from odfchain.spark.slice_writer import SliceSpec
+    from odfchain.codec.arrow import to_arrow
+    from odfchain.repo.corrections import SliceFile
+    from odfchain.slices.writer import SliceSpec
     from odfchain.transform.rebuilt import write_difference
 
     names = step.vocabulary
@@ -247,7 +247,7 @@ def _difference(
 
 def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
     """The schema declared so far, with the columns that this engine has added at its end."""
-    from odfchain.metadata.arrow import from_arrow
+    from odfchain.codec.arrow import from_arrow
     from odfchain.slices.reader import open_parquet
 
     declared = step.schema

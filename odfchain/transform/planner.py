@@ -14,19 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.history import DATA_EVENTS, DataEvent
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import ChainError, TransformError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import events as ev
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.engine import Watermark
-from odfchain.metadata.own_engine import same_engine
-from odfchain.metadata.raw_arrow import schema_of_event
-from odfchain.metadata.rebuild import is_rebuilt
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.engine_messages import Watermark
+from odfchain.model.own_engine import same_engine
+from odfchain.model.rebuild import is_rebuilt
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.transform.backlog import Backlog, diverged, read_backlog, watermark_at
 
 _RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")

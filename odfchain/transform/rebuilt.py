@@ -1,4 +1,4 @@
-"""What turns the output so far into what a query says of everything (`odfchain.metadata.rebuild`)."""
+"""What turns the output so far into what a query says of everything (`odfchain.model.rebuild`)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from odfchain.metadata.enums import OperationType
+from odfchain.model.enums import OperationType
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from odfchain.dataset.corrections import SliceFile
-    from odfchain.metadata.data_schema import DataSchema
-    from odfchain.spark.slice_writer import SliceFacts, SliceSpec
+    from odfchain.model.data_schema import DataSchema
+    from odfchain.repo.corrections import SliceFile
+    from odfchain.slices.writer import SliceFacts, SliceSpec
 
     Numbers = np.ndarray[Any, Any]
 
@@ -37,9 +37,9 @@ def write_difference(
     import numpy as np
     import pyarrow as pa
 
+    from odfchain.codec.arrow import to_arrow
     from odfchain.errors import EngineError
-    from odfchain.metadata.arrow import to_arrow
-    from odfchain.spark.slice_writer import write_slice
+    from odfchain.slices.writer import write_slice
 
     arrow = to_arrow(schema)
     try:
@@ -73,7 +73,7 @@ class _Rows:
     def of(cls, slices: Sequence[SliceFile]) -> _Rows:
         import numpy as np
 
-        from odfchain.dataset.corrections import PAIR, rows_of
+        from odfchain.repo.corrections import PAIR, rows_of
 
         hashes, steps = [np.zeros(0, dtype=PAIR)], [np.zeros(0, dtype=np.int64)]
         for item in slices:
@@ -114,7 +114,7 @@ def _chosen(
     import numpy as np
     import pyarrow as pa
 
-    from odfchain.dataset.corrections import data_batches
+    from odfchain.repo.corrections import data_batches
 
     at = 0
     for item in slices:

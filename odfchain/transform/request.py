@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import SchemaError
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.engine import TransformRequest, TransformRequestInput
-from odfchain.metadata.rebuild import unmarked
-from odfchain.metadata.sources import SqlQueryStep, Transform
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.engine_messages import TransformRequest, TransformRequestInput
+from odfchain.model.rebuild import unmarked
+from odfchain.model.sources import SqlQueryStep, Transform
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.transform.planner import PlannedInput, PlannedStep
 
@@ -97,7 +97,7 @@ def write_empty_parquet(schema: DataSchema, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from odfchain.metadata.arrow import to_arrow
+    from odfchain.codec.arrow import to_arrow
 
     arrow = to_arrow(schema)
     try:

@@ -14,14 +14,14 @@ import dataclasses
 from collections.abc import Callable
 from enum import Enum
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import CodecError, EngineError, StoreError, TransformError
-from odfchain.metadata.events import SetTransform
-from odfchain.metadata.own_engine import is_own
-from odfchain.metadata.rebuild import is_rebuilt, rebuilt, unmarked
-from odfchain.metadata.sources import Transform
+from odfchain.model.events import SetTransform
+from odfchain.model.own_engine import is_own
+from odfchain.model.rebuild import is_rebuilt, rebuilt, unmarked
+from odfchain.model.sources import Transform
 from odfchain.progress import Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 
 class StateChange(Enum):

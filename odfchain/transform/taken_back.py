@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, EngineError, ObjectNotFoundError, OdfchainError, QueryError
 from odfchain.limits import AUDIT
-from odfchain.metadata.enums import OperationType
+from odfchain.model.enums import OperationType
 from odfchain.text import first_line
 
 if TYPE_CHECKING:
-    from odfchain.dataset.files import DatasetFiles
-    from odfchain.dataset.state import DatasetState
-    from odfchain.metadata.events import DataSlice
+    from odfchain.model.events import DataSlice
     from odfchain.progress import Progress
+    from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.repo.dataset_state import DatasetState
 
 _BACK = (OperationType.RETRACT, OperationType.CORRECT_FROM)
 
@@ -51,7 +51,7 @@ def check_taken_back(
         return
     import pyarrow as pa
 
-    from odfchain.dataset.corrections import SliceFile, taken_back_in_vain
+    from odfchain.repo.corrections import SliceFile, taken_back_in_vain
 
     progress.phase("Comparing with what was recorded")
     names = state.vocabulary

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from odfchain.dataset.commit import commit
-from odfchain.dataset.creation import events_of
-from odfchain.dataset.evolution import changes
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import AppendError, OdfchainError, WorkspaceError
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.events import MetadataEvent, SetTransform
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.events import MetadataEvent, SetTransform
 from odfchain.progress import Progress
-from odfchain.transform.creation import with_own_engine, with_versions
+from odfchain.repo.commit import commit
+from odfchain.repo.creation import events_of
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.evolution import changes
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transform.definition import with_own_engine, with_versions
 from odfchain.transform.state_change import StateChange, counts_from, settle_state
 from odfchain.transform.validate import (
     Checker,
@@ -26,7 +27,6 @@ from odfchain.transform.validate import (
     known_inputs,
     present_of,
 )
-from odfchain.workspace.workspace import WorkspaceFiles
 
 
 def check_definition(

@@ -13,24 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from odfchain.dataset.creation import local_alias
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.digest.sha3 import sha3_256
 from odfchain.errors import DatasetNotFoundError, EngineError, QueryError, TransformError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.raw_arrow import schema_of_event
-from odfchain.metadata.sources import Transform
+from odfchain.model import events as ev
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.sources import Transform
 from odfchain.progress import Progress
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.creation import local_alias
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.engine.inputs import StepInput
+    from odfchain.engine.step_inputs import StepInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +169,9 @@ def _after(events: Sequence[ev.MetadataEvent], present: Present) -> Present:
 def _check_transform(
     event: ev.SetTransform, present: Present, find: Find, checker: Checker, progress: Progress
 ) -> None:
-    from odfchain.engine.inputs import StepInput
-    from odfchain.engine.output import settled_schema
-    from odfchain.metadata.engine import TransformRequestInput
+    from odfchain.engine.result import settled_schema
+    from odfchain.engine.step_inputs import StepInput
+    from odfchain.model.engine_messages import TransformRequestInput
 
     ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
     aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
@@ -212,7 +212,7 @@ def _check_transform(
 
 
 def _say_what_calls_need(progress: Progress) -> None:
-    from odfchain.engine.wire import load_grpc
+    from odfchain.engine.remote.protocol import load_grpc
 
     try:
         load_grpc()

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.data_schema import ExtraAttributes
-from odfchain.metadata.events import AddData, DataSlice
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.block import MetadataBlock
+from odfchain.model.data_schema import ExtraAttributes
+from odfchain.model.events import AddData, DataSlice
+from odfchain.model.timestamp import Timestamp
 
 MAX_SLICE_BYTES = 300_000_000
 MAX_SLICE_RECORDS = 10_000

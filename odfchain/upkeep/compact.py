@@ -21,22 +21,22 @@ from pathlib import Path
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.history import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.dataset.commit import StagedFile
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.share.seen import Seen
+from odfchain.repo.commit import StagedFile
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.trust.seen import Seen
 from odfchain.upkeep.batches import Batch, BatchLimits, batches
 from odfchain.upkeep.downstream import Dependent, Place, dependents, places_with
 from odfchain.upkeep.merge_slices import merge_slices, same_columns
 from odfchain.upkeep.reachable import keep_reachable
 from odfchain.upkeep.reset import rewrite_memory
-from odfchain.workspace.workspace import WorkspaceFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

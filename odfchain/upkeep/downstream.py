@@ -8,18 +8,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.blocks import decode_header
 from odfchain.errors import CodecError, CorruptedPeerError, OdfchainError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.blocks import decode_header
-from odfchain.metadata.events import ExecuteTransform
-from odfchain.share.aliases import AliasKind, aliases, resolve_remote
-from odfchain.share.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
-from odfchain.share.open import PeerOptions, open_peer, options_of
-from odfchain.share.peer import Peer
-from odfchain.share.repositories import Repositories
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model.events import ExecuteTransform
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.aliases import AliasKind, aliases, resolve_remote
+from odfchain.transfer.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
+from odfchain.transfer.open import PeerOptions, open_peer, options_of
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.repositories import Repositories
 
 
 class Answer(Enum):

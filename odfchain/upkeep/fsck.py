@@ -17,25 +17,25 @@ from enum import Enum
 from pathlib import Path
 
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, CodecError, OdfchainError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import decode_block
+from odfchain.model.block import MetadataBlock
 from odfchain.progress import SILENT, Progress
-from odfchain.share.layout import ObjectKey, Part
-from odfchain.share.partial import is_partial, lock_path
-from odfchain.share.peer import Peer
-from odfchain.share.slices import DataObject, objects_of
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.store.base import HEAD
+from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
 from odfchain.store.scratch import LocalScratch, MemoryScratch
+from odfchain.transfer.partial import is_partial, lock_path
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.upkeep.lost_head import Candidate, by_name, candidates, is_candidate
 from odfchain.upkeep.reachable import OVERWRITTEN, ref_names, refs_of, store_of
 from odfchain.upkeep.spares import Spares
-from odfchain.workspace.workspace import WorkspaceFiles
 
 _KINDS = {Part.BLOCK: "block", Part.DATA: "slice", Part.CHECKPOINT: "checkpoint"}
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.chain.index import ROW_BYTES
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BusyError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.share.layout import Part
-from odfchain.share.partial import incoming_folder, lock_path
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
+from odfchain.transfer.partial import incoming_folder, lock_path
+from odfchain.transfer.public_layout import Part
 from odfchain.upkeep.reachable import OVERWRITTEN, reachable, ref_names, refs_of, store_of
-from odfchain.workspace.workspace import WorkspaceFiles
 
 GRACE = 24 * 3600.0
 """How long what is not needed stays [s] when nothing else is said."""

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.blocks import decode_block
 from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import decode_block
-from odfchain.metadata.events import Seed
-from odfchain.share.layout import Part
-from odfchain.share.peer import Peer
-from odfchain.share.seen import SeenHeads
-from odfchain.share.signatures import signed_last
-from odfchain.store.base import HEAD
+from odfchain.model.block import MetadataBlock
+from odfchain.model.events import Seed
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import Part
+from odfchain.transfer.signed_heads import signed_last
+from odfchain.trust.seen import SeenHeads
 from odfchain.upkeep.reachable import ref_names, refs_of, store_of
-from odfchain.workspace.workspace import WorkspaceFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.dataset.commit import StagedFile
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BadInputError, ObjectCorruptedError, OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata.events import DatasetVocabulary, DataSlice, OffsetInterval
+from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
+from odfchain.repo.commit import StagedFile
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.text import one_line
 
@@ -69,8 +69,8 @@ def _merge(
     import pyarrow as pa  # noqa: PLC0415
 
     from odfchain.digest.logical import LogicalDigest  # noqa: PLC0415
-    from odfchain.digest.parquet import hash_parquet  # noqa: PLC0415
-    from odfchain.spark.slice_writer import ROW_GROUP_ROWS, HashingFile, parquet_writer  # noqa: PLC0415
+    from odfchain.slices.hashes import hash_parquet  # noqa: PLC0415
+    from odfchain.slices.writer import ROW_GROUP_ROWS, HashingFile, parquet_writer  # noqa: PLC0415
 
     schema = _schema(dataset, slices[0])
     digest, rows = LogicalDigest(schema), 0

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from odfchain.attest.files import read_regular
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.share.layout import Part
-from odfchain.share.slices import objects_of
-from odfchain.store.base import HEAD, parse_ref
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.text import one_line
+from odfchain.transfer.public_layout import Part
+from odfchain.transfer.slice_files import objects_of
+from odfchain.trust.files import read_regular
 
 OVERWRITTEN = "overwritten-"
 """Prefix of references to heads that were given up."""

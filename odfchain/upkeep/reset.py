@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import (
     BusyError,
     InvalidIdError,
@@ -20,12 +18,14 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ids.multihash import Multihash
-from odfchain.share.partial import lock_path
-from odfchain.share.seen import Seen, SeenHeads
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
+from odfchain.transfer.partial import lock_path
+from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.upkeep.downstream import Answer, Dependent, Place, dependents, places_with
 from odfchain.upkeep.reachable import keep_reachable, ref_names
-from odfchain.workspace.workspace import WorkspaceFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

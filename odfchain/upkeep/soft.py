@@ -17,27 +17,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.attest.signer import HeadSigner
 from odfchain.chain.chain import HashedBlock, link_blocks
 from odfchain.chain.history import ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.yaml_writer import dump_yaml
 from odfchain.errors import StoreError, UsageError
 from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.metadata.yaml_writer import dump_yaml
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
+from odfchain.trust.signer import HeadSigner
 from odfchain.upkeep.batches import Batch, BatchLimits, batches
 from odfchain.upkeep.compact import rewritten
 from odfchain.upkeep.merge_slices import same_columns
-from odfchain.workspace.workspace import WorkspaceFiles
 
 PROVENANCE = "PROVENANCE.yaml"
 """The attachment that says where the records come from."""

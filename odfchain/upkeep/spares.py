@@ -10,15 +10,15 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_file
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.progress import SILENT
-from odfchain.share.layout import ObjectKey
-from odfchain.share.partial import incoming_folder
-from odfchain.share.peer import Peer
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transfer.partial import incoming_folder
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import ObjectKey
 
 
 class Spares:

@@ -9,11 +9,11 @@ from typing import Any
 
 from support import hash_of
 
-from odfchain.attest.canonical import canonical_json
-from odfchain.attest.jws import StatementType
-from odfchain.attest.statements import Attestation, EngineUsed, SignedHead, Verdict
 from odfchain.ids.keys import DatasetKey
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
+from odfchain.trust.canonical import canonical_json
+from odfchain.trust.jws import StatementType
+from odfchain.trust.statements import Attestation, EngineUsed, SignedHead, Verdict
 
 OWNER, STRANGER = DatasetKey.generate(), DatasetKey.generate()
 AUDITORS = [DatasetKey.generate() for _ in range(18)]

@@ -25,14 +25,14 @@ from forge import (
 )
 from support import hash_of
 
-from odfchain.attest.attestations import read_lines
-from odfchain.attest.jws import StatementType, read_statement
-from odfchain.attest.keys import check_public_key
-from odfchain.attest.problems import Problem
-from odfchain.attest.signed_head import HeadSignature, SignatureStatus, check_head
-from odfchain.attest.statements import sign_attestation, sign_head
 from odfchain.errors import SignatureError
 from odfchain.ids.did import DatasetId
+from odfchain.trust.attestations import read_lines
+from odfchain.trust.jws import StatementType, read_statement
+from odfchain.trust.problems import Problem
+from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head
+from odfchain.trust.signing_keys import check_public_key
+from odfchain.trust.statements import sign_attestation, sign_head
 
 VALID = sign_head(OWNER, signed()).encode()
 PARTS = VALID.split(b".")

@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import hash_of
 
-from odfchain.attest.attestations import (
+from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
+from odfchain.ids.keys import DatasetKey
+from odfchain.limits import ATTEST
+from odfchain.model.timestamp import Timestamp
+from odfchain.trust.attestations import (
     ATTESTATIONS_KEY,
     Merged,
     add_attestation,
@@ -22,11 +26,11 @@ from odfchain.attest.attestations import (
     read_attestations,
     read_lines,
 )
-from odfchain.attest.canonical import canonical_json, report_digest
-from odfchain.attest.jws import StatementType, sign_statement
-from odfchain.attest.keys import create_key_file, parse_did, read_key_file
-from odfchain.attest.problems import Problem
-from odfchain.attest.statements import (
+from odfchain.trust.canonical import canonical_json, report_digest
+from odfchain.trust.jws import StatementType, sign_statement
+from odfchain.trust.problems import Problem
+from odfchain.trust.signing_keys import create_key_file, parse_did, read_key_file
+from odfchain.trust.statements import (
     Attestation,
     EngineUsed,
     SignedHead,
@@ -36,10 +40,6 @@ from odfchain.attest.statements import (
     sign_attestation,
     sign_head,
 )
-from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
-from odfchain.ids.keys import DatasetKey
-from odfchain.limits import ATTEST
-from odfchain.metadata.timestamp import Timestamp
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def test_more_than_sixteen_for_one_head_are_refused_and_trusted_ones_come_first(
 
 
 def test_the_file_does_not_grow_beyond_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from odfchain.attest import attestations as module
     from odfchain.limits import AttestLimits
+    from odfchain.trust import attestations as module
 
     monkeypatch.setattr(module, "ATTEST", AttestLimits(attestations_bytes=2 * (len(text_of()) + 1)))
     add_attestation(folder, DATASET, text_of(0))

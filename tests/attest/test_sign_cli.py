@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support import Result, manifest
 
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus
 from odfchain.cli.main import main
-from odfchain.dataset.signature import head_signature
-from odfchain.store.base import HEAD
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.head_signature import head_signature
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus
 
 Run = Callable[..., Result]
 

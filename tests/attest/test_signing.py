@@ -15,13 +15,7 @@ from faults import faulty
 from support import RAW_SCHEMA, T0, derivative, manifest, push
 
 from odfchain.api import Workspace
-from odfchain.attest.problems import Problem
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
-from odfchain.attest.signer import HeadSigner
-from odfchain.dataset.commit import commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.signature import head_signature
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import (
     BrokenChainError,
     InvalidIdError,
@@ -31,14 +25,20 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.events import MetadataEvent, SetInfo
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.store.base import HEAD
+from odfchain.model.events import MetadataEvent, SetInfo
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.head_signature import head_signature
+from odfchain.repo.signing import Signing
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalRefStore
-from odfchain.transform.reset import reset_to_metadata
-from odfchain.workspace.signing import Signing
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transform.start_over import reset_to_metadata
+from odfchain.trust.problems import Problem
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
+from odfchain.trust.signer import HeadSigner
 
 
 @pytest.fixture

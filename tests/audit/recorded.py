@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.spark.slice_writer import SliceSpec, write_slice
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.writer import SliceSpec, write_slice
 
 VOCABULARY = ev.DatasetVocabulary()
 TIME = pa.timestamp("ms", "UTC")
@@ -51,7 +51,7 @@ def slice_of(dataset: DatasetFiles, start: int, cities: list[str]) -> ev.DataSli
 
 def schema_event() -> ev.SetDataSchema:
     """The schema of the slices."""
-    from odfchain.metadata.arrow import from_arrow
+    from odfchain.codec.arrow import from_arrow
 
     return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
 

@@ -14,20 +14,20 @@ from derived import FIRST, SECOND, command_line, forge, on_paper, with_level
 from support import ROOT, Result
 
 from odfchain.api import Workspace
-from odfchain.attest.attestations import ATTESTATIONS_KEY
-from odfchain.attest.canonical import report_digest
-from odfchain.attest.keys import create_key_file
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.attest.statements import Attestation, Verdict, read_attestation, sign_attestation
 from odfchain.audit.heads import vouched_for
-from odfchain.audit.run import VerifyOptions
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.audit.verification import VerifyOptions
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.ids.did import DidKey
 from odfchain.ids.keys import DatasetKey
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.trust.attestations import ATTESTATIONS_KEY
+from odfchain.trust.canonical import report_digest
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.trust.signing_keys import create_key_file
+from odfchain.trust.statements import Attestation, Verdict, read_attestation, sign_attestation
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 

@@ -16,22 +16,22 @@ from pathlib import Path
 import pytest
 from recorded import add, add_slice, schema_event
 
-from odfchain.attest.attestations import ATTESTATIONS_KEY, add_attestation
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.attest.signer import HeadSigner
-from odfchain.attest.statements import Attestation, Verdict, sign_attestation
 from odfchain.audit.report import Report
 from odfchain.audit.verify import verify_dataset
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.did import DidKey
 from odfchain.ids.keys import DatasetKey
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.trust.attestations import ATTESTATIONS_KEY, add_attestation
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.trust.signer import HeadSigner
+from odfchain.trust.statements import Attestation, Verdict, sign_attestation
 
 KEY = DatasetKey.generate()
 AUDITOR = DatasetKey.generate()

@@ -19,14 +19,14 @@ from derived import FIRST, SECOND, command_line, on_paper
 from support import ROOT
 
 from odfchain.api import Workspace
-from odfchain.attest.attestations import ATTESTATIONS_KEY
-from odfchain.attest.keys import create_key_file
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.ids.did import DidKey
-from odfchain.share.server import RepositoryServer
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.trust.attestations import ATTESTATIONS_KEY
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.trust.signing_keys import create_key_file
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 

@@ -25,14 +25,14 @@ from support import Result, hash_of, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.audit.report import Report
-from odfchain.audit.run import VerifyOptions
-from odfchain.dataset.commit import commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.engine.version import engine_version
+from odfchain.audit.verification import VerifyOptions
+from odfchain.engine.engine_version import engine_version
 from odfchain.errors import UsageError
-from odfchain.metadata import events as ev
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from odfchain.transform.execute import TransformOptions
 

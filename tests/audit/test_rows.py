@@ -14,17 +14,17 @@ from test_commit import make_seeded
 
 from odfchain.audit.report import Report
 from odfchain.audit.verify import verify_dataset
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.ingest.recorded import METADATA_KEY, describe
 from odfchain.limits import AUDIT
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import MergeStrategySnapshot, ReadStepNdJson
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.sources import MergeStrategySnapshot, ReadStepNdJson
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
 
 BLOCK_TIME = Timestamp.parse("2000-01-01T00:00:00Z").epoch_ms
 A, R, CF, CT = range(4)

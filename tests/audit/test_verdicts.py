@@ -14,10 +14,10 @@ from derived import FIRST, SECOND, command_line, on_paper
 from support import Result
 
 from odfchain.api import Workspace
-from odfchain.attest.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.cli.main import main
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 
 
 @pytest.fixture

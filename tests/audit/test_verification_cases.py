@@ -15,14 +15,14 @@ from support import conformance
 
 from odfchain.api import Workspace
 from odfchain.audit.report import Report
-from odfchain.audit.run import VerifyOptions
+from odfchain.audit.verification import VerifyOptions
 from odfchain.cli.main import main
-from odfchain.dataset.commit import commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import UsageError
 from odfchain.limits import LINEAGE
-from odfchain.metadata import events as ev
+from odfchain.model import events as ev
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 
 @pytest.fixture

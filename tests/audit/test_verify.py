@@ -21,19 +21,19 @@ from odfchain.audit.form import Forms
 from odfchain.audit.verify import CHECKS, Report, verify_dataset
 from odfchain.audit.walk import StoredBlock
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.errors import AppendError, ObjectCorruptedError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
 
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 CHECKPOINT = b"a checkpoint"
@@ -195,10 +195,10 @@ BOMB = """
 import resource, sys
 from pathlib import Path
 from odfchain.audit.verify import verify_dataset
-from odfchain.dataset.files import DatasetFiles
+from odfchain.repo.dataset_files import DatasetFiles
 
 dataset = DatasetFiles.open(Path(sys.argv[1]))
-import odfchain.audit.slices  # what is imported needs memory, too
+import odfchain.audit.slice_checks  # what is imported needs memory, too
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
 report = verify_dataset(dataset, jobs=1)

@@ -10,6 +10,8 @@ from support import ChainBuilder, data_slice, hash_of, memory_chain, seeded_id
 
 from odfchain.chain.chain import MetadataChain, link_blocks
 from odfchain.chain.index import EVENT_KINDS, ROW_BYTES
+from odfchain.codec.blocks import decode_block
+from odfchain.codec.fbs import load_fbs
 from odfchain.errors import (
     AppendError,
     BrokenChainError,
@@ -18,10 +20,8 @@ from odfchain.errors import (
     OdfchainError,
     RefConflictError,
 )
-from odfchain.metadata import events as ev
-from odfchain.metadata.blocks import decode_block
-from odfchain.metadata.fbs import load_fbs
-from odfchain.metadata.sources import MergeStrategyAppend, ReadStepCsv
+from odfchain.model import events as ev
+from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 
@@ -232,7 +232,7 @@ def test_a_cycle_is_refused_at_its_first_wrong_number() -> None:
     builder.seed()
     head = builder.append(ev.SetInfo(description="x"))
     block = builder.block(ev.SetInfo(description="loop"), prev_block_hash=head, sequence_number=7)
-    from odfchain.metadata.blocks import encode_block
+    from odfchain.codec.blocks import encode_block
 
     store.objects[head] = encode_block(block)
     with pytest.raises(BrokenChainError, match="sequence number 7, expected 6"):
@@ -240,8 +240,8 @@ def test_a_cycle_is_refused_at_its_first_wrong_number() -> None:
 
 
 def test_a_second_seed_in_the_middle_is_refused() -> None:
-    from odfchain.metadata.blocks import encode_block
-    from odfchain.metadata.enums import DatasetKind
+    from odfchain.codec.blocks import encode_block
+    from odfchain.model.enums import DatasetKind
 
     store = MemoryObjectStore()
     chain = MetadataChain(store, MemoryRefStore())

@@ -9,13 +9,13 @@ import pytest
 from support import ChainBuilder, conformance, data_slice, hash_of, memory_chain, seeded_id
 
 from odfchain.chain.kind_rules import belongs_in
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import AppendError
 from odfchain.ids.refs import RemoteDatasetId, parse_ref_any
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import (
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import (
     FetchStepEthereumLogs,
     FetchStepUrl,
     MergeStrategyAppend,
@@ -23,7 +23,7 @@ from odfchain.metadata.sources import (
     SqlQueryStep,
     TransformSql,
 )
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 
 T = [Timestamp.parse(f"2020-01-0{day}T12:00:00Z") for day in range(1, 10)]
 FOO, BAR = seeded_id("foo"), seeded_id("bar")

@@ -26,13 +26,13 @@ from support import (
 )
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind, TimeUnit
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind, TimeUnit
+from odfchain.model.timestamp import Timestamp
 from odfchain.store.scratch import MemoryScratch
 
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support import ChainBuilder, conformance, memory_chain
 
+from odfchain.codec.raw_arrow import DATE_UNIT, encode_raw_arrow
 from odfchain.errors import AppendError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.raw_arrow import DATE_UNIT, encode_raw_arrow
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import TimeUnit
 
 TABLE = {row["change"]: row["result"] for row in conformance("writer_cases")["set_data_schema_migration"]}
 INT, TEXT = ds.DataTypeInt64(), ds.DataTypeString()

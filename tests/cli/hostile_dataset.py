@@ -11,14 +11,14 @@ from recorded import add
 from support import T0, hash_of, seeded_id
 
 from odfchain.api import Workspace
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
-from odfchain.metadata import events as ev
-from odfchain.metadata import sources as src
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.model import events as ev
+from odfchain.model import sources as src
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
 
 EVIL = (
     "a\x1b]0;owned\x07b\x1b[2J\x1b[5mc\x9b8md\x00e\x08\x7f\r\nFAKED row\vx\fy\x85z\u2028p\u2029q\t"

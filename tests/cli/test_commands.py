@@ -20,11 +20,11 @@ from test_blocks import vectors
 from odfchain.api import Workspace
 from odfchain.cli.common import DurationParam
 from odfchain.cli.main import _COMMANDS, main
+from odfchain.codec.blocks import block_hash, encode_block
+from odfchain.codec.tree import from_tree
+from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import EngineError
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import block_hash, encode_block
-from odfchain.metadata.tree import from_tree
-from odfchain.metadata.yaml_reader import read_document
+from odfchain.model.block import MetadataBlock
 
 
 def test_without_a_command_the_help_is_shown_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:

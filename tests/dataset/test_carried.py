@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.chain.schema_rules import canonical
-from odfchain.dataset.creation import events_of
+from odfchain.codec.manifest import DATASET_SNAPSHOT, read_manifest, read_snapshots, snapshot_document
+from odfchain.codec.raw_arrow import schema_of_event
+from odfchain.codec.tree import from_tree
+from odfchain.codec.yaml_reader import Document
 from odfchain.errors import ManifestError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.ddl import parse_ddl
-from odfchain.metadata.manifest import DATASET_SNAPSHOT, read_manifest, read_snapshots, snapshot_document
-from odfchain.metadata.raw_arrow import schema_of_event
-from odfchain.metadata.sources import ReadStepCsv
-from odfchain.metadata.tree import from_tree
-from odfchain.metadata.yaml_reader import Document
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.ddl import parse_ddl
+from odfchain.model.sources import ReadStepCsv
+from odfchain.repo.creation import events_of
 
 
 def manifest(read: dict[str, Any], *, kind: str = "AddPushSource") -> dict[str, Any]:

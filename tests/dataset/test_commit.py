@@ -15,15 +15,15 @@ from faults import faulty
 from support import RAW_SCHEMA, seeded_id
 
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import AppendError, RefConflictError, StorageFullError, StoreError
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 
@@ -139,7 +139,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None
         import os, signal, sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[3])
-        from odfchain.dataset.files import DatasetFiles
+        from odfchain.repo.dataset_files import DatasetFiles
         from odfchain.store import fsio
         from test_commit import run
 

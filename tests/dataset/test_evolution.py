@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.dataset.commit import commit
-from odfchain.dataset.evolution import changes
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import AppendError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.evolution import changes
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 T = [Timestamp.parse(f"2020-01-0{day}T12:00:00Z") for day in range(1, 10)]
 CITY, MAYOR, AREA = (

@@ -10,18 +10,18 @@ import pytest
 from support import ChainBuilder, memory_chain, seeded_id
 from test_commit import T, make_dataset
 
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.records import read_all, read_tail
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import FetchStepUrl, MergeStrategyAppend, ReadStepNdJson
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import FetchStepUrl, MergeStrategyAppend, ReadStepNdJson
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.records import read_all, read_tail
 from odfchain.store.scratch import MemoryScratch
 
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.digest.logical import LogicalDigest, hash_table
-from odfchain.digest.parquet import hash_parquet
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.ids.multicodec import Multicodec
+from odfchain.slices.hashes import hash_parquet
 
 U16, U64 = struct.Struct("<H").pack, struct.Struct("<Q").pack
 UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}

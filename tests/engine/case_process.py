@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 from cases import SIGNED, Case, all_cases
 
-from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
-from odfchain.engine.base import TransformEngine
 from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.metadata.engine import TransformRequest
+from odfchain.engine.interface import TransformEngine
+from odfchain.model.engine_messages import TransformRequest
 from odfchain.progress import SILENT
+from odfchain.slices.hashes import hash_parquet
 from odfchain.spark.session import SparkEngine
 
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from support import conformance, seeded_id
 
-from odfchain.engine.version import Rules
+from odfchain.engine.engine_version import Rules
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.engine import RawQueryRequest, TransformRequest, TransformRequestInput, Watermark
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
-from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput, Watermark
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.model.timestamp import Timestamp
 
 MS = pa.timestamp("ms", "UTC")
 

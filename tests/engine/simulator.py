@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfchain.cli.engine import ended_by_sigterm, serve_until_ended
-from odfchain.engine.base import Executed
-from odfchain.engine.server import serve
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.engine import RawQueryRequest, TransformRequest, TransformRequestInput
-from odfchain.metadata.events import OffsetInterval
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.engine.interface import Executed
+from odfchain.engine.remote.service import serve
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
+from odfchain.model.events import OffsetInterval
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
 
 PATIENCE = 30

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.engine.check import check_output, measure, rewrite, same_types
 from odfchain.errors import EngineError, StoreError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.timestamp import Timestamp
 from odfchain.slices import bounds
+from odfchain.slices.hashes import hash_parquet
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

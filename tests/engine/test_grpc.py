@@ -25,10 +25,10 @@ from support import seeded_id
 
 from odfchain.cli.engine import engine_command
 from odfchain.cli.main import Globals
-from odfchain.engine import wire
-from odfchain.engine.client import RemoteEngine
-from odfchain.engine.server import EngineServer, serve
-from odfchain.engine.wire import EXECUTE_RAW_QUERY, EXECUTE_TRANSFORM, unwrap, wrap
+from odfchain.engine.remote import protocol as wire
+from odfchain.engine.remote.client import RemoteEngine
+from odfchain.engine.remote.protocol import EXECUTE_RAW_QUERY, EXECUTE_TRANSFORM, unwrap, wrap
+from odfchain.engine.remote.service import EngineServer, serve
 from odfchain.errors import (
     CodecError,
     EngineError,
@@ -38,10 +38,10 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import engine as messages
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
-from odfchain.metadata.sources import SqlQueryStep, TransformSql
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import engine_messages as messages
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
 
 NOW = Timestamp.parse("2024-05-01T00:00:00Z")
@@ -379,7 +379,7 @@ def test_calls_from_several_threads(files: Path) -> None:
 
 
 def test_more_calls_than_can_wait_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.engine.server._WAITING_CALLS", 0)
+    monkeypatch.setattr("odfchain.engine.remote.service._WAITING_CALLS", 0)
     gate = threading.Event()
     simulated = SimulatedEngine(gate=gate)
     with serving(simulated, workers=1) as server, ThreadPoolExecutor(1) as pool:
@@ -534,7 +534,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loading_both_sides_does_not_load_the_library() -> None:
     program = (
-        "import sys, odfchain.engine.server, odfchain.engine.client, odfchain.cli.engine;"
+        "import sys, odfchain.engine.remote.service, odfchain.engine.remote.client, odfchain.cli.engine;"
         "sys.exit(str({'grpc', 'pyspark', 'pyarrow'} & set(sys.modules) or '') or 0)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -653,7 +653,9 @@ def test_a_server_that_is_no_engine(files: Path) -> None:
 
 
 def test_a_response_that_is_too_large(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.engine.client._OPTIONS", (("grpc.max_receive_message_length", 1_000),))
+    monkeypatch.setattr(
+        "odfchain.engine.remote.client._OPTIONS", (("grpc.max_receive_message_length", 1_000),)
+    )
     with (
         answering(b"x" * 1_001) as address,
         pytest.raises(EngineError, match=r"RESOURCE_EXHAUSTED.*larger than max"),
@@ -662,7 +664,7 @@ def test_a_response_that_is_too_large(files: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_request_that_is_too_large(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.engine.wire.MESSAGE_BYTES", 500)
+    monkeypatch.setattr("odfchain.engine.remote.protocol.MESSAGE_BYTES", 500)
     with pytest.raises(CodecError, match="bytes are more than a message may have, 500"):
         EXECUTE_TRANSFORM.pack_request(step(files))
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.engine import isolation
-from odfchain.engine.isolated import isolated_engine
-from odfchain.engine.isolation import Isolation, availability, isolated
-from odfchain.engine.namespaces import MARK, REFUSED
+from odfchain.engine.sandbox import isolation
+from odfchain.engine.sandbox.isolated import isolated_engine
+from odfchain.engine.sandbox.isolation import Isolation, availability, isolated
+from odfchain.engine.sandbox.namespaces import MARK, REFUSED
 from odfchain.errors import EngineError
 from odfchain.progress import SILENT
 
@@ -338,8 +338,8 @@ def test_another_platform_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_users_may_not_make_namespaces_the_reason_says_so(given: Path) -> None:
     """Behind the walls no further user namespace can be made: a real machine that refuses."""
     program = """
-from odfchain.engine.isolated import isolated_engine
-from odfchain.engine.isolation import availability
+from odfchain.engine.sandbox.isolated import isolated_engine
+from odfchain.engine.sandbox.isolation import availability
 print(availability())
 """
     argv = isolated([sys.executable, "-c", program], read=[], write=[given / "out"], walls=BOTH)

@@ -10,10 +10,10 @@ import pytest
 from cases import MS, InputSlice, input_schema, request_of
 
 from odfchain.engine.inprocess import Checked, SparkTransformEngine
-from odfchain.engine.inputs import StepInput
-from odfchain.engine.operators import Kind
-from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.engine.step_inputs import StepInput
+from odfchain.engine.stream.operators import Kind
+from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 from corpus import SCHEMA, TABLES, own, queries, shared
 
 from odfchain.errors import QueryError
-from odfchain.metadata.sources import SqlQueryStep, TransformSql
-from odfchain.spark import query_functions as functions
-from odfchain.spark.query import check_queries, resolved_query, run_queries
+from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.sql import functions
+from odfchain.sql.query import check_queries, resolved_query, run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import write_lying
 
-from odfchain.engine.slices import RowFacts, cut, row_facts
+from odfchain.engine.input_slice import RowFacts, cut, row_facts
 from odfchain.errors import BadInputError, StorageFullError, StoreError
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

@@ -23,15 +23,15 @@ from cases import SIGNED, InputSlice, input_schema, request_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from odfchain.digest.parquet import hash_parquet
 from odfchain.engine.archive import Manifest, read_manifest
-from odfchain.engine.base import Executed
+from odfchain.engine.engine_version import Rules
 from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.version import Rules
-from odfchain.metadata.engine import TransformRequest
-from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.engine.interface import Executed
+from odfchain.model.engine_messages import TransformRequest
+from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
+from odfchain.slices.hashes import hash_parquet
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

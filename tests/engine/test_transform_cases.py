@@ -30,13 +30,13 @@ from cases import (
 )
 from support import ROOT, conformance
 
-from odfchain.engine.base import Executed
-from odfchain.engine.client import RemoteEngine
 from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.server import serve
+from odfchain.engine.interface import Executed
+from odfchain.engine.remote.client import RemoteEngine
+from odfchain.engine.remote.service import serve
 from odfchain.errors import EngineError, QueryError
-from odfchain.metadata.engine import TransformRequest
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.engine_messages import TransformRequest
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
 
 if TYPE_CHECKING:

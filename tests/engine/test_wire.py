@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.engine import wire
-from odfchain.engine.wire import unwrap, wrap
+from odfchain.engine.remote import protocol as wire
+from odfchain.engine.remote.protocol import unwrap, wrap
 from odfchain.errors import DecodeError
 
 

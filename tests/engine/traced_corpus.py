@@ -12,9 +12,9 @@ from pathlib import Path
 from corpus import SCHEMA, TABLES, own, shared
 
 from odfchain.errors import QueryError
-from odfchain.metadata.sources import TransformSql
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.model.sources import TransformSql
 from odfchain.spark.session import SparkEngine
+from odfchain.sql.query import check_queries, run_queries
 
 FIRST, LAST = "mark-first", "mark-last"
 GOOD = "SELECT sensor, sum(level) AS level FROM input GROUP BY sensor ORDER BY sensor"

@@ -18,12 +18,12 @@ import pytest
 from support import conformance
 
 from odfchain.errors import FetchError, StorageFullError
-from odfchain.fetch.base import UP_TO_DATE, FetchContext, etag_state, last_modified_state
-from odfchain.fetch.container import fetch_container
+from odfchain.ingest.fetch.container import fetch_container
+from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, etag_state, last_modified_state
 from odfchain.limits import FetchLimits
-from odfchain.metadata.events import SourceState
-from odfchain.metadata.sources import EnvVar, FetchStepContainer
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.events import SourceState
+from odfchain.model.sources import EnvVar, FetchStepContainer
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
@@ -414,7 +414,7 @@ def test_a_runtime_that_cannot_be_started(engine: Engine) -> None:
 
 
 def test_a_full_disk(engine: Engine) -> None:
-    from odfchain.fetch.container_run import _write
+    from odfchain.ingest.fetch.container_run import _write
 
     with Path("/dev/full").open("wb", buffering=0) as stream, pytest.raises(StorageFullError):
         _write(stream, b"x", Path("/dev/full"))

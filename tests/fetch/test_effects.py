@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.fetch.bindings import check_container, check_host, check_redirect, is_admitted
-from odfchain.fetch.effects import EffectKind, effects_of, host_as_written
-from odfchain.metadata.events import SetPollingSource
-from odfchain.metadata.sources import (
+from odfchain.ingest.fetch.bindings import check_container, check_host, check_redirect, is_admitted
+from odfchain.ingest.fetch.effects import EffectKind, effects_of, host_as_written
+from odfchain.model.events import SetPollingSource
+from odfchain.model.sources import (
     EnvVar,
     FetchStep,
     FetchStepContainer,

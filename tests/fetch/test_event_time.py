@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.fetch import java_time
-from odfchain.fetch.event_time import from_path
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.fetch import java_time
+from odfchain.ingest.fetch.event_time import from_path
+from odfchain.model.timestamp import Timestamp
 
 DATE = r"data-(\d+-\d+-\d+)\.csv"
 

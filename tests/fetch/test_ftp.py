@@ -11,12 +11,12 @@ from ftp_server import MDTM, Ftp, Sending
 from servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.fetch.base import UP_TO_DATE, Fetched, etag_state, last_modified_state
-from odfchain.fetch.ftp import fetch_ftp, parse_place
-from odfchain.fetch.ftp_session import parse_mdtm
-from odfchain.fetch.url import fetch_url
-from odfchain.metadata.sources import EventTimeSourceFromSystemTime, FetchStepUrl
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.fetch.by_url import fetch_url
+from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, etag_state, last_modified_state
+from odfchain.ingest.fetch.ftp import fetch_ftp, parse_place
+from odfchain.ingest.fetch.ftp_session import parse_mdtm
+from odfchain.model.sources import EventTimeSourceFromSystemTime, FetchStepUrl
+from odfchain.model.timestamp import Timestamp
 
 BIG = bytes(range(256)) * 2_000
 STATE = last_modified_state(MODIFIED_TIME)

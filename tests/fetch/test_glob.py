@@ -11,17 +11,17 @@ import pytest
 from support import conformance
 
 from odfchain.errors import FetchError, SourceNotFoundError
-from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, etag_state, last_modified_state
-from odfchain.fetch.glob import fetch_glob
-from odfchain.metadata.enums import SourceOrdering
-from odfchain.metadata.events import SourceState
-from odfchain.metadata.sources import (
+from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched, etag_state, last_modified_state
+from odfchain.ingest.fetch.glob import fetch_glob
+from odfchain.model.enums import SourceOrdering
+from odfchain.model.events import SourceState
+from odfchain.model.sources import (
     EventTimeSourceFromMetadata,
     EventTimeSourceFromPath,
     EventTimeSourceFromSystemTime,
     FetchStepFilesGlob,
 )
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}

@@ -15,13 +15,13 @@ from stand_ins import write_certificate
 
 import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.fetch.base import UP_TO_DATE, Fetched, etag_state, last_modified_state
-from odfchain.fetch.http import fetch_http
-from odfchain.fetch.http_headers import ContentRange, Headers, http_date, parse_http_date, retry_after
-from odfchain.fetch.http_url import is_public, parse_target
-from odfchain.fetch.state import is_known
-from odfchain.metadata.events import SourceState
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, etag_state, last_modified_state
+from odfchain.ingest.fetch.http import fetch_http
+from odfchain.ingest.fetch.state import is_known
+from odfchain.model.events import SourceState
+from odfchain.model.timestamp import Timestamp
+from odfchain.net.headers import ContentRange, Headers, http_date, parse_http_date, retry_after
+from odfchain.net.url import is_public, parse_target
 
 BIG = bytes(range(256)) * 2_000
 TAG = {"ETag": '"v1"'}
@@ -611,7 +611,7 @@ def test_another_port_of_the_same_private_host_is_refused(tmp_path: Path) -> Non
 
 def test_a_route_that_began_in_public_never_gets_private() -> None:
     """Also not by the name it began with, once that leads to another address."""
-    from odfchain.fetch.http_url import Route
+    from odfchain.net.url import Route
 
     for first, later, admitted in (("93.184.216.34", "10.0.0.1", False), ("10.0.0.7", "10.0.0.1", True)):
         route = Route(parse_target("http://h/a", name="x"), name="x", limit=5, allow_private=False)

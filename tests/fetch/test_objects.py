@@ -12,12 +12,12 @@ from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request
 from stand_ins import BUCKET, simulated_s3
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.fetch.base import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
-from odfchain.fetch.objects import fetch_object
-from odfchain.fetch.url import fetch_url
-from odfchain.metadata.events import SourceState
-from odfchain.metadata.sources import FetchStepUrl
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.fetch.bucket import fetch_object
+from odfchain.ingest.fetch.by_url import fetch_url
+from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
+from odfchain.model.events import SourceState
+from odfchain.model.sources import FetchStepUrl
+from odfchain.model.timestamp import Timestamp
 
 
 class Bucket:

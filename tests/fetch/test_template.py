@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.errors import FetchError
-from odfchain.fetch.template import expand, names_in, public_name, redact, values_in
+from odfchain.net.template import expand, names_in, public_name, redact, values_in
 from odfchain.text import one_line, printable
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"] if case["area"] == "template"}

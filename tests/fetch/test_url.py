@@ -12,9 +12,9 @@ from servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
 from support import conformance
 
 from odfchain.errors import FetchError, SourceNotFoundError
-from odfchain.fetch.base import UP_TO_DATE, FetchContext, Fetched, last_modified_state
-from odfchain.fetch.url import fetch_url
-from odfchain.metadata.sources import (
+from odfchain.ingest.fetch.by_url import fetch_url
+from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched, last_modified_state
+from odfchain.model.sources import (
     EventTimeSource,
     EventTimeSourceFromMetadata,
     EventTimeSourceFromPath,
@@ -22,7 +22,7 @@ from odfchain.metadata.sources import (
     FetchStepUrl,
     RequestHeader,
 )
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 
 MTIME_NS = 1_445_412_480_123_456_789
 MTIME = Timestamp.parse("2015-10-21T07:28:00.123Z")

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 from test_commit import make_seeded
 
-from odfchain.dataset.commit import commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.ingest.formats import declared_schema, open_input
-from odfchain.ingest.inference import fix_up
 from odfchain.ingest.merge import takes_operations
-from odfchain.ingest.writer import WriteOptions, WriterState, Written, write_input
-from odfchain.metadata.events import MetadataEvent, SourceState
-from odfchain.metadata.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.read.formats import declared_schema, open_input
+from odfchain.ingest.read.inference import fix_up
+from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.model.events import MetadataEvent, SourceState
+from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from shapes import parts
 from support import FIXTURES, ROOT
 
-from odfchain.metadata.sources import (
+from odfchain.model.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,

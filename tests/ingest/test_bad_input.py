@@ -117,10 +117,10 @@ def test_the_share_is_a_setting_of_the_workspace(run_cli: Cli, filled: Dataset, 
 
 def test_other_types_than_the_recorded_ones(run_cli: Cli, filled: Dataset, tmp_path: Path) -> None:
     """The source was redefined: the dataset's schema and the input's are both shown."""
-    from odfchain.dataset.commit import commit
-    from odfchain.metadata.events import AddPushSource
-    from odfchain.metadata.sources import MergeStrategyAppend, ReadStepCsv
-    from odfchain.metadata.timestamp import Timestamp
+    from odfchain.model.events import AddPushSource
+    from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.repo.commit import commit
 
     read = ReadStepCsv(header=True, ddl_schema=("city STRING", "population INT"))
     event = AddPushSource(source_name="default", read=read, merge=MergeStrategyAppend())

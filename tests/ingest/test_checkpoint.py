@@ -11,15 +11,15 @@ import pytest
 from support import manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
-from odfchain.dataset.commit import StagedFile, commit
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import ObjectCorruptedError
 from odfchain.ingest import recorded
 from odfchain.ingest.ingest import IngestOptions
-from odfchain.ingest.pull import set_watermark
-from odfchain.metadata import events as ev
-from odfchain.metadata.sources import MergeStrategySnapshot, ReadStepCsv
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.polling import set_watermark
+from odfchain.model import events as ev
+from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
 
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"

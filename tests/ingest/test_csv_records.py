@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, OdfchainError, SchemaError
-from odfchain.ingest import csv_records
-from odfchain.ingest.csv_records import CsvDialect, CsvRecords, header_of, rewrite_csv
-from odfchain.ingest.formats import open_input
-from odfchain.ingest.preflight import scan_text
+from odfchain.ingest.read import csv_records
+from odfchain.ingest.read.csv_records import CsvDialect, CsvRecords, header_of, rewrite_csv
+from odfchain.ingest.read.formats import open_input
+from odfchain.ingest.read.preflight import scan_text
 from odfchain.limits import INPUT
-from odfchain.metadata.sources import ReadStepCsv
+from odfchain.model.sources import ReadStepCsv
 from odfchain.spark.failure import explain
 
 if TYPE_CHECKING:

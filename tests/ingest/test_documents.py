@@ -17,9 +17,9 @@ from support import Result, manifest, unchanged
 
 from odfchain.api import Workspace
 from odfchain.errors import BadInputError, SchemaError, UsageError
-from odfchain.ingest.formats import open_input, read_step_for
+from odfchain.ingest.read.formats import open_input, read_step_for
 from odfchain.limits import INPUT
-from odfchain.metadata.sources import (
+from odfchain.model.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,

@@ -11,17 +11,17 @@ import pytest
 from support import FIXTURES
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.formats import open_input
-from odfchain.metadata.enums import CompressionFormat
-from odfchain.metadata.sources import (
+from odfchain.ingest.prepare.prepare import prepare
+from odfchain.ingest.prepare.sink import PrepareLimits
+from odfchain.ingest.read.formats import open_input
+from odfchain.model.enums import CompressionFormat
+from odfchain.model.sources import (
     PrepStepDecompress,
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,
     ReadStepNdJson,
 )
-from odfchain.prepare.output import PrepareLimits
-from odfchain.prepare.prepare import prepare
 from odfchain.progress import SILENT
 from odfchain.spark.documents import DocumentInputError, Lines, record_batches
 from odfchain.spark.json_records import JsonArray

@@ -18,7 +18,7 @@ from support import Result, manifest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import RefConflictError, UsageError
 from odfchain.ingest.ingest import IngestOptions
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
 
 if TYPE_CHECKING:

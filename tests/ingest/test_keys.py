@@ -17,17 +17,17 @@ from odfchain.errors import BadInputError
 from odfchain.ingest import recorded
 from odfchain.ingest.ingest import IngestOptions
 from odfchain.ingest.merge import MergeInput, merge
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.events import DatasetVocabulary
-from odfchain.metadata.sources import (
+from odfchain.model import data_schema as ds
+from odfchain.model.events import DatasetVocabulary
+from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
+from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import find_marker
 from odfchain.spark.read import ROW_ID
-from odfchain.workspace.config import DuplicateKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,7 +248,7 @@ def test_a_state_checkpoint_tells_keys_as_the_merge_does(
 
 
 def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Workspace, tmp_path: Path) -> None:
-    from odfchain.metadata.timestamp import Timestamp
+    from odfchain.model.timestamp import Timestamp
 
     dataset = dataset_of(workspace, "{kind: Ledger, primaryKey: [event_time, city]}", COLUMNS_DDL)
     path = tmp_path / "in.csv"

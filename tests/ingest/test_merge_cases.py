@@ -9,9 +9,9 @@ from support import ROOT, cases, conformance
 
 from odfchain.errors import IncompatibleSchemaError
 from odfchain.ingest.merge import Merged, MergeInput, current_state, merge
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.events import DatasetVocabulary
-from odfchain.metadata.sources import (
+from odfchain.model import data_schema as ds
+from odfchain.model.events import DatasetVocabulary
+from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,

@@ -8,8 +8,8 @@ import pytest
 from support import manifest, unchanged
 
 from odfchain.api import Workspace
+from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import BadInputError, IncompatibleSchemaError, ManifestError
-from odfchain.metadata.manifest import read_snapshots
 
 CHANGELOG = "{kind: ChangelogStream, primaryKey: [city]}"
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"

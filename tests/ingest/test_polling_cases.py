@@ -20,8 +20,8 @@ from test_pull import file_url, polled, rows, touch
 
 from odfchain.api import Workspace
 from odfchain.errors import BadInputError, FetchError
-from odfchain.ingest.pull import CONTENT_HASH, PullStatus
-from odfchain.metadata.sources import FetchStepEthereumLogs, FetchStepMqtt
+from odfchain.ingest.polling import CONTENT_HASH, PullStatus
+from odfchain.model.sources import FetchStepEthereumLogs, FetchStepMqtt
 
 CSV37 = conformance("polling_cases")["common_input"]["CSV37"]
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError
-from odfchain.ingest import preflight
-from odfchain.ingest.csv_records import CsvDialect
-from odfchain.ingest.preflight import LONGEST_SHORT_LINE, scan_text
+from odfchain.ingest.read import preflight
+from odfchain.ingest.read.csv_records import CsvDialect
+from odfchain.ingest.read.preflight import LONGEST_SHORT_LINE, scan_text
 
 PIECES = st.lists(
     st.sampled_from([b"a", b"b,c", b'"', b'""', b"\n", b"\r\n", b"\t", b"\x7f", b"\x01", "é".encode(), b" ", b";"]),

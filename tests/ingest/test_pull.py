@@ -14,7 +14,6 @@ import pytest
 from support import ROOT, Result, conformance, derivative, unchanged
 
 from odfchain.api import Dataset, Workspace
-from odfchain.dataset.commit import commit
 from odfchain.errors import (
     AppendError,
     BadInputError,
@@ -27,10 +26,11 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ingest.ingest import IngestOptions
-from odfchain.ingest.pull import PullOptions, PullStatus
-from odfchain.metadata import events as ev
-from odfchain.metadata.sources import FetchStepFilesGlob, FetchStepUrl
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.polling import PullOptions, PullStatus
+from odfchain.model import events as ev
+from odfchain.model.sources import FetchStepFilesGlob, FetchStepUrl
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
 
 MANIFEST = """\
 kind: DatasetSnapshot
@@ -511,7 +511,7 @@ def test_a_new_manifest_is_valid_as_it_is(
     assert run_cli("new", "org.example.cities", kind).code == 0
     text = (tmp_path / "org.example.cities.yaml").read_text()
     assert text == run_cli("new", "org.example.cities", kind, "--output", "-").out
-    from odfchain.metadata.manifest import read_snapshots
+    from odfchain.codec.manifest import read_snapshots
 
     (snapshot,) = read_snapshots(text)
     assert str(snapshot.name) == "org.example.cities"

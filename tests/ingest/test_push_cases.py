@@ -12,14 +12,14 @@ import pytest
 from support import conformance, derivative, unchanged
 
 from odfchain.api import Dataset, Workspace
-from odfchain.dataset.commit import commit
 from odfchain.errors import AppendError, BadInputError, UsageError
 from odfchain.ingest.ingest import IngestOptions
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.sources import MergeStrategyLedger, ReadStepNdJson
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import TimeUnit
+from odfchain.model.sources import MergeStrategyLedger, ReadStepNdJson
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
 
 CASES = {c["id"]: c for c in conformance("polling_cases")["cases"]}
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")

@@ -18,11 +18,11 @@ from shapes import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
 from support import ROOT, conformance
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.formats import open_input
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.ddl import type_name
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.sources import (
+from odfchain.ingest.read.formats import open_input
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import type_name
+from odfchain.model.enums import TimeUnit
+from odfchain.model.sources import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,

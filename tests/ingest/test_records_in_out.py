@@ -15,8 +15,8 @@ import pytest
 from mutations import Case, data_folder, mutations, same
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.formats import open_input
-from odfchain.metadata.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJson, ReadStepParquet
+from odfchain.ingest.read.formats import open_input
+from odfchain.model.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJson, ReadStepParquet
 from odfchain.spark.documents import DocumentInputError, document_error, record_batches
 from odfchain.spark.failure import explain
 from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
@@ -106,7 +106,7 @@ def collect(trials: list[Trial]) -> None:
 
 def foresee(trial: Trial, folder: Path) -> None:
     """Refuse what the workers' own code refuses, here and without Spark: this spares the halving of jobs."""
-    from odfchain.ingest.formats import _record_source, declared_schema
+    from odfchain.ingest.read.formats import _record_source, declared_schema
 
     if trial.found is not None or isinstance(trial.case.step, ReadStepParquet):
         return

@@ -9,11 +9,11 @@ import pytest
 from support import Result, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
-from odfchain.dataset.commit import commit
 from odfchain.errors import IncompatibleSchemaError, SchemaError
-from odfchain.metadata import events as ev
-from odfchain.metadata.sources import ReadStepNdJson
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.sources import ReadStepNdJson
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
 
 TWO = '["city STRING", "population BIGINT"]'
 LEDGER = "{kind: Ledger, primaryKey: [city]}"

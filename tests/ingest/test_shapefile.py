@@ -16,7 +16,7 @@ from support import unchanged
 
 from odfchain.errors import BadInputError
 from odfchain.limits import INPUT
-from odfchain.metadata.sources import ReadStepEsriShapefile
+from odfchain.model.sources import ReadStepEsriShapefile
 from odfchain.spark import shapefile
 from odfchain.spark.json_values import RecordError, json_text
 from odfchain.spark.shapefile import codec_of, find_layer

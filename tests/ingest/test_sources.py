@@ -10,7 +10,7 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.cli.main import main
 from odfchain.errors import IngestError, UsageError
-from odfchain.metadata import events as ev
+from odfchain.model import events as ev
 
 HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: cities\n  kind: {kind}\n  metadata:\n"
 PUSH = "    - {{kind: AddPushSource, sourceName: {name}, read: {{kind: NdJson}}, merge: {{kind: Append}}}}\n"

@@ -10,9 +10,9 @@ import pytest
 from support import Result, manifest, unchanged
 
 from odfchain.errors import BadInputError
-from odfchain.ingest.formats import open_input
-from odfchain.metadata.ddl import parse_ddl
-from odfchain.metadata.sources import ReadStepNdJson
+from odfchain.ingest.read.formats import open_input
+from odfchain.model.ddl import parse_ddl
+from odfchain.model.sources import ReadStepNdJson
 from odfchain.spark.documents import Lines
 from odfchain.spark.failure import explain
 from odfchain.spark.json_values import ObjectLine, RecordError, parse_object

@@ -12,7 +12,7 @@ import pytest
 from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
-from odfchain.metadata.raw_arrow import encode_raw_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 
 FINE = dt.datetime(2020, 1, 1, 10, 0, 0, 123456, tzinfo=dt.UTC)
 COARSE = FINE.replace(microsecond=123000)
@@ -136,10 +136,10 @@ def test_parquet(workspace: Workspace, tmp_path: Path, ingest: Ingest) -> None:
 def test_a_chain_that_declared_milliseconds_keeps_them(
     workspace: Workspace, tmp_path: Path, ingest: Ingest
 ) -> None:
-    from odfchain.dataset.commit import commit
-    from odfchain.metadata import events as ev
-    from odfchain.metadata.ddl import parse_ddl
-    from odfchain.metadata.timestamp import Timestamp
+    from odfchain.model import events as ev
+    from odfchain.model.ddl import parse_ddl
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.repo.commit import commit
 
     (dataset,) = workspace.add(manifest("{kind: Append}", '["city STRING", "t TIMESTAMP(6)"]'))
     system = (

@@ -12,11 +12,11 @@ import pytest
 from support import Result, derivative, manifest
 
 from odfchain.api import Dataset, Workspace
-from odfchain.dataset.commit import commit
-from odfchain.metadata import events as ev
-from odfchain.metadata.ddl import parse_ddl
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.model import events as ev
+from odfchain.model.ddl import parse_ddl
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
 
 IDS = [uuid.UUID(int=number << 64 | 7) for number in range(1, 5)]
 TEXTS = {

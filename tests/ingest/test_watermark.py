@@ -12,11 +12,11 @@ from support import Result, unchanged
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, GuardError
 from odfchain.ingest.ingest import IngestOptions
-from odfchain.ingest.pull import PullOptions, PullStatus
+from odfchain.ingest.polling import PullOptions, PullStatus
 from odfchain.ingest.watermark import latest_believed, of_data, of_system_time
-from odfchain.metadata.duration import Duration
-from odfchain.metadata.sources import WatermarkRule
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.duration import Duration
+from odfchain.model.sources import WatermarkRule
+from odfchain.model.timestamp import Timestamp
 
 DAY = Duration(86_400_000)
 PLAIN, DELAYED = WatermarkRule(), WatermarkRule(max_delay=DAY)

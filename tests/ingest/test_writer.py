@@ -21,10 +21,10 @@ from odfchain.errors import (
     SchemaError,
 )
 from odfchain.ingest.schema_fit import fit
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.sources import (
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import TimeUnit
+from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -35,7 +35,7 @@ from odfchain.metadata.sources import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -14,15 +14,13 @@ from harness import Harness, csv_step, merge_in_force, parquet_columns
 from support import ROOT, conformance
 from test_commit import make_seeded
 
-from odfchain.dataset.state import DatasetState
-from odfchain.dataset.system_columns import SystemColumns
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
-from odfchain.ingest.writer import WriterState
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import (
+from odfchain.ingest.write import WriterState
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import TimeUnit
+from odfchain.model.sources import (
     FetchStepUrl,
     MergeStrategy,
     MergeStrategyAppend,
@@ -30,7 +28,9 @@ from odfchain.metadata.sources import (
     MergeStrategySnapshot,
     ReadStepNdJson,
 )
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.system_columns import SystemColumns
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -135,7 +135,7 @@ def check_round(
 
 def check_schema(event: ev.MetadataEvent, expected: list[list[str]], system_columns: SystemColumns) -> None:
     """As the case says, except for the two system columns that RFC-001 writes as the specification does."""
-    from odfchain.metadata.raw_arrow import schema_of_event
+    from odfchain.codec.raw_arrow import schema_of_event
 
     assert isinstance(event, ev.SetDataSchema)
     schema = schema_of_event(event.raw_arrow_schema, event.schema)

@@ -9,9 +9,9 @@ import pytest
 from support import seeded_id
 
 from odfchain.api import Workspace
-from odfchain.dataset.files import DatasetFiles
 from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
+from odfchain.repo.dataset_files import DatasetFiles
 
 
 @pytest.fixture

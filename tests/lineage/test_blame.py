@@ -15,16 +15,16 @@ from derivation import Derived, Root, transform_of
 from support import Result, polling, push, seeded_id
 
 from odfchain.api import Workspace
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
 from odfchain.lineage.blame import Blame, blame_records
 from odfchain.lineage.blame_document import blame_document, blame_twig
 from odfchain.lineage.locate import Locator
-from odfchain.metadata import events as ev
-from odfchain.metadata.sources import MergeStrategySnapshot, ReadStepCsv
-from odfchain.share.partial import set_selection
-from odfchain.share.slices import Selection
+from odfchain.model import events as ev
+from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.transfer.partial import set_selection
+from odfchain.transfer.slice_files import Selection
 
 Place = Callable[[str], DatasetFiles]
 

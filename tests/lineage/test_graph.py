@@ -15,18 +15,18 @@ from support import Result, manifest, seeded_id
 
 from odfchain.api import Workspace
 from odfchain.cli.lineage import print_twigs
-from odfchain.dataset.files import DatasetFiles
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.limits import LINEAGE
-from odfchain.lineage.document import graph_document, twigs_of, upstream_document
+from odfchain.lineage.drawing import layout_of
 from odfchain.lineage.graph import Edge, Graph, Node, NodeState, Use
-from odfchain.lineage.layout import layout_of
+from odfchain.lineage.graph_document import graph_document, twigs_of, upstream_document
 from odfchain.lineage.render_dot import quoted, to_dot
 from odfchain.lineage.render_html import to_html
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.sources import SqlQueryStep, TransformSql
-from odfchain.share.aliases import AliasKind, add_alias
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.transfer.aliases import AliasKind, add_alias
 
 Place = Callable[[str], DatasetFiles]
 

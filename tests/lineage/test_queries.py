@@ -10,17 +10,17 @@ from derivation import Derived, Grown, Root, transform_of
 from support import Result, polling, push, seeded_id
 
 from odfchain.api import Workspace
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import DatasetNotFoundError
 from odfchain.lineage.queries import Definition, definition_document
-from odfchain.metadata import events as ev
-from odfchain.metadata.sources import (
+from odfchain.model import events as ev
+from odfchain.model.sources import (
     FetchStepUrl,
     MergeStrategyLedger,
     ReadStepCsv,
     SqlQueryStep,
     TransformSql,
 )
+from odfchain.repo.dataset_files import DatasetFiles
 
 Place = Callable[[str], DatasetFiles]
 

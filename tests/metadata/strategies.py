@@ -9,17 +9,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from odfchain.codec.binding import field_types
+from odfchain.codec.tree import properties_of
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multicodec import Multicodec
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import DatasetRefAny, parse_ref_any
-from odfchain.metadata import data_schema, events
-from odfchain.metadata.binding import field_types
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.data_schema import ExtraAttributes
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.metadata.tree import properties_of
+from odfchain.model import data_schema, events
+from odfchain.model.block import MetadataBlock
+from odfchain.model.data_schema import ExtraAttributes
+from odfchain.model.timestamp import Timestamp
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 HASH = st.binary(min_size=32, max_size=32).map(lambda d: Multihash(Multicodec.SHA3_256, d))

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from support import conformance
 
+from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block, open_manifest
+from odfchain.codec.manifest import block_document, read_block
+from odfchain.codec.tree import from_tree, to_tree
+from odfchain.codec.yaml_writer import dump_json, dump_yaml
 from odfchain.errors import CodecError, DecodeError, UnsupportedVersionError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.metadata.blocks import block_hash, decode_block, decode_header, encode_block, open_manifest
-from odfchain.metadata.manifest import block_document, read_block
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.metadata.tree import from_tree, to_tree
-from odfchain.metadata.yaml_writer import dump_json, dump_yaml
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
 
 sys.path.insert(0, str(Path(__file__).parent))
 from strategies import BLOCKS
@@ -58,7 +58,7 @@ def vectors() -> list[Any]:
 
 @pytest.mark.parametrize(("tree", "version", "digest", "hex_bytes"), vectors())
 def test_vector(tree: dict[str, Any], version: int, digest: str, hex_bytes: str | None) -> None:
-    from odfchain.metadata.block import MetadataBlock
+    from odfchain.model.block import MetadataBlock
 
     block = from_tree(MetadataBlock, tree)
     data = encode_block(block, version)
@@ -116,7 +116,7 @@ def test_round_trip_of_any_block_through_documents(block: Any) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**64])
 def test_numbers_that_do_not_fit_are_refused(number: int) -> None:
-    from odfchain.metadata.block import MetadataBlock
+    from odfchain.model.block import MetadataBlock
 
     block = MetadataBlock(system_time=Timestamp(0), sequence_number=number, event=ev.SetInfo())
     with pytest.raises(CodecError):
@@ -124,7 +124,7 @@ def test_numbers_that_do_not_fit_are_refused(number: int) -> None:
 
 
 def test_text_that_utf8_cannot_hold_is_refused() -> None:
-    from odfchain.metadata.block import MetadataBlock
+    from odfchain.model.block import MetadataBlock
 
     block = MetadataBlock(system_time=Timestamp(0), sequence_number=0, event=ev.SetInfo(description="\ud800"))
     with pytest.raises(CodecError):
@@ -133,7 +133,7 @@ def test_text_that_utf8_cannot_hold_is_refused() -> None:
 
 def test_unknown_slots_are_ignored() -> None:
     """A newer writer may append fields; the block still reads, and its hash is over the bytes as they are."""
-    from odfchain.metadata.builder import FlatBufferBuilder
+    from odfchain.codec.builder import FlatBufferBuilder
 
     builder = FlatBufferBuilder()
     text = builder.string("from the future")
@@ -169,10 +169,10 @@ def test_unknown_slots_are_ignored() -> None:
 def test_engine_messages_round_trip() -> None:
     from strategies import dataclass
 
-    from odfchain.metadata import engine
-    from odfchain.metadata.decoder import Decoder
-    from odfchain.metadata.encoder import Encoder
-    from odfchain.metadata.fbs import load_fbs
+    from odfchain.codec.decoder import Decoder
+    from odfchain.codec.encoder import Encoder
+    from odfchain.codec.fbs import load_fbs
+    from odfchain.model import engine_messages as engine
 
     encoder, decoder = Encoder(load_fbs("odf.fbs"), 4), Decoder(load_fbs("odf.fbs"))
 
@@ -196,7 +196,7 @@ def test_missing_required_field_is_named() -> None:
 
 
 def _empty_block() -> bytes:
-    from odfchain.metadata.builder import FlatBufferBuilder
+    from odfchain.codec.builder import FlatBufferBuilder
 
     inner = FlatBufferBuilder()
     content = inner.finish(inner.end_table(inner.size, []))

@@ -18,12 +18,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import conformance
 
+from odfchain.codec.blocks import decode_block, decode_header, encode_block, open_manifest
+from odfchain.codec.builder import FlatBufferBuilder
+from odfchain.codec.flatbuffer import FlatBuffer
+from odfchain.codec.raw_arrow import decode_raw_arrow
 from odfchain.errors import CodecError, DecodeError
 from odfchain.limits import Limits
-from odfchain.metadata.blocks import decode_block, decode_header, encode_block, open_manifest
-from odfchain.metadata.builder import FlatBufferBuilder
-from odfchain.metadata.raw_arrow import decode_raw_arrow
-from odfchain.metadata.reader import FlatBuffer
 
 sys.path.insert(0, str(Path(__file__).parent))
 import contextlib

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import ManifestError, TransformError
-from odfchain.metadata.events import SetTransform
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.metadata.query_options import lateness_option, split_version
-from odfchain.transform.creation import with_versions
+from odfchain.model.events import SetTransform
+from odfchain.model.query_options import lateness_option, split_version
+from odfchain.transform.definition import with_versions
 
 MANIFEST = """
 kind: DatasetSnapshot

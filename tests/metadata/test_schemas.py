@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.chain.schema_rules import canonical
+from odfchain.codec.arrow import from_arrow, to_arrow
+from odfchain.codec.raw_arrow import decode_raw_arrow, encode_raw_arrow, schema_of_event
+from odfchain.codec.uuids import with_extensions, without_extensions
 from odfchain.errors import CodecError, SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import from_arrow, to_arrow
-from odfchain.metadata.ddl import format_ddl, parse_ddl
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.raw_arrow import decode_raw_arrow, encode_raw_arrow, schema_of_event
-from odfchain.slices.uuids import with_extensions, without_extensions
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import format_ddl, parse_ddl
+from odfchain.model.enums import TimeUnit
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 from support import ROOT
 
+from odfchain.codec.manifest import read_event, read_snapshots
+from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
-from odfchain.metadata.duration import Duration
-from odfchain.metadata.manifest import read_event, read_snapshots
-from odfchain.metadata.sources import WatermarkRule
-from odfchain.metadata.yaml_reader import read_document
+from odfchain.model.duration import Duration
+from odfchain.model.sources import WatermarkRule
 
 DAY = 86_400_000
 SOURCE = """\

@@ -12,11 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import FIXTURES, cases, conformance
 
-from odfchain.errors import ManifestError
-from odfchain.limits import Limits
-from odfchain.metadata import data_schema, enums, events, sources
-from odfchain.metadata.extra import dump_attributes, load_attributes
-from odfchain.metadata.manifest import (
+from odfchain.codec.extra import dump_attributes, load_attributes
+from odfchain.codec.manifest import (
     DATASET_SNAPSHOT,
     METADATA_BLOCK,
     METADATA_EVENT,
@@ -25,10 +22,13 @@ from odfchain.metadata.manifest import (
     read_snapshots,
     snapshot_document,
 )
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.metadata.tree import from_tree, to_tree
-from odfchain.metadata.yaml_reader import Document, read_document, read_documents
-from odfchain.metadata.yaml_writer import dump_json, dump_yaml
+from odfchain.codec.tree import from_tree, to_tree
+from odfchain.codec.yaml_reader import Document, read_document, read_documents
+from odfchain.codec.yaml_writer import dump_json, dump_yaml
+from odfchain.errors import ManifestError
+from odfchain.limits import Limits
+from odfchain.model import data_schema, enums, events, sources
+from odfchain.model.timestamp import Timestamp
 
 FRAGMENTS: dict[str, Any] = {
     "ReadStep": sources.ReadStep,
@@ -85,7 +85,7 @@ def test_case(case: dict[str, Any]) -> None:
 
 
 def test_every_listed_spelling_is_read_and_pascal_case_printed() -> None:
-    from odfchain.metadata.tree import union_variants
+    from odfchain.codec.tree import union_variants
 
     unions = {
         "MetadataEvent": events.MetadataEvent, "ReadStep": sources.ReadStep, "FetchStep": sources.FetchStep,
@@ -95,7 +95,7 @@ def test_every_listed_spelling_is_read_and_pascal_case_printed() -> None:
     }  # fmt: skip
     for name, entry in conformance("yaml_manifests")["enum_spellings"].items():
         if name in ("RawQueryResponse", "TransformResponse"):
-            from odfchain.metadata import engine
+            from odfchain.model import engine_messages as engine
 
             unions[name] = getattr(engine, name)
         for value, spelled in entry["spellings"].items():

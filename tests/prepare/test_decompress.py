@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.errors import PrepareError, StoreError
-from odfchain.metadata.enums import CompressionFormat
-from odfchain.metadata.sources import PrepStepDecompress
-from odfchain.prepare import output
-from odfchain.prepare.decompress import glob_matches
-from odfchain.prepare.prepare import PrepareLimits, prepare
+from odfchain.ingest.prepare import sink as output
+from odfchain.ingest.prepare.decompress import glob_matches
+from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
+from odfchain.model.enums import CompressionFormat
+from odfchain.model.sources import PrepStepDecompress
 
 CSV = conformance("polling_cases")["common_input"]["CSV37"].encode()
 GZIP, ZIP = CompressionFormat.GZIP, CompressionFormat.ZIP

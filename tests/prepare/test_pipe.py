@@ -16,9 +16,9 @@ import pytest
 from support import conformance
 
 from odfchain.errors import PrepareError
-from odfchain.metadata.enums import CompressionFormat
-from odfchain.metadata.sources import PrepStep, PrepStepDecompress, PrepStepPipe
-from odfchain.prepare.prepare import PrepareLimits, prepare
+from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
+from odfchain.model.enums import CompressionFormat
+from odfchain.model.sources import PrepStep, PrepStepDecompress, PrepStepPipe
 from odfchain.progress import Silent
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}

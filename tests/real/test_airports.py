@@ -13,7 +13,7 @@ from support import FIXTURES, ROOT, tree_of
 
 from odfchain.api import Dataset, Workspace
 from odfchain.ingest.ingest import IngestOptions
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -29,10 +29,10 @@ from support import (
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import AppendError, OdfchainError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
 
 CITIES = ds.DataSchema(
     fields=(

@@ -20,12 +20,12 @@ from recorded import schema_event, slice_of
 from scenario import Chain, time_of
 from support import seeded_id
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, Part
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, Part
 
 MOST = 64 << 20
 """No answer is longer [bytes]."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from support import RAW_SCHEMA, ChainBuilder, seeded_id
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.repo.dataset_files import DatasetFiles
 
 
 class LocalDataset:

@@ -13,7 +13,7 @@ from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import Progress
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, SignedFile
 
 WHERE = "memory://peer/"
 

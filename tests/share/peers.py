@@ -21,7 +21,7 @@ from typing import Protocol
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
-from odfchain.share.layout import ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
 
 
 class Place(Protocol):

@@ -14,18 +14,18 @@ from typing import Any
 
 from support import RAW_SCHEMA, conformance, seeded_id
 
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.blocks import block_hash, encode_block
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import MetadataBlock
-from odfchain.metadata.blocks import block_hash, encode_block
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.share.layout import ObjectKey, Part
-from odfchain.store.base import HEAD
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
+from odfchain.transfer.public_layout import ObjectKey, Part
 
 ROWS = 10
 """Records of every slice, on paper."""

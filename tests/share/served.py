@@ -13,16 +13,16 @@ from urllib.request import urlopen
 from support import RAW_SCHEMA
 
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.blocks import decode_block
-from odfchain.metadata.enums import DatasetKind
-from odfchain.share.layout import ObjectKey, Part
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.enums import DatasetKind
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.public_layout import ObjectKey, Part
 
 
 def make_dataset(workspace: WorkspaceFiles, alias: str, *sizes: int) -> DatasetFiles:

@@ -9,15 +9,15 @@ import forge
 from scenario import Chain
 from support import RAW_SCHEMA, tree_of
 
-from odfchain.attest.statements import SignedHead, sign_head
 from odfchain.ids.keys import DatasetKey
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.share.policy import SignaturePolicy
-from odfchain.share.sharing import Pulled, Sharing
-from odfchain.share.sync import SyncOptions
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.sharing import Pulled, Sharing
+from odfchain.transfer.sync import SyncOptions
+from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.statements import SignedHead, sign_head
 
 NOW = Timestamp.parse("2026-01-02T04:00:00Z")
 """An hour after the usual signature."""

@@ -12,12 +12,14 @@ from scenario import Chain, chain_of, numbered
 from support import cases
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.codec.blocks import decode_header
 from odfchain.errors import BrokenChainError, DatasetNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
-from odfchain.metadata.blocks import decode_header
-from odfchain.share.compare import (
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
+from odfchain.transfer.compare import (
     Ahead,
     Behind,
     BlockLink,
@@ -29,10 +31,8 @@ from odfchain.share.compare import (
     compare,
     whole_chain,
 )
-from odfchain.share.layout import ObjectKey, Part
-from odfchain.share.pull import pull_dataset
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.pulling import pull_dataset
 
 
 class CountingLinks:
@@ -144,7 +144,7 @@ def broken(first: int, *, prev: bool = True) -> Chain:
 
 
 def chain_event(text: str) -> Any:
-    from odfchain.metadata import events as ev
+    from odfchain.model import events as ev
 
     return ev.SetInfo(description=text)
 

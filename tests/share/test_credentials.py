@@ -19,9 +19,9 @@ from served import make_dataset
 
 from odfchain.cli.main import main
 from odfchain.errors import AccessError, UnsupportedPeerError
-from odfchain.share.credentials import Credentials, checked_token, is_readable_on_the_way, origin_of
-from odfchain.share.layout import PeerUrl
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.credentials import Credentials, checked_token, is_readable_on_the_way, origin_of
+from odfchain.transfer.public_layout import PeerUrl
 
 SECRET = "s3cret-Token.1~+/=="  # noqa: S105 - for the test's own servers
 

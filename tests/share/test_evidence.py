@@ -16,7 +16,6 @@ from served import add_slice, make_dataset
 from signed import COMMON, NOW, Reader, head_of, line, owned, publish
 from support import ROOT, Result, hash_of
 
-from odfchain.attest.statements import SignedHead, sign_head
 from odfchain.cli.main import main
 from odfchain.errors import (
     DatasetsDivergedError,
@@ -26,11 +25,12 @@ from odfchain.errors import (
     StoreError,
 )
 from odfchain.limits import ATTEST
-from odfchain.share import evidence as evidence_module
-from odfchain.share.evidence import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
-from odfchain.share.evidence_store import EvidenceStore, read_evidence_file
-from odfchain.share.policy import SignaturePolicy
-from odfchain.share.sync import SyncStatus
+from odfchain.transfer.sync import SyncStatus
+from odfchain.trust import proof as evidence_module
+from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.proof import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
+from odfchain.trust.proof_store import EvidenceStore, read_evidence_file
+from odfchain.trust.statements import SignedHead, sign_head
 
 ONE = owned([*COMMON, "one", "two"])
 FORK = owned([*COMMON[:-1], "other", "thing", "more", "yet more"])

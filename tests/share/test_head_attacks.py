@@ -23,9 +23,6 @@ from scenario import Chain
 from signed import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
 from support import hash_of
 
-from odfchain.attest.problems import Problem
-from odfchain.attest.signed_head import SignatureStatus
-from odfchain.attest.statements import sign_attestation
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
@@ -34,9 +31,12 @@ from odfchain.errors import (
     SignatureError,
 )
 from odfchain.ids.did import DatasetId
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.share.policy import SignaturePolicy
-from odfchain.share.sync import SyncStatus
+from odfchain.model.timestamp import Timestamp
+from odfchain.transfer.sync import SyncStatus
+from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.problems import Problem
+from odfchain.trust.signed_head import SignatureStatus
+from odfchain.trust.statements import sign_attestation
 
 OLD = owned(COMMON)
 """What the reader has."""

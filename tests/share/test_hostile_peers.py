@@ -41,17 +41,18 @@ from support import hash_of, seeded_id, tree_of
 
 from odfchain import conformance
 from odfchain.errors import CorruptedPeerError, TransferError
-from odfchain.fetch import address as fetch_address
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS, SHARING
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.share import compare, http_dial, peer_links
-from odfchain.share.http_peer import PEER_LIMITS, HttpPeer
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
-from odfchain.share.pull import pull_dataset
-from odfchain.share.sync import SyncOptions
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.net import address as fetch_address
+from odfchain.net import dial as http_dial
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer import compare, peer_links
+from odfchain.transfer.http_peer import PEER_LIMITS, HttpPeer
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sync import SyncOptions
 
 RSS = 300 << 20
 SECONDS = 15.0

@@ -26,8 +26,8 @@ from odfchain.errors import AccessError, CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
-from odfchain.share.http_peer import PEER_LIMITS, HttpPeer
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.http_peer import PEER_LIMITS, HttpPeer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 
 BODY = bytes(range(256)) * 2_000
 BLOCK = b"a block"

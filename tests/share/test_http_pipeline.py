@@ -16,13 +16,13 @@ from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
-from odfchain.share.http_peer import HttpPeer
-from odfchain.share.http_pipeline import HttpPipeline
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, PeerUrl
-from odfchain.share.prefetch import AHEAD
-from odfchain.share.pull import pull_dataset
-from odfchain.share.sync import SyncStatus
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.net.pipeline import HttpPipeline
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.http_peer import HttpPeer
+from odfchain.transfer.prefetch import AHEAD
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sync import SyncStatus
 
 CHAIN = chain_of(numbered(200))
 NAMES = CHAIN.hashes

@@ -24,11 +24,11 @@ from hostile import HostilePeer, lookup
 from scenario import Chain, chain_of
 from support import tree_of
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.share.layout import HEAD_KEY
+from odfchain.model import events as ev
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.transfer.public_layout import HEAD_KEY
 
 KILLS = 200
 KINDS = ("byte", "file", "end")

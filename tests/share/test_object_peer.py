@@ -24,9 +24,9 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
-from odfchain.share.layout import ObjectKey, Part, PeerUrl, SignedFile
-from odfchain.share.object_peer import LOCK_KEY, ObjectPeer
-from odfchain.share.object_space import PEER_LIMITS, ObjectAddress
+from odfchain.transfer.object_peer import LOCK_KEY, ObjectPeer
+from odfchain.transfer.object_space import PEER_LIMITS, ObjectAddress
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
 
 ONE, TWO, THREE = b"block one", b"block two", b"block three"
 HASHES = [hash_bytes(data) for data in (ONE, TWO, THREE)]

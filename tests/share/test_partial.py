@@ -11,11 +11,11 @@ from memory_peer import MemoryPeer
 from scenario import ROWS, Chain, chain_of, time_of
 from support import tree_of
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import CorruptedPeerError, StoreError, TransferError, UsageError
 from odfchain.ids.names import DatasetAlias
-from odfchain.share.layout import ObjectKey
-from odfchain.share.partial import (
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.partial import (
     fetch_missing,
     is_partial,
     mark_path,
@@ -23,10 +23,10 @@ from odfchain.share.partial import (
     missing_objects,
     selection_of,
 )
-from odfchain.share.pull import pull_dataset
-from odfchain.share.slices import EVERYTHING, Selection
-from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transfer.public_layout import ObjectKey
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.slice_files import EVERYTHING, Selection
+from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 
 LABELS = ["seed", "schema", "d1", "d2", "note", "d3", "d4"]
 MORE = [*LABELS, "d5", "d6", "d7"]

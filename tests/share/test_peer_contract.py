@@ -24,10 +24,10 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
-from odfchain.share.folder_peer import FolderPeer
-from odfchain.share.layout import ObjectKey, Part, PeerUrl, SignedFile
-from odfchain.share.open import PeerOptions, gateway_url, open_peer, open_writable
-from odfchain.share.peer import Peer, WritablePeer
+from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.transfer.open import PeerOptions, gateway_url, open_peer, open_writable
+from odfchain.transfer.peer import Peer, WritablePeer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
 
 BIG = bytes(range(256)) * 9_000
 NAME = hash_of("a block")
@@ -480,7 +480,7 @@ def test_ipfs_goes_through_the_gateway() -> None:
 
 
 def test_object_stores_are_opened_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    from odfchain.share.object_peer import ObjectPeer
+    from odfchain.transfer.object_peer import ObjectPeer
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

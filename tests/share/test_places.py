@@ -9,9 +9,9 @@ from signed import COMMON, Reader, owned, publish
 
 from odfchain.errors import SignatureError
 from odfchain.ids.names import RepoName
-from odfchain.share.layout import PeerUrl
-from odfchain.share.places import Place
-from odfchain.share.policy import NO_POLICY, SignaturePolicy
+from odfchain.transfer.places import Place
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.trust.policy import NO_POLICY, SignaturePolicy
 
 CHAIN = owned(COMMON)
 

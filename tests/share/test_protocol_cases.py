@@ -32,16 +32,16 @@ from odfchain.errors import (
     StoreError,
 )
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
 from odfchain.progress import SILENT
-from odfchain.share.folder_peer import FolderPeer
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
-from odfchain.share.open import open_writable
-from odfchain.store.base import HEAD, ObjectStore, check_object_name, parse_ref
+from odfchain.store.interfaces import HEAD, ObjectStore, check_object_name, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import LocalScratch
+from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.transfer.open import open_writable
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 
 DEVIATIONS = {
     "white space around a reference": (

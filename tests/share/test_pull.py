@@ -12,7 +12,7 @@ from memory_peer import MemoryPeer
 from scenario import Chain, chain_of, extend, install, numbered, scenario_steps, time_of
 from support import RAW_SCHEMA, conformance, hash_of, seeded_id, set_transform, tree_of
 
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,
@@ -27,18 +27,18 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import MergeStrategyAppend, ReadStepCsv
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.progress import Silent
-from odfchain.share import prefetch
-from odfchain.share.layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
-from odfchain.share.pull import pull_dataset
-from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.store.base import HEAD
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
+from odfchain.transfer import prefetch
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 
 FORCE = SyncOptions(force=True)
 NAME = DatasetAlias.parse("name")
@@ -294,8 +294,8 @@ def test_a_file_that_two_blocks_name_is_asked_for_once(workspace: WorkspaceFiles
 
 
 def test_blocks_are_kept_as_they_were_sent(workspace: WorkspaceFiles) -> None:
-    from odfchain.metadata.block import MetadataBlock
-    from odfchain.metadata.blocks import encode_block
+    from odfchain.codec.blocks import encode_block
+    from odfchain.model.block import MetadataBlock
 
     chain = chain_of(["seed"])
     older = encode_block(

@@ -25,10 +25,10 @@ from odfchain.errors import (
     UnsupportedPeerError,
 )
 from odfchain.ids.multihash import Multihash
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
-from odfchain.share.open import open_writable
-from odfchain.share.peer import WritablePeer
-from odfchain.share.push import PushOptions, open_destination, plan_push, push_dataset
+from odfchain.transfer.open import open_writable
+from odfchain.transfer.peer import WritablePeer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.push import PushOptions, open_destination, plan_push, push_dataset
 
 CHAIN = ("seed", "schema", "d1", "d2")
 FORCE = PushOptions(force=True)

@@ -14,7 +14,7 @@ from servers import Reply, Server
 from stand_ins import simulated_s3
 from support import ROOT, conformance
 
-from odfchain.dataset.config import DATASET_CONFIG, read_config
+from odfchain.codec.json_schema import manifest_schema
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -28,10 +28,11 @@ from odfchain.errors import (
 from odfchain.ids.names import DatasetAlias, DatasetAliasRemote, DatasetName, RepoName
 from odfchain.ids.refs import DatasetUrl, RemoteDatasetId
 from odfchain.limits import SHARING
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.json_schema import manifest_schema
-from odfchain.share import catalog
-from odfchain.share.aliases import (
+from odfchain.model.enums import DatasetKind
+from odfchain.repo.dataset_config import DATASET_CONFIG, read_config
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer import catalog
+from odfchain.transfer.aliases import (
     AliasKind,
     add_alias,
     aliases,
@@ -39,13 +40,12 @@ from odfchain.share.aliases import (
     read_reference,
     resolve_remote,
 )
-from odfchain.share.catalog import list_repository, search
-from odfchain.share.layout import HEAD_KEY, PeerUrl
-from odfchain.share.object_space import ObjectAddress
-from odfchain.share.open import open_writable
-from odfchain.share.push import push_dataset
-from odfchain.share.repositories import REPOSITORY, Repositories, parse_peer_url
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.transfer.catalog import list_repository, search
+from odfchain.transfer.object_space import ObjectAddress
+from odfchain.transfer.open import open_writable
+from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
+from odfchain.transfer.push import push_dataset
+from odfchain.transfer.repositories import REPOSITORY, Repositories, parse_peer_url
 
 CASES = conformance("protocol_cases")
 PARSING = CASES["reference_parsing"]

@@ -12,11 +12,11 @@ from support import hash_of, seeded_id, tree_of
 from odfchain.errors import DestinationAheadError, RollbackError, StoreError
 from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.share.pull import pull_dataset
-from odfchain.share.seen import Seen, SeenHeads
-from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from odfchain.trust.seen import Seen, SeenHeads
 
 ID = seeded_id("seed")
 LABELS = ["seed", "schema", "d1", "d2"]

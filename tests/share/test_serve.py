@@ -20,22 +20,22 @@ import pytest
 from served import add_slice, ask, make_dataset, raw
 from support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multibase import FINAL_PREFIXES, encode
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SHARING
-from odfchain.metadata import events as ev
-from odfchain.share import connection
-from odfchain.share.hint_file import parse_hint
-from odfchain.share.hints import HintCache, chain_hint
-from odfchain.share.layout import SignedFile
-from odfchain.share.repository_index import RepositoryIndex, parse_index, render_index
-from odfchain.share.serve import repository
-from odfchain.share.server import RepositoryServer
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import connection
+from odfchain.serve.application import repository
+from odfchain.serve.server import RepositoryServer
+from odfchain.transfer.hint_file import parse_hint
+from odfchain.transfer.hints import HintCache, chain_hint
+from odfchain.transfer.public_layout import SignedFile
+from odfchain.transfer.repository_index import RepositoryIndex, parse_index, render_index
 
 BIG = 3_000_000
 
@@ -573,7 +573,7 @@ def test_a_client_that_goes_away_in_the_middle_does_no_harm(
 def test_stopping_cuts_a_response_that_does_not_end(
     workspace: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch, problems: list[str]
 ) -> None:
-    monkeypatch.setattr("odfchain.share.server.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("odfchain.serve.server.GRACE_SECONDS", 0.2)
     name = slice_of(make_dataset(workspace, "big", 30_000_000), 30_000_000)
     with RepositoryServer(workspace, on_problem=problems.append) as server, connect(server.url) as client:
         client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -649,8 +649,8 @@ def test_it_listens_on_this_machine_only_unless_told_otherwise(workspace: Worksp
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odfchain.share.server import serve
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.serve.server import serve
+from odfchain.repo.workspace_files import WorkspaceFiles
 serve(WorkspaceFiles.find(Path(sys.argv[1])), port=0, listening=lambda url: print(url, flush=True))
 print("ended")
 """

@@ -14,11 +14,11 @@ from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Workspace
 from odfchain.cli.main import main
-from odfchain.dataset.files import DatasetFiles
-from odfchain.share.aliases import AliasKind
-from odfchain.share.layout import PeerUrl
-from odfchain.share.server import RepositoryServer
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.transfer.aliases import AliasKind
+from odfchain.transfer.public_layout import PeerUrl
 
 Run = Callable[..., Result]
 
@@ -491,7 +491,7 @@ def test_the_gateway_of_the_settings_is_asked_for_ipfs(run: Run, theirs: Workspa
 def test_progress_counts_blocks_and_bytes() -> None:
     from rich.console import Console
 
-    from odfchain.cli.progress import TerminalProgress, TransferProgress
+    from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
 
     shown = TerminalProgress()
     shown._shown = True

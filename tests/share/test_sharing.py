@@ -9,7 +9,7 @@ from served import add_slice, make_dataset
 from support import derivative, manifest, unchanged
 
 from odfchain import Workspace
-from odfchain.dataset.files import DatasetFiles
+from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetNotFoundError,
@@ -21,14 +21,14 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.ids.names import RepoName
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.share import by_id
-from odfchain.share.aliases import AliasKind
-from odfchain.share.catalog import RepositoryEntry
-from odfchain.share.partial import LocalSlices
-from odfchain.share.server import RepositoryServer
-from odfchain.share.sync import SyncOptions, SyncStatus
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.transfer import by_id
+from odfchain.transfer.aliases import AliasKind
+from odfchain.transfer.catalog import RepositoryEntry
+from odfchain.transfer.partial import LocalSlices
+from odfchain.transfer.sync import SyncOptions, SyncStatus
 
 POLLED = manifest().replace(
     "AddPushSource\n      sourceName: default", "SetPollingSource\n      fetch: {kind: Url, url: 'file:///x'}"

@@ -15,10 +15,7 @@ from served import add_slice, make_dataset
 from signed import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
 from support import Result, hash_of, unchanged
 
-from odfchain.attest.signed_head import SignatureStatus
-from odfchain.attest.statements import sign_attestation
 from odfchain.cli.main import main
-from odfchain.dataset.signature import head_signature
 from odfchain.errors import (
     ManifestError,
     RollbackError,
@@ -29,15 +26,18 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.share.aliases import policy_of
-from odfchain.share.layout import HEAD_KEY, PeerUrl, SignedFile
-from odfchain.share.policy import NO_POLICY, SignaturePolicy
-from odfchain.share.pull import pull_dataset
-from odfchain.share.seen import Seen, SeenHeads
-from odfchain.share.signatures import read_offer
-from odfchain.share.sync import SyncOptions, SyncOutcome, SyncStatus
-from odfchain.workspace.signing import Signing
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.head_signature import head_signature
+from odfchain.repo.signing import Signing
+from odfchain.transfer.aliases import policy_of
+from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl, SignedFile
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.signed_heads import read_offer
+from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from odfchain.trust.policy import NO_POLICY, SignaturePolicy
+from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signed_head import SignatureStatus
+from odfchain.trust.statements import sign_attestation
 
 OLD = owned(COMMON)
 NEW = owned([*COMMON, "d3", "note 2"])

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 from served import ask, make_dataset
 
-from odfchain.fetch.retry import Deadline, PassingError, Timing
 from odfchain.limits import SHARING
-from odfchain.share import connection
-from odfchain.share.http_wire import Connection
-from odfchain.share.server import RepositoryServer
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.net.retry import Deadline, PassingError, Timing
+from odfchain.net.wire import Connection
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import connection
+from odfchain.serve.server import RepositoryServer
 
 GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -171,7 +171,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 
 def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.share.http_wire.SHARING", replace(SHARING, window_seconds=0.3))
+    monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.3))
     ours, theirs = connected()
     over = threading.Event()
 
@@ -202,7 +202,7 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_in_which_we_do_not_wait_is_not_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.share.http_wire.SHARING", replace(SHARING, window_seconds=0.3))
+    monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.3))
     ours, theirs = connected()
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + b"x" * 100)
     reading = Connection(ours, idle=10, name="x")

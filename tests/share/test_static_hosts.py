@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from served import make_dataset, read_all
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.share.layout import ObjectKey, Part, PeerUrl
-from odfchain.share.open import open_peer
-from odfchain.share.push import open_destination, push_dataset
-from odfchain.share.server import RepositoryServer
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.transfer.open import open_peer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.push import open_destination, push_dataset
 
 SLICES = (700, 1 << 20, 0, 3_000_000)
 

@@ -55,10 +55,10 @@ if __name__ == "__main__":
     import pyarrow.parquet  # noqa: F401
 
     import odfchain.audit.verify
+    import odfchain.codec.arrow
     import odfchain.digest.logical
-    import odfchain.digest.parquet
-    import odfchain.metadata.arrow
-    import odfchain.share.http_peer  # noqa: F401
+    import odfchain.slices.hashes
+    import odfchain.transfer.http_peer  # noqa: F401
     from odfchain import conformance
 
     gc.freeze()  # memory that no run writes to is not copied

@@ -20,13 +20,13 @@ from recorded import add, schema_event
 from support import FIXTURES, ROOT
 
 from odfchain.api import Workspace
-from odfchain.dataset.files import DatasetFiles
-from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BadInputError, OdfchainError, OversizedInputError
-from odfchain.metadata import events as ev
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.slices.bounds import rows_at_a_time
+from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.reader import check_parquet, open_parquet
 
 SLICES = FIXTURES / "hostile" / "slices"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import SchemaError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.enums import TimeUnit
-from odfchain.metadata.time_format import java_format
+from odfchain.model import data_schema as ds
+from odfchain.model.enums import TimeUnit
+from odfchain.model.time_format import java_format
 from odfchain.spark.parse import TextRules, parse_text
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 
 from odfchain.errors import QueryError
 from odfchain.limits import QueryLimits
-from odfchain.metadata.sources import SqlQueryStep, TemporalTable, TransformSql
-from odfchain.spark import query
-from odfchain.spark.query import MAX_STEPS, check_queries, run_queries
-from odfchain.spark.query_errors import excerpt, failed_query
+from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
+from odfchain.sql import query
+from odfchain.sql.messages import excerpt, failed_query
+from odfchain.sql.query import MAX_STEPS, check_queries, run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.errors import QueryError
-from odfchain.metadata.sources import TransformSql
-from odfchain.spark import query_functions as functions
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.model.sources import TransformSql
+from odfchain.sql import functions
+from odfchain.sql.query import check_queries, run_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

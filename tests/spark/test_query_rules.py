@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from odfchain.spark.query_errors import spark_says
-from odfchain.spark.query_java import (
+from odfchain.sql.java_dependence import (
     deciding_arguments,
     java_dependence,
     option_dependence,
     pattern_dependence,
 )
-from odfchain.spark.query_size import shown_count
-from odfchain.spark.query_times import (
+from odfchain.sql.messages import spark_says
+from odfchain.sql.size import shown_count
+from odfchain.sql.text_times import (
     has_text,
     holds,
     names_zone,

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odfchain.codec.arrow import to_arrow
 from odfchain.digest.logical import LogicalDigest
-from odfchain.digest.parquet import hash_parquet
 from odfchain.digest.physical import hash_file
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.arrow import to_arrow
-from odfchain.metadata.events import DatasetVocabulary
+from odfchain.model import data_schema as ds
+from odfchain.model.events import DatasetVocabulary
+from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.marker import find_marker
-from odfchain.spark.slice_writer import SliceInputError, SliceSpec, write_slice
+from odfchain.slices.writer import SliceInputError, SliceSpec, write_slice
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")
@@ -191,7 +191,7 @@ def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         from test_slice_writer import batch, pa, spec
-        from odfchain.spark.slice_writer import write_slice
+        from odfchain.slices.writer import write_slice
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         rows = (batch(1_000, i, x=pa.array([f"{i}-{n}" * 9 for n in range(1_000)])) for i in range(50))
@@ -214,7 +214,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         import resource, sys
         from pathlib import Path
         from test_slice_writer import batch, pa, spec
-        from odfchain.spark.slice_writer import write_slice
+        from odfchain.slices.writer import write_slice
         one = batch(50_000, x=pa.array(range(50_000), pa.int64()))
         write_slice((one for _ in range(int(sys.argv[2]))), spec(Path(sys.argv[1]), pa.field("x", pa.int64())))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

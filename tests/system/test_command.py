@@ -28,7 +28,7 @@ from processes import (
 from support import ROOT, manifest, unchanged
 
 from odfchain.api import Workspace
-from odfchain.metadata.manifest import read_snapshots
+from odfchain.codec.manifest import read_snapshots
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -16,7 +16,7 @@ from support import derivative
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import EngineError, QueryError
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model.timestamp import Timestamp
 from odfchain.transform.execute import TransformOptions
 
 INPUTS = "[{datasetRef: readings}]"

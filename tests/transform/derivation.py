@@ -9,17 +9,17 @@ from support import T0, ChainBuilder, hash_of, seeded_id
 
 from odfchain.chain import chain
 from odfchain.chain.chain import MetadataChain
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.sources import SqlQueryStep, TransformSql
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.store.local import LocalObjectStore
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfchain.api import Workspace
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
 from odfchain.transform.execute import TransformOptions
 
 MS = pa.timestamp("ms", "UTC")

@@ -16,10 +16,10 @@ from odfchain.transform.execute import TransformOptions, run_transform
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
-    from odfchain.engine.base import Executed
     from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.metadata.data_schema import DataSchema
-    from odfchain.metadata.engine import RawQueryRequest, TransformRequest
+    from odfchain.engine.interface import Executed
+    from odfchain.model.data_schema import DataSchema
+    from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
     from odfchain.progress import Progress
 
 NUMBERED = "SELECT event_time, city, population, explode(sequence(1, %d)) AS x FROM cities"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import Result, derivative, manifest, unchanged
 
-from odfchain.audit.run import VerifyOptions
+from odfchain.audit.verification import VerifyOptions
 from odfchain.errors import EngineError, TransformError
 from odfchain.lineage.blame import blame_records
-from odfchain.metadata.events import ExecuteTransform, SetTransform
+from odfchain.model.events import ExecuteTransform, SetTransform
 from odfchain.transform.state_change import StateChange
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def derived(query: str, name: str = "derived") -> str:
 
 
 def snapshot_of(text: str) -> Any:
-    from odfchain.metadata.manifest import read_snapshots
+    from odfchain.codec.manifest import read_snapshots
 
     (found,) = read_snapshots(text)
     return found

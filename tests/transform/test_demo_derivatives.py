@@ -22,8 +22,8 @@ import pytest
 from support import FIXTURES, ROOT
 
 from odfchain.api import Dataset, Workspace
-from odfchain.ingest.pull import PullOptions
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.ingest.polling import PullOptions
+from odfchain.model.timestamp import Timestamp
 
 MANIFESTS = ROOT / "fixtures" / "manifests"
 AIRPORTS = FIXTURES / "data" / "airports"

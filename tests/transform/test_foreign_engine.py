@@ -16,21 +16,21 @@ import pytest
 from support import derivative, tree_of
 
 from odfchain.api import Workspace
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
-from odfchain.engine.base import Executed
-from odfchain.engine.server import serve
+from odfchain.engine.interface import Executed
+from odfchain.engine.remote.service import serve
 from odfchain.errors import EngineError, OdfchainError, QueryError
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.data_schema import DataSchema
-from odfchain.metadata.engine import TransformRequest
-from odfchain.metadata.events import OffsetInterval
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.engine_messages import TransformRequest
+from odfchain.model.events import OffsetInterval
+from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from support import derivative, manifest
 
-from odfchain.audit.run import VerifyOptions
-from odfchain.dataset.system_columns import SystemColumns
-from odfchain.engine.version import engine_version
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata.events import SetTransform
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.workspace.settings import edit, setting
+from odfchain.audit.verification import VerifyOptions
+from odfchain.codec.manifest import read_snapshots
+from odfchain.engine.engine_version import engine_version
+from odfchain.model import data_schema as ds
+from odfchain.model.events import SetTransform
+from odfchain.repo.settings import edit, setting
+from odfchain.repo.system_columns import SystemColumns
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

@@ -10,17 +10,17 @@ from support import derivative, manifest
 
 from odfchain import Workspace
 from odfchain.cli.main import main
-from odfchain.dataset.config import read_config
-from odfchain.dataset.system_columns import SystemColumns
-from odfchain.engine.version import engine_version
+from odfchain.codec.manifest import read_snapshots
+from odfchain.engine.engine_version import engine_version
 from odfchain.errors import TransformError
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.metadata.own_engine import is_own, with_own_name
-from odfchain.metadata.sources import TransformSql
+from odfchain.model.own_engine import is_own, with_own_name
+from odfchain.model.sources import TransformSql
+from odfchain.repo.dataset_config import read_config
+from odfchain.repo.settings import edit, setting
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.workspace_config import TransformConfig
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transform.engines import address_of, remote_engine
-from odfchain.workspace.config import TransformConfig
-from odfchain.workspace.settings import edit, setting
-from odfchain.workspace.workspace import WorkspaceFiles
 
 HERE = "http://127.0.0.1:1"
 SPARK = TransformConfig(engines={"spark": HERE})

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from support import conformance
 
 from odfchain.chain.chain import MetadataChain, link_blocks
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import AppendError, ChainError, DivergedInputError, TransformError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.metadata.engine import Watermark
-from odfchain.metadata.enums import DatasetKind
+from odfchain.model import events as ev
+from odfchain.model.engine_messages import Watermark
+from odfchain.model.enums import DatasetKind
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 from odfchain.transform.planner import (
@@ -32,7 +32,7 @@ from odfchain.transform.planner import (
     plan_next,
     plan_recorded,
 )
-from odfchain.transform.reset import reset_to_metadata
+from odfchain.transform.start_over import reset_to_metadata
 
 
 def root(name: str = "numbers", *, schema: bool = True) -> Root:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.dataset.corrections import SliceFile, taken_back_in_vain
+from odfchain.codec.arrow import from_arrow
 from odfchain.errors import BadInputError
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.events import DatasetVocabulary, OffsetInterval
-from odfchain.metadata.rebuild import is_rebuilt, rebuilt, unmarked
-from odfchain.metadata.sources import SqlQueryStep, TransformSql
-from odfchain.spark.slice_writer import SliceSpec
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.model.rebuild import is_rebuilt, rebuilt, unmarked
+from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.repo.corrections import SliceFile, taken_back_in_vain
+from odfchain.slices.writer import SliceSpec
 from odfchain.transform.rebuilt import write_difference
 
 NAMES = DatasetVocabulary()

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from derivation import Derived, Root, at, on_disk, schema_of
 
+from odfchain.codec.arrow import to_arrow
 from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, SchemaError, StoreError
-from odfchain.metadata import data_schema as ds
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import to_arrow
-from odfchain.metadata.engine import TransformRequest, Watermark
-from odfchain.metadata.sources import SqlQueryStep, TransformSql
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.engine_messages import TransformRequest, Watermark
+from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.transform.planner import PlannedStep
 from odfchain.transform.request import build_request, normalized, write_empty_parquet
 

@@ -10,16 +10,16 @@ import pytest
 from derivation import Derived, Grown, Root, at, in_memory, on_disk, transform_of
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.dataset.files import DatasetFiles
 from odfchain.errors import DivergedInputError, RefConflictError, TransformError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 from odfchain.transform.planner import UpToDate
-from odfchain.transform.reset import reset_to_metadata
+from odfchain.transform.start_over import reset_to_metadata
 
 
 @pytest.fixture

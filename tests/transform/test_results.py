@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import derivative, manifest
 
-from odfchain.audit.run import VerifyOptions
+from odfchain.audit.verification import VerifyOptions
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

@@ -11,10 +11,10 @@ import rules_1
 from support import FIXTURES
 
 from odfchain.api import Workspace
-from odfchain.audit.run import VerifyOptions
-from odfchain.dataset.state import DatasetState
-from odfchain.engine.version import RULES, Rules, engine_version, rules_of, same_results
-from odfchain.metadata.manifest import read_snapshots
+from odfchain.audit.verification import VerifyOptions
+from odfchain.codec.manifest import read_snapshots
+from odfchain.engine.engine_version import RULES, Rules, engine_version, rules_of, same_results
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from odfchain.transform.execute import TransformOptions
 

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from support import derivative, write_lying
 
-from odfchain.dataset.commit import StagedFile, commit
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import UsageError
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
 from odfchain.spark.read import spark_path
 from odfchain.spark.session import SparkEngine
 
@@ -156,7 +156,7 @@ def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
 
 
 def _replaying() -> Any:
-    from odfchain.audit.run import VerifyOptions
+    from odfchain.audit.verification import VerifyOptions
 
     return VerifyOptions(replay=True)
 

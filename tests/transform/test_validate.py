@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from support import Result, derivative, manifest, tree_of, unchanged
 
-from odfchain.engine.version import engine_version
+from odfchain.engine.engine_version import engine_version
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
-from odfchain.metadata.events import ExecuteTransform, SetTransform
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model.events import ExecuteTransform, SetTransform
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace
@@ -258,7 +258,7 @@ def test_what_the_user_should_know(workspace: Workspace, cities: Dataset, query:
 
 
 def snapshot_of(text: str) -> object:
-    from odfchain.metadata.manifest import read_snapshots
+    from odfchain.codec.manifest import read_snapshots
 
     (found,) = read_snapshots(text)
     return found

@@ -18,18 +18,18 @@ from support import set_transform
 
 from odfchain.api import Workspace
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.records import read_all
-from odfchain.dataset.state import DatasetState
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.enums import DatasetKind
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.records import read_all
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 T0 = Timestamp.parse("2000-01-01T00:00:00Z")
 DAY = 86_400.0
@@ -162,10 +162,10 @@ _LOOP = """
     from pathlib import Path
     sys.path[:0] = json.loads(sys.argv[4])
     import scenes
-    import odfchain.spark.slice_writer, odfchain.upkeep.soft, odfchain.upkeep.fsck, odfchain.upkeep.gc  # once, not in each child
-    import odfchain.attest.statements, odfchain.digest.parquet, odfchain.share.folder_peer, odfchain.share.sharing
-    import odfchain.upkeep.upkeep
-    from odfchain.workspace.workspace import WorkspaceFiles
+    import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.fsck, odfchain.upkeep.gc  # once, not in each child
+    import odfchain.trust.statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
+    import odfchain.upkeep.jobs
+    from odfchain.repo.workspace_files import WorkspaceFiles
 
     template, target, work = Path(sys.argv[1]), Path(sys.argv[2]), scenes.OPERATIONS[sys.argv[3]]
     CALLS = ("link", "replace", "rename", "unlink", "mkdir", "rmdir", "utime", "fsync")

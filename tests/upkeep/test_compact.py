@@ -29,9 +29,8 @@ from support import RAW_SCHEMA, ChainBuilder, Result, checkpoint, data_slice, me
 from odfchain.api import Workspace
 from odfchain.audit.verify import verify_dataset
 from odfchain.chain.chain import MetadataChain
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
-from odfchain.digest.parquet import hash_parquet
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.errors import (
     NameCollisionError,
@@ -42,17 +41,18 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata import events as ev
-from odfchain.metadata.arrow import from_arrow
-from odfchain.metadata.raw_arrow import encode_raw_arrow
-from odfchain.metadata.timestamp import Timestamp
-from odfchain.spark.slice_writer import HashingFile, parquet_writer
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.writer import HashingFile, parquet_writer
 from odfchain.upkeep.batches import BatchLimits, batches
 from odfchain.upkeep.compact import CompactOptions
 from odfchain.upkeep.gc import GcOptions, collect
+from odfchain.upkeep.jobs import Upkeep
 from odfchain.upkeep.soft import PROVENANCE
-from odfchain.upkeep.upkeep import Upkeep
-from odfchain.workspace.workspace import WorkspaceFiles
 
 
 @pytest.fixture

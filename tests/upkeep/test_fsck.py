@@ -17,22 +17,22 @@ from support import Result, tree_of, unchanged
 
 from odfchain.api import Workspace
 from odfchain.chain.chain import link_blocks
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.share.layout import ObjectKey, Part
-from odfchain.share.partial import lock_path
-from odfchain.share.sync import SyncOptions
+from odfchain.model import events as ev
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
+from odfchain.transfer.partial import lock_path
+from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.sync import SyncOptions
 from odfchain.upkeep.batches import BatchLimits
 from odfchain.upkeep.fsck import Finding, FsckOptions, FsckReport, State, fsck
 from odfchain.upkeep.gc import collect
+from odfchain.upkeep.jobs import Upkeep
 from odfchain.upkeep.reachable import keep_reachable
-from odfchain.upkeep.upkeep import Upkeep
-from odfchain.workspace.workspace import WorkspaceFiles
 
 DRY = FsckOptions(dry_run=True)
 

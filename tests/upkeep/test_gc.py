@@ -19,15 +19,15 @@ from local import LocalDataset
 from scenes import everything, head_of, killed_everywhere, later, new_workspace, root
 from support import ChainBuilder, Result, tree_of
 
-from odfchain.dataset.files import DatasetFiles
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import BrokenChainError, BusyError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.metadata import events as ev
-from odfchain.share.partial import lock_path
+from odfchain.model import events as ev
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
-from odfchain.store.base import HEAD
+from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
+from odfchain.transfer.partial import lock_path
 from odfchain.upkeep.gc import SHORTEST_GRACE, GcOptions, collect, collect_workspace
 from odfchain.upkeep.reachable import keep_reachable
 

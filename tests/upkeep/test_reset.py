@@ -23,9 +23,6 @@ from scenes import (
 from support import Result, unchanged
 
 from odfchain.api import Workspace
-from odfchain.attest.signed_head import SignatureStatus, check_head, read_head_signature
-from odfchain.dataset.files import DatasetFiles
-from odfchain.dataset.state import DatasetState
 from odfchain.errors import (
     BusyError,
     InvalidIdError,
@@ -36,14 +33,17 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
-from odfchain.share.aliases import AliasKind, add_alias
-from odfchain.share.partial import lock_path
-from odfchain.share.seen import SeenHeads
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
+from odfchain.transfer.aliases import AliasKind, add_alias
+from odfchain.transfer.partial import lock_path
+from odfchain.trust.seen import SeenHeads
+from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
 from odfchain.upkeep.downstream import Answer
 from odfchain.upkeep.gc import GcOptions, collect
-from odfchain.upkeep.upkeep import Upkeep
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.upkeep.jobs import Upkeep
 
 SLICES = 4
 LAST = 1 + SLICES
@@ -297,7 +297,7 @@ def test_derivatives_that_have_read_dropped_blocks_are_named(
 def test_the_owner_who_went_back_may_pull_what_followed(
     workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    from odfchain.share.push import PushOptions
+    from odfchain.transfer.push import PushOptions
 
     sharing = Workspace(workspace).sharing
     push(workspace, copy_url(tmp_path))
@@ -313,7 +313,7 @@ def test_the_owner_who_went_back_may_pull_what_followed(
 def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
     workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    from odfchain.share.push import PushOptions
+    from odfchain.transfer.push import PushOptions
 
     push(workspace, copy_url(tmp_path))
     other = new_workspace(tmp_path / "other")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from support import conformance
 
+from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import ManifestError
-from odfchain.metadata import events as ev
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.metadata.sources import SqlQueryStep
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model import events as ev
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.sources import SqlQueryStep
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 PUSH = """
     - kind: AddPushSource
@@ -141,7 +141,7 @@ def test_an_alias_of_an_input_is_kept_and_ids_are_accepted(workspace: WorkspaceF
 
 
 def test_inputs_are_made_before_what_is_made_from_them() -> None:
-    from odfchain.dataset.creation import in_creation_order
+    from odfchain.repo.creation import in_creation_order
 
     def derived(name: str, *inputs: str) -> DatasetSnapshot:
         refs = ", ".join(f"{{datasetRef: {i}}}" for i in inputs)

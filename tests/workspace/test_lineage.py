@@ -8,11 +8,11 @@ import pytest
 from support import derivative, manifest
 
 from odfchain.api import Workspace
-from odfchain.dataset.commit import commit
 from odfchain.errors import DatasetNotFoundError, WorkspaceError
 from odfchain.ids.refs import RemoteDatasetId
-from odfchain.metadata import events as ev
-from odfchain.metadata.timestamp import Timestamp
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
 
 
 def made_of(name: str, *inputs: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from faults import faulty
 
+from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import (
     BrokenChainError,
     DatasetNotFoundError,
@@ -25,9 +26,8 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.ids.names import DatasetAlias
-from odfchain.metadata.block import DatasetSnapshot
-from odfchain.metadata.manifest import read_snapshots
-from odfchain.workspace.workspace import WorkspaceFiles
+from odfchain.model.block import DatasetSnapshot
+from odfchain.repo.workspace_files import WorkspaceFiles
 
 
 def snapshot(name: str = "org.example.cities", extra: str = "") -> DatasetSnapshot:
@@ -250,8 +250,8 @@ def test_two_processes_making_the_same_name(workspace: WorkspaceFiles, tmp_path:
         import sys
         from pathlib import Path
         from odfchain.errors import NameCollisionError
-        from odfchain.metadata.manifest import read_snapshots
-        from odfchain.workspace.workspace import WorkspaceFiles
+        from odfchain.codec.manifest import read_snapshots
+        from odfchain.repo.workspace_files import WorkspaceFiles
         text = "kind: DatasetSnapshot\\nversion: 1\\ncontent: {name: same, kind: Root, metadata: []}"
         workspace = WorkspaceFiles.find(Path(sys.argv[1]))
         snapshot = read_snapshots(text)[0]
@@ -286,7 +286,7 @@ def test_two_processes_making_the_same_name(workspace: WorkspaceFiles, tmp_path:
 
 
 def test_the_settings_written_by_init_are_the_defaults(workspace: WorkspaceFiles) -> None:
-    from odfchain.workspace.config import WorkspaceConfig
+    from odfchain.repo.workspace_config import WorkspaceConfig
 
     assert workspace.config == WorkspaceConfig()
     (workspace.root / "config.yaml").unlink()

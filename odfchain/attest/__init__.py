@@ -1,1 +1,0 @@
-"""Signed statements about datasets: heads by their owners, verdicts by auditors."""

@@ -1,0 +1,198 @@
+"""Check 14: what executions say of their inputs is so in the chains of these inputs.
+
+For every input of every execution: the blocks that it names are in the input's chain and in their order, the
+offsets are those at these blocks, and what is read for the first time is read from the beginning (that each
+execution continues the one before it is an append rule). An input that is not here, or that was rewritten
+since, proves nothing either way. Source: specification "ExecuteTransformInput".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from odfchain.audit.checks import INPUTS
+from odfchain.audit.report import Report
+from odfchain.audit.upstream import missing_input
+from odfchain.audit.walk import StoredChain
+from odfchain.errors import OdfchainError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.model.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.transform.backlog import diverged
+
+Find = Callable[[DatasetId], DatasetFiles | None]
+"""Finds a dataset by its id; None when it is not here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an input stood at one of its blocks."""
+
+    number: int
+    last_offset: int | None
+    watermark: Timestamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    dataset: DatasetFiles
+    places: dict[Multihash, _Place]
+
+
+@dataclass(slots=True)
+class InputChains:
+    """The chains of the inputs, each walked once and only when it is asked for."""
+
+    find: Find
+    _known: dict[DatasetId, _Input | str | None] = field(default_factory=dict)
+
+    def of(self, dataset_id: DatasetId) -> _Input | str | None:
+        """An input; None when it is not here, and the reason when its chain cannot be read."""
+        if dataset_id not in self._known:
+            dataset = self.find(dataset_id)
+            self._known[dataset_id] = None if dataset is None else _walked(dataset)
+        return self._known[dataset_id]
+
+    def watermarks(self, event: ExecuteTransform) -> Sequence[Timestamp | None] | None:
+        """The inputs' watermarks at the blocks that an execution names; None when they are not at hand."""
+        marks: list[Timestamp | None] = []
+        for item in event.query_inputs:
+            found = self.of(item.dataset_id)
+            end = item.last_block_hash
+            if not isinstance(found, _Input) or end is None or end not in found.places:
+                return None
+            marks.append(found.places[end].watermark)
+        return marks
+
+
+def _walked(dataset: DatasetFiles) -> _Input | str:
+    try:
+        blocks = list(dataset.chain.walk())
+    except OdfchainError as error:
+        return f"the chain of its input {dataset.alias} cannot be followed: {error.message}"
+    places: dict[Multihash, _Place] = {}
+    offset: int | None = None
+    mark: Timestamp | None = None
+    for name, block in reversed(blocks):
+        if isinstance(block.event, AddData | ExecuteTransform):
+            offset, mark = block.event.last_offset, block.event.new_watermark
+        places[name] = _Place(block.sequence_number, offset, mark)
+    return _Input(dataset, places)
+
+
+def check_inputs(
+    dataset: DatasetFiles,
+    chain: StoredChain,
+    after: int,
+    upto: int,
+    inputs: InputChains,
+    report: Report,
+    *,
+    wanted: bool,
+) -> None:
+    """The executions of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
+    aliases = _aliases(chain)
+    continued = _continued(chain)
+    for found in chain.within(after, upto):
+        event = found.block.event
+        if not isinstance(event, ExecuteTransform):
+            continue
+        path = dataset.folder / "blocks" / str(found.name)
+        for item in event.query_inputs[continued.get(found.number, len(event.query_inputs)) :]:
+            if item.prev_block_hash is not None or item.prev_offset is not None:
+                named = aliases.get(item.dataset_id)
+                where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
+                message = f"{where}: it is read for the first time, and what comes before is left out: block "
+                message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
+                report.fault(INPUTS, path, message, found.number)
+        for item in event.query_inputs:
+            known = inputs.of(item.dataset_id)
+            alias = aliases.get(item.dataset_id)
+            if not isinstance(known, _Input):
+                reason = known if known is not None else missing_input(alias, item.dataset_id)
+                _left_out(report, reason, found.number, wanted=wanted)
+                continue
+            lost = _lost(item, known)
+            if lost is not None:
+                head = _head_of(known)
+                error = diverged(
+                    dataset, known.dataset, item.dataset_id, lost, head, where=f"block {found.number}"
+                )
+                _left_out(report, error.message, found.number, wanted=wanted)
+                continue
+            report.count(INPUTS)
+            for message in _contradictions(item, known, alias):
+                report.fault(INPUTS, path, message, found.number)
+
+
+def _continued(chain: StoredChain) -> dict[int, int]:
+    """For each execution, as far as the chain can be believed, how many inputs the one before it had.
+
+    Append rules compare these, by their places; what comes after them is read for the first time.
+    """
+    found: dict[int, int] = {}
+    before = 0
+    for stored in chain.blocks if chain.complete else ():
+        if not stored.sound:
+            break
+        if isinstance(stored.block.event, ExecuteTransform):
+            found[stored.number] = before
+            before = len(stored.block.event.query_inputs)
+    return found
+
+
+def _head_of(known: _Input) -> Multihash | None:
+    """The newest block of an input as it was walked."""
+    return max(known.places, key=lambda name: known.places[name].number, default=None)
+
+
+def _left_out(report: Report, reason: str, number: int, *, wanted: bool) -> None:
+    if wanted:
+        report.leave_out(reason, number, check=INPUTS)
+    else:
+        report.skip([INPUTS], reason)
+
+
+def _lost(item: ExecuteTransformInput, known: _Input) -> Multihash | None:
+    """A block that an execution names and the input does not have."""
+    named = (item.prev_block_hash, item.new_block_hash)
+    return next((name for name in named if name is not None and name not in known.places), None)
+
+
+def _contradictions(item: ExecuteTransformInput, known: _Input, alias: str | None) -> Iterator[str]:
+    where = f"input {alias or known.dataset.alias} ({item.dataset_id})"
+    prev, new = item.prev_block_hash, item.new_block_hash
+    before = known.places[prev] if prev is not None else None
+    if before is not None and new is not None and known.places[new].number <= before.number:
+        yield f"{where}: newBlockHash {new} does not come after prevBlockHash {prev}"
+        return
+    offset = before.last_offset if before is not None else None
+    if item.prev_offset != offset:
+        said = f"{where}: prevOffset is {_text(item.prev_offset)}"
+        yield f"{said}, and at prevBlockHash the input ends at {_text(offset)}"
+    end = known.places[new].last_offset if new is not None else offset
+    if item.last_offset != end and item.prev_offset == offset:
+        yield (
+            f"{where}: it was read up to offset {_text(item.last_offset)}, and at block {new or prev} "
+            f"the input ends at {_text(end)}"
+        )
+    elif item.new_offset is not None and item.new_offset == offset:
+        yield f"{where}: newOffset {item.new_offset} brings no records"
+
+
+def _text(offset: int | None) -> str:
+    return "nothing" if offset is None else str(offset)
+
+
+def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
+    found: dict[DatasetId, str] = {}
+    for stored in chain.blocks:
+        if stored.sound and isinstance(stored.block.event, SetTransform):
+            for item in stored.block.event.inputs:
+                if isinstance(item.dataset_ref, RemoteDatasetId) and item.alias is not None:
+                    found[item.dataset_ref.id] = item.alias
+    return found

@@ -1,0 +1,223 @@
+"""Checks 6 to 11 of one slice: its bytes are hashed, then its rows are decoded once for all other checks.
+
+Memory stays at one row group, whatever the size of the file.
+
+The bytes of a derivative slice are one of many ways to write its records. Where they are not the recorded
+ones, the records decide: the same records written anew are a note, others are a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from odfchain.audit.checks import CORRECTIONS, LOGICAL, OFFSETS, PHYSICAL, PRESENT, SCHEMA, SYSTEM
+from odfchain.audit.form import Finding, Form, check_columns
+from odfchain.audit.report import Fault
+from odfchain.audit.row_checks import RowChecks
+from odfchain.digest.logical import LogicalDigest
+from odfchain.digest.physical import hash_file
+from odfchain.errors import OdfchainError, OversizedInputError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.events import DataSlice
+from odfchain.model.timestamp import Timestamp
+from odfchain.progress import Progress
+from odfchain.slices.hashes import hash_parquet
+from odfchain.slices.reader import open_parquet
+from odfchain.store.local import LocalObjectStore
+from odfchain.text import one_line
+
+UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
+"""What reading a stranger's Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceJob:
+    """A slice that a block names, and what is known there of the rows; no form is known behind damage."""
+
+    number: int
+    time: Timestamp
+    slice: DataSlice
+    derivative: bool
+    form: Form | None
+
+
+@dataclass(slots=True)
+class SliceOutcome:
+    """What one slice brought to the report."""
+
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    """The checks that were run."""
+    unchecked: str | None = None
+    """Why the rows could not be looked at, where that is nobody's fault."""
+    operations: tuple[int, ...] | None = None
+    """Rows of each operation; None when the rows could not be looked at."""
+    latest_ms: int | None = None
+    """The largest event time [ms]."""
+    system_span: tuple[int, int] | None = None
+    """The system times of the first and the last row [ns since the epoch]."""
+
+
+def check_slice(
+    store: LocalObjectStore, job: SliceJob, progress: Progress, leaves: Executor | None = None
+) -> SliceOutcome:
+    """Physical hash, then records; a root's file with wrong bytes is not decoded.
+
+    With `leaves`, the columns of a batch are hashed side by side.
+    """
+    path = Path(store.locate(job.slice.physical_hash))
+    found = SliceOutcome(done=[PHYSICAL])
+    try:
+        actual, size = hash_file(path, progress.advance)
+    except OSError as error:
+        found.faults.append(
+            Fault(PHYSICAL, str(path), f"the slice cannot be read: {error.strerror}", job.number)
+        )
+        return found
+    if actual == job.slice.physical_hash:
+        _check_records(path, job, found, leaves)
+    elif job.derivative:
+        _check_written_anew(path, job, size, found, leaves)
+    else:
+        message = f"PhysicalHashMismatch: the slice's bytes hash to {actual}"
+        found.faults.append(Fault(PHYSICAL, str(path), message, job.number))
+    return found
+
+
+def _check_written_anew(
+    path: Path, job: SliceJob, size: int, found: SliceOutcome, leaves: Executor | None
+) -> None:
+    """A derivative's file that has other bytes: the same records are as good."""
+    records = SliceOutcome()
+    _check_records(path, job, records, leaves)
+    found.done += records.done
+    if records.unchecked is not None:
+        found.unchecked = records.unchecked
+        return
+    found.operations, found.latest_ms = records.operations, records.latest_ms
+    if not records.faults:
+        found.system_span = records.system_span
+        found.notes.append(
+            f"{path}: the slice was written anew, with the same records (its bytes are not the recorded ones)"
+        )
+        found.notes += records.notes
+        return
+    # what the rows of another file say is not said of the recorded ones
+    told = [f for f in records.faults if f.check == LOGICAL] or records.faults
+    if size == job.slice.size:
+        found.faults += told
+    else:
+        resized = other_size("slice", size, job.slice.size)
+        message = "; ".join((resized, *(fault.message for fault in told)))
+        found.faults.append(Fault(PRESENT, str(path), message, job.number))
+
+
+def other_size(what: str, actual: int, declared: int) -> str:
+    """The message about a file whose size is not the recorded one."""
+    return f"SizeMismatch: the {what} has {actual:,} bytes, its block says {declared:,}"
+
+
+def _check_records(path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None) -> None:
+    try:
+        logical, rows, checks = _decode(path, job, found, leaves)
+    except MemoryError:  # also Arrow's; it says nothing of the dataset
+        found.unchecked = f"{path}: there is not enough memory to read the records"
+        return
+    except OversizedInputError as error:  # it might be honest, though hardly
+        found.unchecked = str(error)
+        return
+    except UNREADABLE as error:
+        reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
+        message = f"the records cannot be hashed: {reason}"
+        found.faults.append(Fault(LOGICAL, str(path), message, job.number))
+        return
+    found.done += [LOGICAL, OFFSETS]
+    if logical != job.slice.logical_hash:
+        _blame(path, job, found, logical)
+    expected = job.slice.offset_interval.count
+    if rows != expected:
+        message = f"the slice has {rows:,} records, its offsets say {expected:,}"
+        found.faults.append(Fault(OFFSETS, str(path), message, job.number))
+    if checks is None:
+        return
+    found.done += [SYSTEM, SCHEMA]
+    found.operations, found.latest_ms = tuple(checks.operations), checks.latest_ms
+    found.system_span = checks.system_span
+    if any(checks.operations[1:]):
+        found.done.append(CORRECTIONS)
+    if checks.system_times > 1:
+        found.notes.append(f"{path}: rows of several system times, as in a slice that was compacted")
+    found.faults += (_fault(path, job, item) for item in checks.findings.values())
+
+
+def _decode(
+    path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None
+) -> tuple[Multihash, int, RowChecks | None]:
+    """One pass over the rows: (logical hash, number of rows, what the rows say)."""
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
+        digest = LogicalDigest(schema, executor=leaves)
+        checks = None
+        if job.form is not None:
+            checks = RowChecks(schema, job.form, job.slice.offset_interval, job.time)
+            faults, notes = check_columns(schema, job.form)
+            found.notes += notes
+            found.faults += (_fault(path, job, item) for item in faults)
+        rows = 0
+        for batch in file.batches():
+            digest.update(batch)
+            rows += batch.num_rows
+            if checks is not None:
+                checks.update(batch)
+        if checks is not None:
+            checks.finish()
+    return digest.finish(), rows, checks
+
+
+def check_system_times(
+    store: LocalObjectStore, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
+) -> Iterator[Fault]:
+    """Check 9 between slices: no row is said to have been recorded before one that comes earlier.
+
+    Slices that could not be read are passed over. Source: specification "System Time".
+    """
+    latest: int | None = None
+    for job in jobs:
+        span = outcomes[job.number].system_span if job.number in outcomes else None
+        if span is None:
+            continue
+        first, last = span
+        if latest is not None and first < latest:
+            message = (
+                f"row at offset {job.slice.offset_interval.start:,}: the system time is before that of "
+                "the slices before it"
+            )
+            yield Fault(SYSTEM, store.locate(job.slice.physical_hash), message, job.number)
+        latest = last if latest is None else max(latest, last)
+
+
+def _blame(path: Path, job: SliceJob, found: SliceOutcome, logical: Multihash) -> None:
+    other = None
+    with contextlib.suppress(*UNREADABLE, MemoryError):  # it was readable a moment ago
+        other, _ = hash_parquet(path, null_rule="reference")
+    if other == job.slice.logical_hash:
+        found.notes.append(
+            f"{path}: the logical hash follows the reference implementation's rule for null structs"
+        )
+        return
+    message = (
+        f"LogicalHashMismatch: the records differ from the recorded ones: "
+        f"they hash to {logical}, the block says {job.slice.logical_hash}"
+    )
+    found.faults.append(Fault(LOGICAL, str(path), message, job.number))
+
+
+def _fault(path: Path, job: SliceJob, finding: Finding) -> Fault:
+    return Fault(finding.check, str(path), finding.message, job.number)

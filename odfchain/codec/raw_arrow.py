@@ -1,0 +1,381 @@
+"""The raw Arrow schema of a 0.34.1 `SetDataSchema`: a bare FlatBuffers `Schema` table.
+
+Written in the order in which the Rust Arrow library writes it, because the bytes are part of a hashed block
+and must be the same as another node's; read through the bounds-checked reader. Encodings that do not change
+the meaning of values (large, view, dictionary) are dropped on reading: two schemas that differ only in them
+are the same schema. Source: specification "SetDataSchema"; facts in `flatbuffers_blocks.json`
+(`raw_arrow_schema`) and the Arrow columnar format.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+
+from odfchain.codec.builder import FlatBufferBuilder
+from odfchain.codec.fbs import SCALARS, FieldKind, load_fbs
+from odfchain.codec.flatbuffer import FlatBuffer, TableView
+from odfchain.errors import CodecError, DecodeError, SchemaError
+from odfchain.model import data_schema as ds
+from odfchain.model.enums import TimeUnit
+
+EXTENSION_NAME = "ARROW:extension:name"
+"""Key of a field's metadata that names the extension type of the column (Arrow, "Extension types")."""
+
+UUID_EXTENSION = "arrow.uuid"
+"""Arrow's canonical extension type for UUIDs."""
+
+DATE_UNIT = "arrow.apache.org/dateUnit"
+"""Attribute of a date column that Arrow declares as date64 (milliseconds) and not as date32 (days)."""
+
+_UNITS = (TimeUnit.SECOND, TimeUnit.MILLISECOND, TimeUnit.MICROSECOND, TimeUnit.NANOSECOND)
+_MILLISECONDS = ds.ExtraAttributes({DATE_UNIT: "Millisecond"})
+_SIXTEEN_BYTES = ds.DataTypeBinary(fixed_length=16)
+_INTS: dict[Callable[[], ds.DataType], tuple[bool, int]] = {
+    ds.DataTypeInt8: (True, 8),
+    ds.DataTypeInt16: (True, 16),
+    ds.DataTypeInt32: (True, 32),
+    ds.DataTypeInt64: (True, 64),
+    ds.DataTypeUInt8: (False, 8),
+    ds.DataTypeUInt16: (False, 16),
+    ds.DataTypeUInt32: (False, 32),
+    ds.DataTypeUInt64: (False, 64),
+}
+_INT_TYPES: dict[tuple[bool, int], ds.DataType] = {key: make() for make, key in _INTS.items()}
+_FLOATS: tuple[ds.DataType, ...] = (ds.DataTypeFloat16(), ds.DataTypeFloat32(), ds.DataTypeFloat64())
+
+
+@lru_cache
+def _type_numbers() -> dict[str, int]:
+    return {name: number for number, name in enumerate(load_fbs("arrow.fbs").unions["Type"], start=1)}
+
+
+@lru_cache
+def _slots(table: str) -> dict[str, tuple[int, str, int]]:
+    """Field name to (slot, struct code of an inline value or "", default)."""
+    schema = load_fbs("arrow.fbs")
+    result = {}
+    for f in schema.tables[table].fields:
+        code = ""
+        if f.kind is FieldKind.SCALAR:
+            code = SCALARS[f.type_name]
+        elif f.kind is FieldKind.ENUM:
+            code = schema.enums[f.type_name].code
+        result[f.name] = (f.slot, code, f.default)
+    return result
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
+    """The raw Arrow schema of `schema`, byte for byte as the Rust Arrow library writes it.
+
+    Of the attributes only those are written that Arrow knows: dates in milliseconds, and UUIDs as Arrow's
+    canonical extension type.
+
+    Raises:
+        SchemaError: a type that Arrow's schema cannot hold.
+    """
+    builder = FlatBufferBuilder()
+    try:
+        fields = [_build_field(builder, f) for f in schema.fields]
+        vector = builder.offset_vector(fields)
+        root = _table(builder, "Schema", fields=_Offset(vector))
+        return builder.finish(root)
+    except struct.error as error:
+        raise SchemaError(f"the schema cannot be written as Arrow: {error}") from error
+
+
+class _Offset(int):
+    """An offset, to tell it from an inline number."""
+
+
+def _table(builder: FlatBufferBuilder, table: str, **fields: int | bool | None) -> int:
+    """Push a table's fields in the order given; None and inline defaults are left out."""
+    slots_of = _slots(table)
+    start = builder.size
+    slots = [0] * (max((slot for slot, _, _ in slots_of.values()), default=-1) + 1)
+    for name, value in fields.items():
+        slot, code, default = slots_of[name.removesuffix("_type") if name == "type_type" else name]
+        if name == "type_type":
+            slot, code, default = slot - 1, "B", 0
+        if value is None or (not isinstance(value, _Offset) and value == default):
+            continue
+        if isinstance(value, _Offset):
+            builder.push_offset(value)
+        else:
+            data = struct.pack("<" + code, value)
+            builder.push(data, len(data))
+        slots[slot] = builder.size
+    return builder.end_table(start, slots)
+
+
+def _build_field(builder: FlatBufferBuilder, f: ds.DataField) -> int:
+    metadata = _Offset(_build_uuid_metadata(builder)) if ds.is_uuid(f.value_type, f.extra) else None
+    name = builder.string(f.name)
+    type_name, type_offset, children = _build_type(builder, f.value_type, f.extra)
+    return _table(
+        builder,
+        "Field",
+        name=_Offset(name),
+        type_type=_type_numbers()[type_name],
+        nullable=f.optional,
+        children=_Offset(children),
+        type=_Offset(type_offset),
+        custom_metadata=metadata,
+    )
+
+
+def _build_uuid_metadata(builder: FlatBufferBuilder) -> int:
+    key, value = builder.string(EXTENSION_NAME), builder.string(UUID_EXTENSION)
+    return builder.offset_vector([_table(builder, "KeyValue", key=_Offset(key), value=_Offset(value))])
+
+
+def _build_type(
+    builder: FlatBufferBuilder, data_type: ds.DataType, extra: ds.ExtraAttributes | None = None
+) -> tuple[str, int, int]:
+    """(name of the union member, offset of its table, offset of the children vector)."""
+
+    def plain(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
+        offset = _table(builder, name, **fields)
+        return name, offset, builder.offset_vector([])
+
+    def children_first(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
+        children = builder.offset_vector([])
+        return name, _table(builder, name, **fields), children
+
+    def nested(name: str, members: list[ds.DataField], **fields: int | bool | None) -> tuple[str, int, int]:
+        built = [_build_field(builder, member) for member in members]
+        offset = _table(builder, name, **fields)
+        return name, offset, builder.offset_vector(built)
+
+    def unit_of(unit: TimeUnit | None) -> int:
+        return _UNITS.index(unit or TimeUnit.MILLISECOND)
+
+    match data_type:
+        case ds.DataTypeNull():
+            return plain("Null")
+        case ds.DataTypeBool():
+            return plain("Bool")
+        case ds.DataTypeString():
+            return plain("Utf8")
+        case ds.DataTypeBinary(fixed_length=None):
+            return plain("Binary")
+        case ds.DataTypeBinary(fixed_length=length):
+            return plain("FixedSizeBinary", byteWidth=length)
+        case ds.DataTypeDate():
+            is_ms = extra is not None and extra.entries.get(DATE_UNIT) == "Millisecond"
+            return plain("Date", unit=1 if is_ms else 0)
+        case ds.DataTypeDecimal(precision=precision, scale=scale):
+            return plain(
+                "Decimal", precision=precision, scale=scale, bitWidth=128 if precision <= 38 else 256
+            )
+        case ds.DataTypeTime(unit=unit):
+            number = unit_of(unit)
+            return plain("Time", bitWidth=32 if number < 2 else 64, unit=number)
+        case ds.DataTypeDuration(unit=unit):
+            return plain("Duration", unit=unit_of(unit))
+        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+            name = "UTC" if zone is None else zone
+            text = _Offset(builder.string(name))
+            return plain("Timestamp", unit=unit_of(unit), timezone=text if name else None)
+        case ds.DataTypeList(item_type=item, fixed_length=None):
+            return nested("List", [ds.DataField(name="item", type=item)])
+        case ds.DataTypeList(item_type=item, fixed_length=length):
+            return nested("FixedSizeList", [ds.DataField(name="item", type=item)], listSize=length)
+        case ds.DataTypeStruct(fields=fields):
+            return nested("Struct_", list(fields))
+        case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=keys_sorted):
+            entries = ds.DataTypeStruct(
+                fields=(ds.DataField(name="key", type=key), ds.DataField(name="value", type=value))
+            )
+            return nested("Map", [ds.DataField(name="entries", type=entries)], keysSorted=bool(keys_sorted))
+        case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
+            return children_first("FloatingPoint", precision=_FLOATS.index(data_type))
+    if type(data_type) in _INTS:
+        signed, width = _INTS[type(data_type)]
+        return children_first("Int", is_signed=signed, bitWidth=width)
+    raise SchemaError(f"type {data_type.KIND} has no Arrow form here")
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def decode_raw_arrow(data: bytes) -> ds.DataSchema:
+    """The schema that a raw Arrow schema stands for.
+
+    Raises:
+        DecodeError: malformed bytes, or a type that has no logical counterpart (intervals, unions).
+    """
+    buffer = FlatBuffer(data)
+    root = buffer.table(buffer.root_position(), 0)
+    return ds.DataSchema(fields=tuple(_read_children(buffer, root, "Schema", "fields", 0)))
+
+
+def _read_children(
+    buffer: FlatBuffer, view: TableView, table: str, name: str, depth: int
+) -> list[ds.DataField]:
+    pos = view.field(_slots(table)[name][0], 4)
+    if not pos:
+        return []
+    start, count = buffer.vector_at(pos, 4)
+    return [_read_field(buffer, buffer.follow(start + 4 * i), depth + 1) for i in range(count)]
+
+
+class _TypeTable:
+    """Inline values of one type table by name."""
+
+    def __init__(self, buffer: FlatBuffer, view: TableView, table: str) -> None:
+        self._buffer, self._view, self._table = buffer, view, table
+
+    def __getitem__(self, name: str) -> int:
+        slot, code, default = _slots(self._table)[name]
+        pos = self._view.field(slot, struct.calcsize(code))
+        return int(struct.unpack_from("<" + code, self._buffer.data, pos)[0]) if pos else default
+
+    def text(self, name: str) -> str:
+        pos = self._view.field(_slots(self._table)[name][0], 4)
+        return self._buffer.string_at(pos) if pos else ""
+
+
+def _read_field(buffer: FlatBuffer, pos: int, depth: int) -> ds.DataField:
+    view = buffer.table(pos, depth)
+    slots = _slots("Field")
+    name_at, nullable_at = view.field(slots["name"][0], 4), view.field(slots["nullable"][0], 1)
+    type_slot = slots["type"][0]
+    kind_at, type_at = view.field(type_slot - 1, 1), view.field(type_slot, 4)
+    number = buffer.data[kind_at] if kind_at else 0
+    kinds = load_fbs("arrow.fbs").unions["Type"]
+    if not 1 <= number <= len(kinds) or not type_at:
+        raise DecodeError(f"Arrow type {number} is not known")
+    kind = kinds[number - 1]
+    params = _TypeTable(buffer, buffer.table(buffer.follow(type_at), depth + 1), kind)
+    children = _read_children(buffer, view, "Field", "children", depth)
+    data_type = _read_type(kind, params, children)
+    extra = None
+    if kind == "Date" and params["unit"] == 1:
+        extra = _MILLISECONDS
+    elif data_type == _SIXTEEN_BYTES and _extension_name(buffer, view, depth) == UUID_EXTENSION:
+        extra = ds.UUID
+    return ds.DataField(
+        name=buffer.string_at(name_at) if name_at else "",
+        type=ds.optional(data_type) if nullable_at and buffer.data[nullable_at] else data_type,
+        extra=extra,
+    )
+
+
+def _extension_name(buffer: FlatBuffer, field: TableView, depth: int) -> str | None:
+    """The extension type that the metadata of a field names, if any."""
+    pos = field.field(_slots("Field")["custom_metadata"][0], 4)
+    if not pos:
+        return None
+    slots = _slots("KeyValue")
+    start, count = buffer.vector_at(pos, 4)
+    for index in range(count):
+        pair = buffer.table(buffer.follow(start + 4 * index), depth + 1)
+        key, value = pair.field(slots["key"][0], 4), pair.field(slots["value"][0], 4)
+        if key and value and buffer.string_at(key) == EXTENSION_NAME:
+            return buffer.string_at(value)
+    return None
+
+
+def _unit(number: int) -> TimeUnit:
+    if not 0 <= number < len(_UNITS):
+        raise DecodeError(f"Arrow time unit {number} is not known")
+    return _UNITS[number]
+
+
+def _only(children: list[ds.DataField], kind: str) -> ds.DataField:
+    if len(children) != 1:
+        raise DecodeError(f"an Arrow {kind} has {len(children)} children (must be 1)")
+    return children[0]
+
+
+def _read_int(p: _TypeTable) -> ds.DataType:
+    found = _INT_TYPES.get((bool(p["is_signed"]), p["bitWidth"]))
+    if found is None:
+        raise DecodeError(f"an Arrow integer of {p['bitWidth']} bits")
+    return found
+
+
+def _read_float(p: _TypeTable) -> ds.DataType:
+    if not 0 <= p["precision"] < len(_FLOATS):
+        raise DecodeError(f"Arrow floating-point precision {p['precision']} is not known")
+    return _FLOATS[p["precision"]]
+
+
+def _read_timestamp(p: _TypeTable) -> ds.DataType:
+    zone = p.text("timezone")
+    return ds.DataTypeTimestamp(unit=_unit(p["unit"]), timezone=zone)
+
+
+def _read_map(p: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
+    entries = _only(children, "Map").value_type
+    if not isinstance(entries, ds.DataTypeStruct) or len(entries.fields) != 2:
+        raise DecodeError("the entries of an Arrow Map are not a struct of two fields")
+    key, value = entries.fields
+    return ds.DataTypeMap(key_type=key.type, value_type=value.type, keys_sorted=bool(p["keysSorted"]))
+
+
+def _non_negative(number: int, what: str) -> int:
+    if number < 0:
+        raise DecodeError(f"an Arrow {what} of {number}")
+    return number
+
+
+_READERS: dict[str, Callable[[_TypeTable, list[ds.DataField]], ds.DataType]] = {
+    "Null": lambda _p, _c: ds.DataTypeNull(),
+    "Int": lambda p, _c: _read_int(p),
+    "FloatingPoint": lambda p, _c: _read_float(p),
+    "Binary": lambda _p, _c: ds.DataTypeBinary(),
+    "LargeBinary": lambda _p, _c: ds.DataTypeBinary(),
+    "BinaryView": lambda _p, _c: ds.DataTypeBinary(),
+    "FixedSizeBinary": lambda p, _c: ds.DataTypeBinary(
+        fixed_length=_non_negative(p["byteWidth"], "byteWidth")
+    ),
+    "Utf8": lambda _p, _c: ds.DataTypeString(),
+    "LargeUtf8": lambda _p, _c: ds.DataTypeString(),
+    "Utf8View": lambda _p, _c: ds.DataTypeString(),
+    "Bool": lambda _p, _c: ds.DataTypeBool(),
+    "Decimal": lambda p, _c: ds.DataTypeDecimal(
+        precision=_non_negative(p["precision"], "precision"), scale=p["scale"]
+    ),
+    "Date": lambda _p, _c: ds.DataTypeDate(),
+    "Time": lambda p, _c: ds.DataTypeTime(unit=_unit(p["unit"])),
+    "Timestamp": lambda p, _c: _read_timestamp(p),
+    "Duration": lambda p, _c: ds.DataTypeDuration(unit=_unit(p["unit"])),
+    "List": lambda _p, c: ds.DataTypeList(item_type=_only(c, "List").type),
+    "LargeList": lambda _p, c: ds.DataTypeList(item_type=_only(c, "LargeList").type),
+    "ListView": lambda _p, c: ds.DataTypeList(item_type=_only(c, "ListView").type),
+    "LargeListView": lambda _p, c: ds.DataTypeList(item_type=_only(c, "LargeListView").type),
+    "FixedSizeList": lambda p, c: ds.DataTypeList(
+        item_type=_only(c, "FixedSizeList").type, fixed_length=_non_negative(p["listSize"], "listSize")
+    ),
+    "Struct_": lambda _p, c: ds.DataTypeStruct(fields=tuple(c)),
+    "Map": _read_map,
+}
+
+
+def _read_type(kind: str, params: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise DecodeError(f"Arrow type {kind} has no counterpart in ODF")
+    return reader(params, children)
+
+
+def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None) -> ds.DataSchema:
+    """The schema that a `SetDataSchema` event declares, whichever form it carries.
+
+    Raises:
+        DecodeError: neither form is present, or the raw form is malformed.
+    """
+    if schema is not None:
+        return schema
+    if raw_arrow_schema is None:
+        raise DecodeError("SetDataSchema carries no schema")
+    try:
+        return decode_raw_arrow(raw_arrow_schema)
+    except CodecError as error:
+        raise DecodeError(f"SetDataSchema: {error}") from None

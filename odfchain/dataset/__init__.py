@@ -1,1 +1,0 @@
-"""One dataset: its chain, its objects, and what they say about its present state."""

@@ -1,0 +1,107 @@
+"""Versions of the engine: what a transform names, and by which rules that is executed.
+
+A version names the rules of this engine, the Spark that computes and, where a query has them, its options:
+
+    odfchain_2-spark_4.3.0
+    odfchain_2-spark_4.3.0+allowedLateness=PT86400S
+
+The rules' number changes when the same query over the same rows would give other rows, another order or
+another watermark. Every number that ever was is executed here, so what was recorded by earlier rules goes on
+and is replayed by them. Patch releases of Spark are taken as the same; a different minor one only when it was
+declared compatible. Source: specification "Engine Versioning", "Engine Deprecation"; RFC-019.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from odfchain.model.query_options import lateness_option, split_version
+
+RULES = 2
+"""The number of the rules that new transforms get."""
+
+_FORM = re.compile(r"odfchain_(\d{1,9})-spark_(\d{1,9})\.(\d{1,9})(?:\.[^\s+]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What differs between the ways in which this engine executes a query."""
+
+    number: int = RULES
+    allowed_lateness_ms: int = 0
+    """How long after it is complete a windowed result still takes late rows and corrections [ms]."""
+
+    @property
+    def counts_at_once(self) -> bool:
+        """Whether results that can be taken back count every recorded row, and not only final ones."""
+        return self.number >= 2
+
+    @property
+    def takes_corrections(self) -> bool:
+        """Whether windowed results take retractions and corrections of their inputs."""
+        return self.number >= 2
+
+    @property
+    def tells_zeros_apart(self) -> bool:
+        """Whether a result -0.0 is another one than 0.0, as it is in a slice."""
+        return self.number >= 2
+
+    @property
+    def reads_grouping_sets(self) -> bool:
+        """Whether what ROLLUP, CUBE and UNPIVOT are made of is read; by the first rules it is null."""
+        return self.number >= 2
+
+    @property
+    def version(self) -> str:
+        """The version of this engine by these rules."""
+        from importlib.metadata import version
+
+        return f"odfchain_{self.number}-spark_{version('pyspark')}{lateness_option(self.allowed_lateness_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version in this engine's form."""
+
+    rules: Rules | None
+    """None where it asks for rules or options that this engine does not know."""
+    spark: tuple[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> _Version | None:
+        base, lateness = split_version(text)
+        found = _FORM.fullmatch(base)
+        if found is None:
+            return None
+        rules = Rules(int(found[1]), lateness)
+        known = 1 <= rules.number <= RULES and (rules.takes_corrections or not lateness)
+        return cls(rules if known else None, (found[2], found[3]))
+
+
+def engine_version() -> str:
+    """The version that new transforms get."""
+    return Rules().version
+
+
+def rules_of(recorded: str | None) -> Rules:
+    """The rules by which a transform with this version is executed.
+
+    One that names none, or a version that only somebody else's declaration makes compatible, is executed by
+    the newest.
+    """
+    found = _Version.parse(recorded) if recorded is not None else None
+    return found.rules if found is not None and found.rules is not None else Rules()
+
+
+def same_results(recorded: str | None, running: str, compatible: Collection[str] = ()) -> bool:
+    """Whether the running version, by the rules that `rules_of` names, may stand in for the recorded one.
+
+    A transform without a version asks for none. `compatible` are versions that were declared to give the same
+    results.
+    """
+    if recorded is None or recorded == running or recorded in compatible:
+        return True
+    one, other = _Version.parse(recorded), _Version.parse(running)
+    return one is not None and one.rules is not None and other is not None and one.spark == other.spark

@@ -1,0 +1,63 @@
+"""What every engine is to a coordinator: a pure function from a request to files.
+
+An engine reads the files that a request names and writes the two that it asks for, a slice and a checkpoint.
+It keeps nothing between requests, so a request can be repeated, by anybody, with the same result. Source:
+specification "Engine Contract", "Engine Protocol"; RFC-019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from odfchain.model.data_schema import DataSchema
+    from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.model.events import OffsetInterval
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.progress import Progress
+    from odfchain.slices.writer import SliceFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """What a step of a transformation brought.
+
+    The file at `new_data_path` is there when there are rows; without rows it only shows the schema. The file
+    at `new_checkpoint_path` is there when the next step needs another one than the step before left.
+    """
+
+    offset_interval: OffsetInterval | None
+    """Offsets of the new records; None when there are none."""
+    watermark: Timestamp | None
+    """No later record of the output is older than this; None while that cannot be said."""
+    facts: SliceFacts | None = None
+    """Hashes and counts of the slice, where the engine computed them while it wrote."""
+    keeps_checkpoint: bool = True
+    """Whether the checkpoint before stays in force where no new one was written."""
+    takes_back_own: bool = False
+    """Whether every row that takes another back is known to take back one that the engine emitted."""
+
+
+class TransformEngine(Protocol):
+    """Executes queries. Calls may come from several threads."""
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        """Execute the next step of a transformation.
+
+        `schema` is what the output is declared as so far, for engines that can follow it.
+
+        Raises:
+            QueryError: the query is at fault (InvalidQuery).
+            EngineError: the engine is (InternalError).
+        """
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files, exposed as the table `input`; returns the number of records written.
+
+        Raises:
+            QueryError: the query is at fault (InvalidQuery).
+            EngineError: the engine is (InternalError).
+        """

@@ -1,0 +1,1 @@
+"""The engine protocol: messages, the server, and the client of a coordinator."""

@@ -1,0 +1,216 @@
+"""An engine in another process, reached by gRPC: the coordinator's side of the protocol.
+
+A call is sent once and never repeated here: an engine is a pure function, so whoever asked may ask again.
+Whatever happens on the way ends in one line that names the address. Source: specification "Engine Protocol";
+RFC-019.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odfchain.engine.interface import Executed
+from odfchain.engine.remote.protocol import (
+    EXECUTE_RAW_QUERY,
+    EXECUTE_TRANSFORM,
+    MESSAGE_BYTES,
+    REFUSED,
+    Call,
+    load_grpc,
+)
+from odfchain.errors import CodecError, EngineError, QueryError, RefusedQueryError, UsageError
+from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from odfchain.model.data_schema import DataSchema
+    from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.progress import Progress
+
+CONNECT_SECONDS = 30.0
+_ADDRESS = re.compile(r"unix:.+|(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
+_TEXT_CHARACTERS = 2_000
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.enable_http_proxy", 0),  # an engine sees our files, so it is not behind a proxy
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # an engine that is being started is soon there
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+class RemoteEngine:
+    """The engine at `address` (`host:port` or `unix:path`), which sees the same file system.
+
+    `connect_timeout` is how long it may take to come up, `deadline` how long one call may take after that
+    (None: for ever), both in seconds. Each call has a connection of its own, so there is nothing to close and
+    calls may come from several threads.
+    """
+
+    def __init__(
+        self, address: str, *, connect_timeout: float = CONNECT_SECONDS, deadline: float | None = None
+    ) -> None:
+        if not _ADDRESS.fullmatch(address):
+            raise UsageError(
+                f"{address!r} is not the address of an engine",
+                hint="it looks like 127.0.0.1:2884 or unix:/run/engine.sock",
+            )
+        self.address = address
+        self._connect_timeout = connect_timeout
+        self._deadline = deadline
+
+    def execute(
+        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+    ) -> Executed:
+        """Execute the next step of a transformation; the files are there, and plain, when this returns.
+
+        Without rows there may be none: some engines write nothing then. `schema` does not travel: the
+        protocol has no place for it. Ctrl-C cancels the call at once.
+
+        Raises:
+            QueryError: the query is at fault.
+            EngineError: the engine is, or cannot be reached, or did not do what the contract asks for.
+        """
+        del schema
+        sent = _absolute(request)
+        success = self._call(EXECUTE_TRANSFORM, sent, progress)
+        interval = success.new_offset_interval
+        if interval is not None and not request.next_offset == interval.start <= interval.end:
+            raise self._broken(
+                f"its records have the offsets {interval.start} to {interval.end}, "
+                f"{request.next_offset} was to be the first"
+            )
+        self._check_file(sent.new_data_path, "data", optional=interval is None)
+        self._check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
+        return Executed(offset_interval=interval, watermark=success.new_watermark)
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files; without records there may be no file.
+
+        Raises:
+            QueryError: the query is at fault.
+            EngineError: the engine is, or cannot be reached, or did not do what the contract asks for.
+        """
+        sent = _absolute(request)
+        records: int = self._call(EXECUTE_RAW_QUERY, sent, progress).num_records
+        self._check_file(sent.output_data_path, "data", optional=records == 0)
+        return records
+
+    # --- the call --------------------------------------------------------------------------------
+
+    def _call(self, call: Call, request: Any, progress: Progress) -> Any:
+        grpc = load_grpc()
+        message = call.pack_request(request)
+        with self._connected(grpc) as channel:
+            progress.phase(f"waiting for the engine at {self.address}")
+            stream = channel.unary_stream(call.path)(message, timeout=self._deadline)
+            try:
+                for received in stream:
+                    response = self._read(call, received)
+                    if response.KIND != "Progress":
+                        return self._result(response)
+                    progress.advance()
+            except grpc.RpcError as error:
+                raise self._failed(grpc, error) from error
+            finally:
+                stream.cancel()  # also on Ctrl-C; nothing happens when it is over
+        raise self._broken("it ended the call without a result")
+
+    @contextmanager
+    def _connected(self, grpc: Any) -> Iterator[Any]:
+        channel = grpc.insecure_channel(self.address, options=_OPTIONS)
+        ready = grpc.channel_ready_future(channel)
+        try:
+            try:
+                ready.result(timeout=self._connect_timeout)
+            except grpc.FutureTimeoutError:
+                raise EngineError(
+                    f"no engine answers at {self.address} (waited {self._connect_timeout:g} s)",
+                    hint="start it there with `odfchain engine serve`, or check the address",
+                ) from None
+            yield channel
+        finally:
+            ready.cancel()
+            channel.close()
+
+    def _read(self, call: Call, received: bytes) -> Any:
+        try:
+            return call.unpack_response(received)
+        except CodecError as error:
+            raise self._broken(f"its response cannot be read: {error}") from error
+
+    def _result(self, response: Any) -> Any:
+        if response.KIND == "Success":
+            return response
+        said = one_line(response.message, _TEXT_CHARACTERS)
+        if response.KIND == "InvalidQuery":
+            if said.startswith(REFUSED):
+                raise RefusedQueryError(said.removeprefix(REFUSED))
+            raise QueryError(said)
+        failure = EngineError(f"the engine at {self.address} failed: {said}")
+        if response.backtrace:
+            failure.add_note(response.backtrace)
+        raise failure
+
+    def _failed(self, grpc: Any, error: Any) -> EngineError:
+        """What the status of a call that broke means."""
+        code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
+        where = f"the engine at {self.address}"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return EngineError(
+                f"{where} did not finish within {self._deadline:g} s", hint="allow more time and try again"
+            )
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return EngineError(
+                f"{where} went away in the middle of a call: {details}",
+                hint="start it again and repeat the command; nothing was committed",
+            )
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return EngineError(f"what listens at {self.address} is not an engine: {details}")
+        return EngineError(f"{where} broke off the call: {code.name}: {details}")
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    def _broken(self, what: str) -> EngineError:
+        return EngineError(f"the engine at {self.address} breaks the engine contract: {what}")
+
+    def _check_file(self, path: str, name: str, *, optional: bool = False) -> None:
+        """A symbolic link, a folder or a device could show something else later."""
+        try:
+            mode = Path(path).lstat().st_mode
+        except FileNotFoundError:
+            if optional:
+                return
+            raise self._broken(f"it succeeded, but there is no {name} file at {path}") from None
+        except OSError as error:
+            raise self._broken(f"its {name} file {path} cannot be read: {error.strerror}") from error
+        if not stat.S_ISREG(mode):
+            raise self._broken(f"its {name} file {path} is not a plain file")
+
+
+_PATHS = ("prev_checkpoint_path", "new_checkpoint_path", "new_data_path", "output_data_path")
+
+
+def _absolute(request: Any) -> Any:
+    """The request with absolute paths: the engine has another working folder."""
+    changes: dict[str, Any] = {
+        name: _full(path) for name in _PATHS if (path := getattr(request, name, None)) is not None
+    }
+    if hasattr(request, "query_inputs"):
+        changes["query_inputs"] = tuple(
+            replace(item, data_paths=tuple(map(_full, item.data_paths)), schema_file=_full(item.schema_file))
+            for item in request.query_inputs
+        )
+    else:
+        changes["input_data_paths"] = tuple(map(_full, request.input_data_paths))
+    return replace(request, **changes)
+
+
+def _full(path: str) -> str:
+    return str(Path(path).absolute()) if path else path

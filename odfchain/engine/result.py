@@ -1,0 +1,245 @@
+"""The result of a query as a slice: which columns it must have, their types, the order of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.chain.schema_rules import without_units
+from odfchain.codec.arrow import to_arrow
+from odfchain.engine.stream.operators import Kind
+from odfchain.engine.stream.whole import OPERATION
+from odfchain.engine.stream.window_corrections import in_place
+from odfchain.errors import QueryError
+from odfchain.model import data_schema as ds
+from odfchain.model.enums import OperationType, TimeUnit
+from odfchain.model.events import DatasetVocabulary
+from odfchain.slices.writer import SliceFacts, SliceSpec, parquet_writer
+from odfchain.spark.stage import write_frame
+from odfchain.spark.types import result_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+_INTEGERS = frozenset({"byte", "short", "integer", "long"})
+
+
+def check_result(result: StructType, vocabulary: DatasetVocabulary, kind: Kind) -> None:
+    """The columns of a query's result can become a slice.
+
+    Raises:
+        QueryError: naming the column.
+    """
+    names = result.names
+    for name in names:
+        if names.count(name) > 1:
+            raise QueryError(
+                f"the result has two columns `{name}`", hint="give one of them another name: AS …"
+            )
+        if not name.strip():
+            raise QueryError("the result has a column without a name", hint="give it one: AS …")
+    for made in (vocabulary.offset_column, vocabulary.system_time_column):
+        if made in names:
+            raise QueryError(
+                f"the result has a column `{made}`, which is made when the slice is written",
+                hint="leave it out, or select the columns by name instead of *",
+            )
+    _check_event_time(result, vocabulary)
+    _check_operation(result, vocabulary, kind)
+    if kind is not Kind.STATELESS:
+        for field in result.fields:
+            if "map<" in field.dataType.simpleString():
+                raise QueryError(
+                    f"column `{field.name}` is a map, and maps have no order",
+                    hint="use map_entries: sort_array(map_entries(…))",
+                )
+
+
+def _check_event_time(result: StructType, vocabulary: DatasetVocabulary) -> None:
+    name = vocabulary.event_time_column
+    if name not in result.names:
+        raise QueryError(
+            f"the result has no column `{name}`: every row needs an event time",
+            hint=f"select it, or name a time so: … AS {name}",
+        )
+    kind = result[name].dataType.typeName()
+    if kind not in ("timestamp", "date"):
+        raise QueryError(
+            f"the event time `{name}` is a {result[name].dataType.simpleString()}, not a timestamp or a date",
+            hint="cast it to TIMESTAMP (times are UTC)",
+        )
+
+
+def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: Kind) -> None:
+    name = vocabulary.operation_type_column
+    if name not in result.names:
+        return
+    if result[name].dataType.typeName() not in _INTEGERS:
+        raise QueryError(
+            f"the operation `{name}` is a {result[name].dataType.simpleString()}, not an integer",
+            hint="0 appends, 1 retracts, 2 and 3 correct",
+        )
+    if kind is not Kind.STATELESS:
+        raise QueryError(
+            f"`{name}` cannot be chosen in a query that looks at more than one row",
+            hint="leave it out: the operations follow from what changes in the result",
+        )
+
+
+def result_fields(
+    result: StructType, inputs: Iterable[ds.DataSchema], vocabulary: DatasetVocabulary
+) -> ds.DataSchema:
+    """The schema of the slices of a query: system columns first, then the result's columns in their order.
+
+    Source: specification "Common Data Schema".
+
+    Raises:
+        SchemaError: a type without a logical counterpart.
+    """
+    known: dict[str, ds.DataField] = {}
+    for schema in inputs:
+        for field in schema.fields:
+            known.setdefault(field.name, field)
+    found = result_schema(result, ds.DataSchema(fields=tuple(known.values())))
+    offset, op, system_time, event_time = vocabulary.columns
+    time = found.field(event_time)
+    assert time is not None  # noqa: S101 - check_result
+    kind: ds.DataType = ds.DataTypeDate() if isinstance(time.value_type, ds.DataTypeDate) else _MS_UTC
+    if result[event_time].nullable:
+        kind = ds.optional(kind)
+    system = (
+        ds.DataField(name=offset, type=ds.DataTypeUInt64()),
+        ds.DataField(name=op, type=ds.DataTypeUInt8()),
+        ds.DataField(name=system_time, type=_MS_UTC),
+        ds.DataField(name=event_time, type=kind),
+    )
+    return ds.DataSchema(fields=system + tuple(f for f in found.fields if f.name not in vocabulary.columns))
+
+
+def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.DataSchema:
+    """The schema to write: the declared one, with what a new query adds at its end.
+
+    The declared unit of a time stays, whatever the query computes with.
+
+    Source: specification "Schema Evolution".
+
+    Raises:
+        QueryError: a declared column is gone or has another type.
+    """
+    if declared is None:
+        return found
+    for field in declared.fields[4:]:
+        now = found.field(field.name)
+        if now is None:
+            raise QueryError(
+                f"the result has no column `{field.name}` any more, and readers of the dataset count on it",
+                hint="select it, or make another dataset",
+            )
+        if without_units(now.value_type) != without_units(field.value_type):
+            raise QueryError(
+                f"column `{field.name}` is {now.value_type.KIND} now and was {field.value_type.KIND}",
+                hint="cast it to what it was, or make another dataset",
+            )
+    names = set(declared.names)
+    added = tuple(f for f in found.fields if f.name not in names)
+    return ds.DataSchema(fields=declared.fields + added, extra=declared.extra)
+
+
+def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
+    """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction.
+
+    Both halves stand next to each other; whether two halves that meet are of one pair is not known here.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    codes = {op: op.code for op in OperationType}
+    in_order = Window.orderBy("i")
+    op = F.col(operation)
+    following = F.coalesce(F.lead(op).over(in_order), F.lit(-1)) == codes[OperationType.CORRECT_TO]
+    leading = F.coalesce(F.lag(op).over(in_order), F.lit(-1)) == codes[OperationType.CORRECT_FROM]
+    whole = (
+        F.when((op == codes[OperationType.CORRECT_FROM]) & ~following, codes[OperationType.RETRACT])
+        .when((op == codes[OperationType.CORRECT_TO]) & ~leading, codes[OperationType.APPEND])
+        .otherwise(op)
+    )
+    numbered = frame.coalesce(1).withColumn("i", F.monotonically_increasing_id())
+    return numbered.withColumn(operation, whole).sortWithinPartitions("i").drop("i")
+
+
+def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Kind) -> DataFrame:
+    """The rows in the order in which they are recorded (RFC-019).
+
+    Stateless: as they come. Bounded: by event time, then by every column from left to right; a correction
+    stands where the row stood that it corrects. Unbounded: what is taken back first, then by every column
+    from left to right. Nulls come first, NaN last.
+    """
+    from pyspark.sql import functions as F
+
+    columns = [F.col(f"c{index}").asc_nulls_first() for index in range(len(names))]
+    order: list[Column]
+    if kind is Kind.STATELESS:
+        return frame
+    if kind is Kind.BOUNDED and OPERATION in frame.columns:
+        order = in_place(frame, names.index(event_time))
+    elif kind is Kind.BOUNDED:
+        order = [F.col(f"c{names.index(event_time)}").asc_nulls_first(), *columns]
+    else:
+        order = [F.col(OPERATION).desc(), *columns]
+    return frame.coalesce(1).sortWithinPartitions(*order)
+
+
+def write_output(
+    frame: DataFrame,
+    names: Sequence[str],
+    schema: ds.DataSchema,
+    vocabulary: DatasetVocabulary,
+    *,
+    start_offset: int,
+    system_time_ms: int,
+    folder: Path,
+    target: Path,
+    short: bool,
+    few: int,
+) -> SliceFacts | None:
+    """Write rows as a slice at `target`; without rows a file that only has the schema, and None.
+
+    `short` and `few` as in `write_frame`.
+
+    Raises:
+        BadInputError, QueryError: a value that does not fit.
+        StorageFullError, EngineError: from Spark.
+    """
+    from pyspark.sql import functions as F
+
+    op = vocabulary.operation_type_column
+    named = {name: F.col(f"c{index}") for index, name in enumerate(names)}
+    if OPERATION in frame.columns:
+        named[op] = F.col(OPERATION)
+    elif op not in named:
+        named[op] = F.lit(0)
+    made = (vocabulary.offset_column, vocabulary.system_time_column)
+    selected = frame.select(*[named[f.name].alias(f.name) for f in schema.fields if f.name not in made])
+    arrow = to_arrow(schema)
+    spec = SliceSpec(
+        schema=arrow.serialize().to_pybytes(),
+        vocabulary=vocabulary,
+        start_offset=start_offset,
+        system_time_ms=system_time_ms,
+        folder=str(folder),
+    )
+    facts = write_frame(selected, None, spec, short=short, few=few)
+    if facts is None:
+        with target.open("xb") as sink:
+            parquet_writer(sink, arrow, vocabulary).close()
+        return None
+    wrong = [code for code in facts.ops if int(code) > 3]
+    if wrong:
+        raise QueryError(
+            f"the operation `{op}` is {wrong[0]} in some rows", hint="0 appends, 1 retracts, 2 and 3 correct"
+        )
+    Path(facts.path).replace(target)
+    return facts

@@ -1,0 +1,1 @@
+"""Foreign queries in a process without network and without the user's files."""

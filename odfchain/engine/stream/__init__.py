@@ -1,0 +1,1 @@
+"""Queries over new rows only: operators, what they remember, and what they emit."""

@@ -1,0 +1,231 @@
+"""Joins that bound the difference of two times.
+
+A pair is emitted in the step that brings the second of its rows. A row that an outer join keeps is emitted
+without a partner when the watermark has passed the last time that a partner could have. Both sides are
+remembered as long as they may be taken back, as long as a partner may come or, for outer joins, as long as
+what they are paired with waits. Where a row is taken back, or a partner may come after its time, the join of
+what is remembered is computed as it was and as it is, and the difference is emitted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from odfchain.engine.stream.event_times import Mark, Moment
+from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, Rows, earlier, least, shifted
+from odfchain.engine.stream.operators import IntervalJoin, Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_MILLISECOND = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    child: Operator
+    role: str
+    time: Column
+    old: DataFrame | None
+    new: DataFrame
+    changes: bool
+    """Whether rows are taken back."""
+    everything: DataFrame
+    mark: Mark
+    partner: Mark
+    """The mark of the other side."""
+    first: int
+    """The least that a partner is later [µs]."""
+    last: int
+    """The most that a partner is later [µs]."""
+
+    def plan(self, flow: Flow, frame: DataFrame) -> Any:
+        return flow.catalyst.adapted(frame, self.child.node.output)
+
+    def resolved(self, moment: Moment | None, frame: DataFrame) -> Column:
+        """Whether no partner can come any more."""
+        return earlier(self.time, _moved(moment, -self.last), frame)
+
+    def as_it_was(self, flow: Flow) -> _Side:
+        """The side before the step."""
+        rows = self.old if self.old is not None else flow.catalyst.frame(self.child.node.plan).where("false")
+        return dataclasses.replace(
+            self, everything=rows, mark=_earlier_mark(self.mark), partner=_earlier_mark(self.partner)
+        )
+
+    def newly_resolved(self) -> DataFrame:
+        """The rows for which this step decides that no other partner comes."""
+        found = self.new.where(self.resolved(self.partner.now, self.new))
+        if self.old is None:
+            return found
+        waited = ~self.resolved(self.partner.before, self.old)
+        return self.old.where(waited & self.resolved(self.partner.now, self.old)).union(found).coalesce(1)
+
+    def remembered(self, *, waits: bool, may_go: bool) -> DataFrame:
+        """The rows that may get a partner or be taken back, or are the partner of a row that still waits."""
+        needed = [_moved(self.partner.kept_now, -self.last)]
+        if may_go:
+            needed.append(self.mark.kept_now)
+        if waits:
+            needed.append(_moved(self.mark.kept_now, self.first - self.last))
+        known = [m for m in needed if m is not None]
+        if len(known) < len(needed):
+            return self.everything
+        oldest = Moment(min(m.start for m in known))
+        return self.everything.where(~earlier(self.time, oldest, self.everything))
+
+
+def joined_rows(flow: Flow, op: IntervalJoin) -> Rows:
+    """The pairs that became complete, and the rows for which it became clear that they stay alone."""
+    left, right = op.children
+    first, second = flow.rows(left), flow.rows(right)
+    left_mark = first.marks.get(op.left_time, NOTHING_KNOWN)
+    right_mark = second.marks.get(op.right_time, NOTHING_KNOWN)
+    one = _side(flow, op, left, first, ("left", op.left_time), (left_mark, right_mark), (op.low, op.high))
+    other = _side(
+        flow, op, right, second, ("right", op.right_time), (right_mark, left_mark), (-op.high, -op.low)
+    )
+    waits, may_go = op.kind != "Inner", flow.rules.takes_corrections
+    flow.memory.after[flow.part(op, "left")] = one.remembered(waits=waits, may_go=may_go)
+    flow.memory.after[flow.part(op, "right")] = other.remembered(waits=waits, may_go=may_go)
+    # a pair may hold the oldest row that still waits for a partner
+    marks = {
+        op.left_time: least([left_mark, shifted(right_mark, -op.high, early=_MILLISECOND)]),
+        op.right_time: least([right_mark, shifted(left_mark, op.low, early=_MILLISECOND)]),
+    }
+    marks = {number: marks[number] for number in op.times}
+    for side, partner in ((one, other), (other, one)):
+        if side.role in _WAITING.get(op.kind, ()):
+            flow.waits(op, _unresolved(flow, op, side, partner))
+    if one.changes or other.changes or (waits and flow.rules.allowed_lateness_ms):
+        now = _total(flow, op, one, other)
+        was = _total(flow, op, one.as_it_was(flow), other.as_it_was(flow))
+        return flow.changes(op, now, was, marks)
+    plan = flow.catalyst.adapted(_result(flow, op, one, other), op.node.output)
+    return Rows(plan, marks)
+
+
+_WAITING = {
+    "LeftOuter": ("left",), "LeftSemi": ("left",), "LeftAnti": ("left",), "RightOuter": ("right",),
+    "FullOuter": ("left", "right"),
+}  # fmt: skip
+"""The sides whose rows wait until no partner can come."""
+
+
+def _unresolved(flow: Flow, op: IntervalJoin, side: _Side, other: _Side) -> DataFrame:
+    """The rows of a side that wait; those of an outer join that have a partner do not."""
+    waiting = side.everything.where(~side.resolved(side.partner.now, side.everything))
+    if op.kind in ("LeftSemi", "LeftAnti"):
+        return waiting
+    return _matched(flow, op, side, waiting, other, "LeftAnti")
+
+
+def _side(
+    flow: Flow,
+    op: IntervalJoin,
+    child: Operator,
+    rows: Rows,
+    name: tuple[str, int],
+    marks: tuple[Mark, Mark],
+    bounds: tuple[int, int],
+) -> _Side:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as t
+
+    role, number = name
+    part = flow.part(op, role)
+    index = next(i for i, a in enumerate(child.node.output) if a.id == number)
+    columns = flow.kept(child.node.output)
+    frame = flow.catalyst.frame(rows.plan)
+    time = F.col(f"c{index}")
+    if isinstance(frame.schema[index].dataType, t.StructType):
+        time = time["start"]
+    new = flow.without_late(child, frame, time, marks[0].kept_before).select(*columns)
+    back = None if rows.back is None else flow.catalyst.frame(rows.back)
+    if back is not None:
+        # what is too late for one half of a correction is so for the other
+        back = flow.without_late(child, back, time, marks[0].kept_before)
+    everything = flow.changed(child, part, new, back, columns, time, marks[0])
+    return _Side(
+        child, role, time, flow.remembered(part), new, back is not None, everything, marks[0], marks[1],
+        bounds[0], bounds[1],
+    )  # fmt: skip
+
+
+def _result(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+    if op.kind in ("LeftSemi", "LeftAnti"):
+        return _alone(flow, op, left, right, op.kind)
+    found = _pairs(flow, op, left, right)
+    if op.kind in ("LeftOuter", "FullOuter"):
+        found = found.union(_padded(_alone(flow, op, left, right, "LeftAnti"), found, 0))
+    if op.kind in ("RightOuter", "FullOuter"):
+        start = len(left.child.node.output)
+        found = found.union(_padded(_alone(flow, op, right, left, "LeftAnti"), found, start))
+    return found.coalesce(1)
+
+
+def _pairs(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+    """The pairs of which at least one row is new."""
+
+    def join(one: DataFrame, other: DataFrame) -> DataFrame:
+        plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
+        return flow.catalyst.frame(plan)
+
+    found = join(left.new, right.everything)
+    return found if left.old is None else found.union(join(left.old, right.new)).coalesce(1)
+
+
+def _total(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+    """All that was emitted of what is remembered: pairs, and rows that are clearly alone."""
+
+    def alone(side: _Side, other: _Side, kind: str) -> DataFrame:
+        clear = side.everything.where(side.resolved(side.partner.now, side.everything))
+        return _matched(flow, op, side, clear, other, kind)
+
+    if op.kind in ("LeftSemi", "LeftAnti"):
+        return alone(left, right, op.kind)
+    plan = flow.catalyst.join(
+        op.node, left.plan(flow, left.everything), right.plan(flow, right.everything), "Inner"
+    )
+    found = flow.catalyst.frame(plan)
+    if op.kind in ("LeftOuter", "FullOuter"):
+        found = found.union(_padded(alone(left, right, "LeftAnti"), found, 0))
+    if op.kind in ("RightOuter", "FullOuter"):
+        found = found.union(_padded(alone(right, left, "LeftAnti"), found, len(left.child.node.output)))
+    return found.coalesce(1)
+
+
+def _alone(flow: Flow, op: IntervalJoin, side: _Side, other: _Side, kind: str) -> DataFrame:
+    """The rows of a side for which it became clear now whether they have a partner."""
+    return _matched(flow, op, side, side.newly_resolved(), other, kind)
+
+
+def _matched(
+    flow: Flow, op: IntervalJoin, side: _Side, rows: DataFrame, other: _Side, kind: str
+) -> DataFrame:
+    """The rows, some of a side, that have a partner (`LeftSemi`) or none (`LeftAnti`)."""
+    plan = flow.catalyst.join(op.node, side.plan(flow, rows), other.plan(flow, other.everything), kind)
+    return flow.catalyst.frame(plan)
+
+
+def _earlier_mark(mark: Mark) -> Mark:
+    """A mark as the step before saw it, as far as it is asked for that."""
+    return dataclasses.replace(mark, now=mark.before, kept_now=mark.kept_before)
+
+
+def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
+    """Rows of one side as rows of the join, nulls for the other; `start` is where its columns stand."""
+    from pyspark.sql import functions as F
+
+    columns = []
+    for index, given in enumerate(like.schema):
+        place = index - start
+        value = F.col(f"c{place}") if 0 <= place < len(frame.columns) else F.lit(None).cast(given.dataType)
+        columns.append(value.alias(given.name))
+    return frame.select(*columns)
+
+
+def _moved(moment: Moment | None, by: int) -> Moment | None:
+    return None if moment is None else Moment(moment.start + by)

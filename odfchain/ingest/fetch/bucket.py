@@ -1,0 +1,154 @@
+"""One object of an object store: S3, Google Cloud Storage, Azure Blob Storage, and what speaks like them.
+
+Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools: a
+source's description is public and must not carry them. The key is the URL's path, percent-decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.ingest.fetch.fetcher import (
+    UP_TO_DATE,
+    FetchContext,
+    Fetched,
+    FetchResult,
+    etag_state,
+    last_modified_state,
+)
+from odfchain.ingest.fetch.state import is_known
+from odfchain.model.events import SourceState
+from odfchain.model.timestamp import Timestamp
+from odfchain.net.retry import SIZE_HINT, Deadline, Timing
+from odfchain.net.template import unreadable_name
+from odfchain.store.buckets import ENVIRONMENT_HINT, open_store, store_message
+from odfchain.store.fsio import remove_quietly, storage_error
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+
+_CHUNK = 1 << 20
+
+
+def fetch_object(
+    url: str,
+    context: FetchContext,
+    *,
+    name: str,
+    secrets: frozenset[str] = frozenset(),
+    timing: Timing | None = None,
+) -> FetchResult:
+    """The object in a file of the context's folder, or `UP_TO_DATE`.
+
+    The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
+    The event time is the time of the last modification. `name` is what messages call the object; `secrets`
+    are values that no message may show.
+
+    Raises:
+        SourceNotFoundError: no such object or bucket.
+        FetchError: a wrong URL, a refusal, no success within retries and deadline, or too large.
+        StoreError: the file cannot be written.
+    """
+    deadline = Deadline(context.limits.deadline, timing or Timing(), name=name)
+    root, key = _split(url, name)
+    with _translated(name, secrets, deadline):
+        import obstore
+
+        store = open_store(root, context.limits, deadline.remaining)
+        if is_known(_state(obstore.head(store, key)), context):
+            return UP_TO_DATE
+        deadline.check()
+        result = obstore.get(store, key)  # it may have changed since: its own description counts
+        meta = result.meta
+        path = _save(result, context, deadline, name=name)
+    return Fetched(path=path, name=name, state=_state(meta), event_time=_modified(meta))
+
+
+def _split(url: str, name: str) -> tuple[str, str]:
+    """The URL of the bucket or container, and the key in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise FetchError(f"{unreadable_name(name)}: not a valid URL") from None
+    key = unquote(parts.path).removeprefix("/")
+    if not parts.netloc or not key or key.endswith("/"):
+        raise FetchError(f"{name}: does not name an object", hint="write it like s3://bucket/path/to/object")
+    if parts.query or parts.fragment:
+        raise FetchError(f"{name}: an object has no query", hint="in a key write ? as %3F and # as %23")
+    return f"{parts.scheme.lower()}://{parts.netloc}", key
+
+
+def _modified(meta: ObjectMeta) -> Timestamp:
+    return Timestamp.from_datetime(meta["last_modified"])
+
+
+def _state(meta: ObjectMeta) -> SourceState:
+    tag = meta["e_tag"]
+    return etag_state(tag) if tag else last_modified_state(_modified(meta))
+
+
+def _save(result: GetResult, context: FetchContext, deadline: Deadline, *, name: str) -> Path:
+    size, allowed = result.meta["size"], context.limits.max_bytes
+    if size > allowed:
+        raise FetchError(f"{name}: larger than the allowed {allowed:,} bytes", hint=SIZE_HINT)
+    context.progress.phase(f"Downloading {name}", size)
+    received = 0
+    with _new_file(context.folder) as (fd, path):
+        for chunk in result.stream(min_chunk_size=_CHUNK):
+            deadline.check()
+            data = memoryview(chunk)
+            received += len(data)
+            if received > size:
+                raise FetchError(f"{name}: the object is longer than the announced {size:,} bytes")
+            _write(fd, data, context.folder)
+            context.progress.advance(len(data))
+        if received != size:
+            raise FetchError(f"{name}: the object ended after {received:,} of {size:,} bytes")
+    return path
+
+
+@contextlib.contextmanager
+def _new_file(folder: Path) -> Iterator[tuple[int, Path]]:
+    """A file for the block to write; it stays only if the block succeeds."""
+    try:
+        fd, text = tempfile.mkstemp(prefix="fetched-", dir=folder)
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    path = Path(text)
+    try:
+        try:
+            yield fd, path
+        finally:
+            os.close(fd)
+    except BaseException:
+        remove_quietly(path)
+        raise
+
+
+def _write(fd: int, data: memoryview, folder: Path) -> None:
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError as error:
+        raise storage_error(error, folder) from error
+
+
+@contextlib.contextmanager
+def _translated(name: str, secrets: frozenset[str], deadline: Deadline) -> Iterator[None]:
+    """Whatever the library raises becomes one line."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{name}: no such object or bucket") from error
+    except (BaseError, OSError, ValueError, OverflowError) as error:
+        deadline.check()
+        raise FetchError(f"{name}: {store_message(error, secrets)}", hint=ENVIRONMENT_HINT) from error

@@ -1,0 +1,237 @@
+"""A file behind an http or https URL: asked for only if it changed, and continued where a connection broke.
+
+What is remembered is the entity tag as the server wrote it, else the time of the last modification. Failures
+that may pass are retried; see `http_url` for redirects and `http_connect` for what a connection may reach.
+Source: RFC 9110 of the IETF.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.ingest.fetch.bindings import check_host, check_redirect
+from odfchain.ingest.fetch.download import Download
+from odfchain.ingest.fetch.fetcher import (
+    UP_TO_DATE,
+    FetchContext,
+    Fetched,
+    FetchResult,
+    etag_state,
+    last_modified_state,
+)
+from odfchain.ingest.fetch.state import is_known, previous_modified, previous_tag
+from odfchain.model.events import SourceState
+from odfchain.net.headers import Headers, http_date, retry_after
+from odfchain.net.retry import Deadline, PassingError, Timing, with_retries
+from odfchain.net.template import redact
+from odfchain.net.url import Route, Target, parse_target
+from odfchain.text import one_line
+from odfchain.version import __version__
+
+if TYPE_CHECKING:
+    from odfchain.net.connect import Answer
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PASSING = (408, 425, 429)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS = re.compile(
+    "connection|content-length|expect|if-.*|keep-alive|range|te|trailer|transfer-encoding|upgrade",
+    re.IGNORECASE,
+)
+"""Headers that the fetcher itself must be in control of."""
+
+_EXCERPT = 2_000
+
+
+def fetch_http(
+    url: str,
+    headers: Iterable[tuple[str, str]],
+    context: FetchContext,
+    *,
+    name: str,
+    secrets: frozenset[str] = frozenset(),
+    sent: Mapping[str, str] | None = None,
+    timing: Timing | None = None,
+) -> FetchResult:
+    """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`.
+
+    `name` is what messages call the URL; `secrets` are values that no message may show, and
+    `sent` the variables that URL and headers are made of. The event time is `Last-Modified`, where that is
+    there and valid.
+
+    Raises:
+        SourceNotFoundError: the server answers 404 or 410.
+        FetchError: a wrong URL or header, a refusal, no success within retries and deadline, or too large.
+        StoreError: the file cannot be written.
+    """
+    timing = timing or Timing()
+    limits = context.limits
+    deadline = Deadline(limits.deadline, timing, name=name)
+    with Download(context, deadline, name=name) as download:
+        fetch = _Fetch(url, headers, context, deadline, download, name, secrets, sent or {})
+        return with_retries(fetch.attempt, name=name, limits=limits, timing=timing, deadline=deadline)
+
+
+class _Fetch:
+    """One fetch with all its attempts."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Iterable[tuple[str, str]],
+        context: FetchContext,
+        deadline: Deadline,
+        download: Download,
+        name: str,
+        secrets: frozenset[str],
+        sent: Mapping[str, str],
+    ) -> None:
+        self._target = parse_target(url, name=name)
+        self._sent = sent
+        check_host(sent, context.bindings, self._target.host, self._target.port, where=name)
+        self._given = [_checked(key, value, name) for key, value in headers]
+        self._context = context
+        self._deadline = deadline
+        self._download = download
+        self._name = name
+        self._secrets = secrets
+        self._condition = _condition(context)
+
+    def attempt(self) -> FetchResult:
+        """Ask from the first URL on, over its redirects, to an answer.
+
+        Raises:
+            PassingError: worth another attempt.
+            FetchError: not worth one.
+        """
+        from odfchain.net.connect import exchange
+
+        limits = self._context.limits
+        route = Route(
+            self._target, name=self._name, limit=limits.redirects, allow_private=limits.allow_private
+        )
+        while True:
+            self._deadline.check()
+            asked = self._condition if self._download.resumable is None else None
+            headers = self._headers(route, asked)
+            where = self._name
+            if route.redirected:
+                where = f"{where} (redirected to {route.current.public(self._secrets)})"
+            with exchange(route, headers, limits=limits, deadline=self._deadline, name=where) as answer:
+                location = answer.headers.location() if answer.status in _REDIRECTS else None
+                if location is None:
+                    return self._take(answer, where, conditional=asked is not None)
+            route.follow(location, self._secrets)
+            self._check_redirect(route.current)
+
+    def _check_redirect(self, target: Target) -> None:
+        text = f"{target.host}{target.path.decode('latin-1')}"
+        check_redirect(self._sent, self._context.bindings, target.host, target.port, text, where=self._name)
+
+    def _headers(self, route: Route, condition: tuple[str, str] | None) -> list[tuple[bytes, bytes]]:
+        target: Target = route.current
+        headers = [("Host", target.authority)]
+        if route.keeps_headers:
+            given = {key.lower() for key, _ in self._given}
+            headers = [pair for pair in headers if pair[0].lower() not in given] + self._given
+            if self._target.user is not None and "authorization" not in given:
+                headers.append(("Authorization", self._target.user))
+        present = {key.lower() for key, _ in headers}
+        defaults = {
+            "User-Agent": f"odfchain/{__version__}",
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",  # the bytes are to be those that the server stores
+        }
+        headers += [pair for pair in defaults.items() if pair[0].lower() not in present]
+        headers.append(("Connection", "close"))
+        validator = self._download.resumable
+        if validator is not None:
+            headers += [("Range", f"bytes={self._download.received}-"), ("If-Range", validator)]
+        elif condition is not None:
+            headers.append(condition)
+        return [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
+
+    def _take(self, answer: Answer, where: str, *, conditional: bool) -> FetchResult:
+        status, headers, download = answer.status, answer.headers, self._download
+        if status == http.HTTPStatus.NOT_MODIFIED and conditional:
+            return UP_TO_DATE
+        if status in (200, 203):
+            # Some servers ignore conditions; what is known by its state need not be brought again.
+            if is_known(_state(headers), self._context):
+                return UP_TO_DATE
+            download.begin(headers)
+        elif status == http.HTTPStatus.PARTIAL_CONTENT and download.resumable is not None:
+            download.resume(headers)
+        else:
+            raise self._refused(answer, where)
+        for chunk in answer.chunks:
+            download.append(chunk)
+        path = download.finish()
+        first = download.headers or headers
+        modified = first.date("last-modified")
+        return Fetched(path=path, name=self._name, state=_state(first), event_time=modified)
+
+    def _refused(self, answer: Answer, where: str) -> FetchError | PassingError:
+        status = answer.status
+        if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and self._download.resumable is not None:
+            self._download.forget()
+            return PassingError("the server cannot continue the body")
+        what = f"HTTP status {status}{_phrase(status)}"
+        if status in (404, 410):
+            return SourceNotFoundError(f"{where}: not found: {what}")
+        if status in _PASSING or 500 <= status <= 599:
+            return PassingError(what, wait=retry_after(answer.headers))
+        said = self._excerpt(answer)
+        hint = "check the credentials in the source's headers" if status in (401, 403) else None
+        return FetchError(f"{where}: {what}{f': {said}' if said else ''}", hint=hint)
+
+    def _excerpt(self, answer: Answer) -> str:
+        """The first line of what the server says, unless that is markup."""
+        body = b""
+        with contextlib.suppress(PassingError):  # what arrived is enough
+            for chunk in answer.chunks:
+                body += chunk[:_EXCERPT]
+                if len(body) >= _EXCERPT or b"\n" in body.lstrip():
+                    break
+        lines = body[:_EXCERPT].decode("utf-8", "replace").strip().splitlines()
+        line = one_line(redact(lines[0], self._secrets)) if lines else ""
+        return "" if line.startswith("<") else line
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f" ({http.HTTPStatus(status).phrase})"
+    except ValueError:
+        return ""
+
+
+def _checked(key: str, value: str, name: str) -> tuple[str, str]:
+    if not _TOKEN.fullmatch(key):
+        raise FetchError(f"{name}: {one_line(key)!r} is not a name of a header")
+    if _OURS.fullmatch(key):
+        raise FetchError(f"{name}: the header {key} cannot be set: it is the fetcher's own")
+    if not _VALUE.fullmatch(value):
+        raise FetchError(f"{name}: the value of the header {key} has characters that cannot be sent")
+    return key, value.strip()
+
+
+def _condition(context: FetchContext) -> tuple[str, str] | None:
+    """The header that asks for news only."""
+    tag, time = previous_tag(context), previous_modified(context)
+    if tag is not None:
+        return ("If-None-Match", tag) if _VALUE.fullmatch(tag) else None
+    return None if time is None else ("If-Modified-Since", http_date(time))
+
+
+def _state(headers: Headers) -> SourceState | None:
+    tag = headers.get("etag")
+    if tag is not None:
+        return etag_state(tag)
+    modified = headers.date("last-modified")
+    return None if modified is None else last_modified_state(modified)

@@ -1,0 +1,428 @@
+"""Read steps to input frames: which reader, with which options, over which file.
+
+Defaults are those of the specification's read steps; what a manifest declares is checked here, with the
+path in the manifest in the message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import BadInputError, SchemaError, UsageError
+from odfchain.ingest.read.csv_records import CsvDialect, first_misfit, header_of, rewrite_csv
+from odfchain.ingest.read.nanoseconds import in_microseconds
+from odfchain.ingest.read.preflight import codec_name, scan_text, transcode
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import parse_ddl
+from odfchain.model.sources import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepGeoJson,
+    ReadStepJson,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
+from odfchain.model.time_format import RFC3339, java_format
+from odfchain.spark.columns import check_columns
+from odfchain.spark.failure import explain
+from odfchain.spark.parse import TextRules
+from odfchain.text import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from odfchain.spark.documents import Lines, RecordSource
+    from odfchain.spark.read import InputFrame
+
+INPUT_FORMATS: dict[str, type[ReadStep]] = {
+    "csv": ReadStepCsv,
+    "json": ReadStepJson,
+    "ndjson": ReadStepNdJson,
+    "geojson": ReadStepGeoJson,
+    "ndgeojson": ReadStepNdGeoJson,
+    "shapefile": ReadStepEsriShapefile,
+    "parquet": ReadStepParquet,
+}
+"""Names of `--input-format` and the read steps they stand for."""
+
+HEADER_CHARACTERS = 2_000
+"""The names of columns that a message lists [characters]."""
+
+_EXTENSIONS = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".geojson": "geojson",
+    ".ndgeojson": "ndgeojson",
+    ".shp.zip": "shapefile",
+    ".shp": "shapefile",  # on its own it is no input: the reader says what to do
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedInput:
+    """An input that is ready to be merged; `frame` is None for an empty file without a declared schema."""
+
+    frame: InputFrame | None
+    notes: tuple[str, ...] = ()
+    """What the reader decided and the user should know."""
+    malformed: Callable[[], BadInputError | None] | None = None
+    """Finds a record with the wrong number of fields, after a failure."""
+
+
+def declared_schema(read: ReadStep) -> ds.DataSchema | None:
+    """The schema that a read step declares, as DDL or in the ODF form.
+
+    Raises:
+        SchemaError: both forms, or malformed DDL.
+    """
+    if read.ddl_schema is not None and read.schema is not None:
+        raise SchemaError("read: give a DDL schema or an ODF schema, not both")
+    if read.schema is not None:
+        return read.schema
+    if read.ddl_schema is None:
+        return None
+    try:
+        return parse_ddl(read.ddl_schema)
+    except SchemaError as error:
+        raise SchemaError(f"read.schema: {error}", hint=error.hint) from None
+
+
+def read_step_for(path: Path, input_format: str | None, declared: ReadStep | None) -> ReadStep:
+    """The read step to use: the declared one, or another format with the declared schema.
+
+    Raises:
+        UsageError: the format is unknown, or cannot be told from the file's name.
+    """
+    if input_format is None and declared is not None:
+        return declared
+    name = input_format or next((f for e, f in _EXTENSIONS.items() if path.name.lower().endswith(e)), None)
+    if name is None or name not in INPUT_FORMATS:
+        raise UsageError(
+            f"{path}: the format of this file is not known",
+            hint=f"say which it is: --input-format {'|'.join(INPUT_FORMATS)}",
+        )
+    cls = INPUT_FORMATS[name]
+    if declared is not None and isinstance(declared, cls):
+        return declared
+    if declared is None:
+        return ReadStepCsv(header=True, infer_schema=True) if cls is ReadStepCsv else cls()
+    return cls(ddl_schema=declared.ddl_schema, schema=declared.schema)
+
+
+def open_input(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStep,
+    *,
+    scratch: Path,
+    progress: Callable[[int], None] | None = None,
+) -> OpenedInput:
+    """Check a file and plan how Spark reads it; the session is started only after the checks.
+
+    Raises:
+        BadInputError: the file breaks the declared form.
+        SchemaError: the declared schema is malformed.
+    """
+    if not path.is_file():
+        raise BadInputError("no such file", file=str(path))
+    schema = declared_schema(read)
+    if schema is not None:
+        check_columns(schema.names, str(path))
+    match read:
+        case ReadStepCsv():
+            return _open_csv(session, path, read, schema, scratch, progress)
+        case ReadStepNdJson() | ReadStepNdGeoJson():
+            return _open_lines(session, path, read, schema, scratch, progress)
+        case ReadStepParquet():
+            from odfchain.spark.read import bad_parquet, read_parquet
+
+            if path.stat().st_size == 0:
+                return _empty(session, path, schema)
+            _check_parquet(path)
+            readable, notes = in_microseconds(path, scratch)
+            plain, file = _linked(readable, scratch), str(path)
+            return OpenedInput(
+                read_parquet(session(), plain, schema, file),
+                notes,
+                malformed=lambda: bad_parquet(session(), plain, schema, file),
+            )
+        case _:
+            return _open_document(session, path, read, schema, scratch)
+
+
+def _linked(path: Path, scratch: Path) -> Path:
+    """The file under a plain name: Spark skips `_names` and `.names` and unpacks by the extension."""
+    link = scratch / f"input-{uuid.uuid4().hex}"
+    link.symlink_to(path.resolve())
+    return link
+
+
+def _check_parquet(path: Path) -> None:
+    with path.open("rb") as stream:
+        if stream.read(4) != b"PAR1":
+            raise BadInputError("not a Parquet file", file=str(path))
+
+
+def _empty(session: Callable[[], SparkSession], path: Path, schema: ds.DataSchema | None) -> OpenedInput:
+    """An empty file: no rows where the columns are known, nothing at all where they are not."""
+    from odfchain.spark.read import empty_input
+
+    return OpenedInput(empty_input(session(), schema, str(path)) if schema is not None else None)
+
+
+# --- CSV -------------------------------------------------------------------------------------------
+
+
+def _one_character(value: str | None, default: str, what: str, *, may_be_empty: bool) -> str:
+    if value is None:
+        return default
+    if (value == "" and may_be_empty) or len(value) == 1:
+        return value
+    allowed = "a single character" + (" or empty" if may_be_empty else "")
+    raise SchemaError(f"read.{what}: must be {allowed}, not {value!r}")
+
+
+def _open_csv(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStepCsv,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+    progress: Callable[[int], None] | None,
+) -> OpenedInput:
+    dialect = _dialect(read)
+    traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=progress)
+    if traits.size == 0:
+        return _empty(session, path, schema)
+    file = str(path)
+    header = header_of(path, dialect, file)
+    plain, plain_dialect, multiline = _linked(path, scratch), dialect, traits.multiline or traits.bom
+    if traits.irregular:
+        plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
+        multiline = rewrite_csv(path, plain, dialect, file)
+    from odfchain.spark.read import CsvOptions, infer_csv, read_csv
+
+    options = CsvOptions(
+        header=bool(read.header),
+        separator=plain_dialect.separator,
+        quote=plain_dialect.quote,
+        null_value=read.null_value or "",
+        multiline=multiline,
+    )
+    columns, notes = _csv_columns(path, header, schema, has_header=options.header)
+    check_columns(columns, file)
+
+    def malformed() -> BadInputError | None:
+        return first_misfit(path, dialect, columns, header=options.header, file=file)
+
+    if schema is None and read.infer_schema:
+        try:
+            schema = infer_csv(session(), plain, columns, options)
+        except Exception as error:
+            raise malformed() or explain(error, file=file) from error
+    elif schema is None:
+        schema = _all_text(columns)
+    rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
+    frame = read_csv(session(), plain, columns, schema, options, rules, file)
+    return OpenedInput(
+        dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
+        tuple(notes),
+        malformed,
+    )
+
+
+def _dialect(read: ReadStepCsv) -> CsvDialect:
+    """The characters of a read step.
+
+    Raises:
+        SchemaError: one that cannot be read with.
+    """
+    given = {
+        "separator": _one_character(read.separator, ",", "separator", may_be_empty=False),
+        "quote": _one_character(read.quote, '"', "quote", may_be_empty=True),
+        "escape": _one_character(read.escape, "\\", "escape", may_be_empty=True),
+    }
+    for name, character in given.items():
+        if character in ("\r", "\n", "\0"):
+            raise SchemaError(f"read.{name}: must not be a line break or NUL, but is {character!r}")
+    for name in ("quote", "escape"):
+        if given[name] == given["separator"]:
+            raise SchemaError(f"read.{name}: {given[name]!r} is the separator already")
+    escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
+    return CsvDialect(given["separator"], given["quote"], escape, codec_name(read.encoding))
+
+
+def _all_text(columns: list[str]) -> ds.DataSchema:
+    text = ds.optional(ds.DataTypeString())
+    return ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
+
+
+def _csv_columns(
+    path: Path, header: list[str], schema: ds.DataSchema | None, *, has_header: bool
+) -> tuple[list[str], list[str]]:
+    """(column names in the order of the file, notes).
+
+    Raises:
+        BadInputError: the header does not fit the schema.
+    """
+    if not has_header:
+        if schema is None:
+            return [f"column_{i}" for i in range(1, len(header) + 1)], []
+        return list(schema.names), []
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise BadInputError(f"the header names column {twice!r} twice", file=str(path))
+    if schema is None or header == list(schema.names):
+        return header, []
+    return _match_header(path, header, list(schema.names))
+
+
+def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list[str], list[str]]:
+    """A header that differs from the schema: reordered, renamed in place, or wrong (RFC-010)."""
+    if sorted(header) == sorted(names):
+        return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
+    missing = [n for n in names if n not in header]
+    extra = [n for n in header if n not in names]
+    if len(header) == len(names) and all(
+        h == n or h not in names for h, n in zip(header, names, strict=True)
+    ):
+        renamed = [f"{h!r} as {n!r}" for h, n in zip(header, names, strict=True) if h != n]
+        return names, [f"header names differ from the schema; read by position: {_listed(renamed)}"]
+    parts = []
+    if missing:
+        parts.append(f"missing {_listed(map(repr, missing))}")
+    if extra:
+        parts.append(f"unexpected {_listed(map(repr, extra))}")
+    raise BadInputError(
+        f"the header does not fit the schema: {'; '.join(parts)} "
+        f"(header: {_listed(header)}; schema: {_listed(names)})",
+        file=str(path),
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return printable(", ".join(names), HEADER_CHARACTERS)
+
+
+def _text_rules(read: ReadStepCsv | ReadStepNdJson | ReadStepJson) -> TextRules:
+    return TextRules(
+        date_format=_format(read.date_format, "dateFormat"),
+        timestamp_format=_format(read.timestamp_format, "timestampFormat"),
+        integer_timestamps=not isinstance(read, ReadStepCsv),
+    )
+
+
+def _format(declared: str | None, what: str) -> str:
+    if declared is None:
+        return RFC3339
+    try:
+        return java_format(declared)
+    except SchemaError as error:
+        raise SchemaError(f"read.{what}: {error.message}", hint=error.hint) from None
+
+
+# --- JSON and GeoJSON by lines ---------------------------------------------------------------------
+
+
+def _open_lines(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStepNdJson | ReadStepNdGeoJson,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+    progress: Callable[[int], None] | None,
+) -> OpenedInput:
+    encoding = codec_name(read.encoding) if isinstance(read, ReadStepNdJson) else "utf-8"
+    traits = scan_text(path, encoding=encoding, progress=progress)
+    if traits.size == 0:
+        return _empty(session, path, schema)
+    from odfchain.spark.documents import Lines
+    from odfchain.spark.geo import FeatureLine
+    from odfchain.spark.json_values import ObjectLine
+
+    plain = _linked(path, scratch)
+    if encoding not in ("utf-8", "ascii"):
+        plain = scratch / f"transcoded-{uuid.uuid4().hex}"
+        transcode(path, plain, encoding)
+    form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
+    return _open_records(session, path, read, schema, Lines(plain, form))
+
+
+# --- documents that Spark cannot read --------------------------------------------------------------
+
+
+def _open_document(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+) -> OpenedInput:
+    if path.stat().st_size == 0:
+        return _empty(session, path, schema)
+    source, notes = _record_source(path, read, schema, scratch)
+    opened = _open_records(session, path, read, schema, source)
+    return dataclasses.replace(opened, notes=notes)
+
+
+def _open_records(
+    session: Callable[[], SparkSession],
+    path: Path,
+    read: ReadStepJson | ReadStepNdJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    source: RecordSource | Lines,
+) -> OpenedInput:
+    from odfchain.spark.documents import bad_record, infer_records, read_records
+
+    file = str(path)
+    if schema is None:
+        schema = infer_records(session(), source, file)
+    if schema is None:
+        return OpenedInput(None)
+    columns = schema
+    rules = TextRules(integer_timestamps=True)
+    if isinstance(read, ReadStepJson | ReadStepNdJson):
+        rules = _text_rules(read)
+    return OpenedInput(
+        read_records(session(), source, columns, rules, file),
+        malformed=lambda: bad_record(session(), source, columns, file),
+    )
+
+
+def _record_source(
+    path: Path,
+    read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
+    schema: ds.DataSchema | None,
+    scratch: Path,
+) -> tuple[RecordSource, tuple[str, ...]]:
+    """How a worker finds the records in the file, and notes.
+
+    Raises:
+        BadInputError: the archive of a shapefile is not what it should be.
+        SchemaError: the encoding is not known.
+    """
+    real = str(path.resolve())
+    match read:
+        case ReadStepJson():
+            from odfchain.spark.json_records import JsonArray
+
+            return JsonArray(real, codec_name(read.encoding), read.sub_path or ""), ()
+        case ReadStepGeoJson():
+            from odfchain.spark.geo import FeatureCollection
+
+            return FeatureCollection(real), ()
+        case ReadStepEsriShapefile():
+            from odfchain.spark.shapefile import find_layer
+
+            layer, notes = find_layer(path, read.sub_path, scratch)
+            return dataclasses.replace(layer, columns=() if schema is None else schema.names), notes

@@ -1,0 +1,271 @@
+"""One fast pass over a text file before Spark sees it.
+
+Spark replaces broken UTF-8 silently, splits quoted line breaks unless told otherwise, drops lines of blanks,
+takes text after a closing quote for what it likes, and knows one way of escaping quotes at a time. So the
+file is looked at first: is it valid in its encoding, does a quoted field span lines, is it as regular as
+Spark needs it. Vectorised; memory stays at one chunk.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from odfchain.errors import BadInputError, SchemaError
+from odfchain.ingest.read.csv_records import CsvDialect
+from odfchain.limits import INPUT
+from odfchain.store.fsio import storage_error
+
+LONGEST_SHORT_LINE = 4_096
+"""Bytes of a line; many lines of at most this length fit in memory together."""
+
+_CHUNK = 4 << 20
+_CONTROLS = bytes([*range(32), 127])
+_NEWLINE = 10
+_RETURN = 13
+
+
+@dataclass(frozen=True, slots=True)
+class TextTraits:
+    """What a text file turned out to be like."""
+
+    size: int
+    """Bytes."""
+    bom: bool
+    multiline: bool
+    """A quoted field holds a line break."""
+    irregular: bool
+    """CSV that Spark would not read as it is meant, or that breaks the rule (`csv_records`)."""
+    controls: bool
+    """There may be control characters besides line breaks and separators."""
+
+    long_lines: bool
+    """A line has more than `LONGEST_SHORT_LINE` bytes."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether no value can hold a control character, line breaks and separators included."""
+        return not (self.controls or self.multiline)
+
+
+def codec_name(encoding: str | None) -> str:
+    """The Python codec of a read step's encoding (default UTF-8).
+
+    Raises:
+        SchemaError: the encoding is not known.
+    """
+    try:
+        "".encode(encoding or "utf-8")  # refuses codecs that are not of text, such as hex
+        return codecs.lookup(encoding or "utf-8").name
+    except LookupError:
+        raise SchemaError(f"unknown encoding {encoding!r}") from None
+
+
+def scan_text(
+    path: Path,
+    *,
+    encoding: str = "utf-8",
+    csv: CsvDialect | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TextTraits:
+    """Check that a file is valid in its encoding and learn how its quotes work.
+
+    Raises:
+        BadInputError: a byte that the encoding does not allow, with its line.
+        StoreError: the file cannot be read.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)()
+    ascii_based = encoding in ("utf-8", "ascii")
+    separator = csv.separator.encode() if csv is not None else b","
+    control_separator = separator if separator in _CONTROLS else b"\r"
+    shape = _CsvShape(csv) if csv is not None and ascii_based else None
+    size, lines = 0, 0
+    bom = False
+    controls = not ascii_based
+    lengths, bound = _LineLengths(LONGEST_SHORT_LINE), _LineLengths(INPUT.record_bytes)
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                if size == 0:
+                    bom = chunk.startswith(codecs.BOM_UTF8)
+                try:
+                    if not (ascii_based and chunk.isascii() and not decoder.getstate()[0]):
+                        decoder.decode(chunk)
+                except UnicodeDecodeError as error:
+                    # `error.start` counts from the bytes the decoder had kept back from the chunk before
+                    at = chunk[: max(error.start, 0)].count(b"\n")
+                    raise _invalid(path, encoding, error, lines + at + 1) from None
+                breaks = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE))
+                lengths.add(chunk)
+                bound.add(chunk)
+                if bound.long:
+                    raise _too_long(path, lines + chunk.count(b"\n", 0, max(bound.start, 0)) + 1)
+                controls = controls or _has_controls(chunk, breaks, control_separator)
+                if shape is not None:
+                    shape.add(chunk, first=size == 0, bom=bom)
+                size += len(chunk)
+                lines += breaks
+                if progress is not None:
+                    progress(len(chunk))
+            try:
+                decoder.decode(b"", final=True)
+            except UnicodeDecodeError as error:
+                raise _invalid(path, encoding, error, lines + 1) from None
+    except OSError as error:
+        raise storage_error(error, path) from error
+    irregular, multiline = csv is not None, False
+    if shape is not None:
+        irregular, multiline = shape.irregular, shape.multiline
+        controls = controls or (shape.quotes and separator in _CONTROLS)
+    return TextTraits(size, bom, multiline, irregular, controls, lengths.long)
+
+
+_BLANK_LINE = re.compile(rb"(?:\A|[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20]+(?=[\r\n]|\Z)")
+
+
+class _CsvShape:
+    """Whether Spark reads a CSV file as it is meant: what it cannot be sure of counts as irregular."""
+
+    def __init__(self, dialect: CsvDialect) -> None:
+        own = (dialect.separator, dialect.quote)
+        exotic = any(len(c.encode()) != 1 or not (c == "\t" or c.isprintable()) for c in own if c)
+        self._quote = dialect.quote.encode()
+        self._escaped = (dialect.escape + dialect.quote).encode() if dialect.escape and dialect.quote else b""
+        neighbours = [10, 13, *dialect.separator.encode()[:1], *self._quote[:1]]
+        self._beside = np.zeros(256, dtype=bool)
+        """Bytes that may stand before an opening and after a closing quote."""
+        self._beside[neighbours] = True
+        self._sure = not exotic
+        self._odd = False
+        self._returns = False
+        self._last = b""
+        self.quotes = False
+        self.multiline = False
+
+    @property
+    def irregular(self) -> bool:
+        """Whether the file has to be rewritten, or refused."""
+        return not self._sure or self._odd or (self.multiline and self._returns)
+
+    def add(self, chunk: bytes, *, first: bool, bom: bool) -> None:
+        """Go on with the next bytes."""
+        if not self._sure:
+            return
+        self._returns = self._returns or b"\r" in chunk
+        quoted = bool(self._quote) and self._quote in chunk
+        self._sure = not (
+            b"\0" in chunk
+            or (self._escaped and self._escaped in self._last + chunk)
+            or _BLANK_LINE.search(chunk)
+            or (quoted and not self._quotes_fit(chunk[3:] if first and bom else chunk, first=first))
+        )
+        if quoted:
+            self.quotes = True
+            spans, self._odd = _spans_lines(chunk, self._quote[0], odd=self._odd)
+            self.multiline = self.multiline or spans
+        elif self._odd and (b"\n" in chunk or b"\r" in chunk):
+            self.multiline = True
+        self._last = chunk[-1:]
+
+    def _quotes_fit(self, chunk: bytes, *, first: bool) -> bool:
+        """Whether every field that is quoted begins and ends with its quotes."""
+        before = b"\n" if first else self._last
+        data = np.frombuffer(before + chunk + b"\n", dtype=np.uint8)
+        at = np.flatnonzero(data[1:-1] == self._quote[0]) + 1
+        opening = at[1:] if self._odd else at
+        opening = opening[::2]
+        closing = at[0 if self._odd else 1 :][::2]
+        return bool(self._beside[data[opening - 1]].all() and self._beside[data[closing + 1]].all())
+
+
+def _has_controls(chunk: bytes, breaks: int, separator: bytes) -> bool:
+    """Whether there are control characters besides so many line breaks, and the separator."""
+    low = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) < 32))
+    expected = breaks + sum(chunk.count(c) for c in {b"\r", separator} if c in chunk)
+    return b"\x7f" in chunk or low != expected
+
+
+class _LineLengths:
+    """Looks out for a long line without looking at every line: it hops from line break to line break."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.long = False
+        self.start = 0
+        """Where the long line begins in the chunk that was added last; negative in one before."""
+        self._begun = 0
+        """Bytes of the line that the last chunk ended in."""
+
+    def add(self, chunk: bytes) -> None:
+        at = -self._begun
+        while not self.long and len(chunk) - at > self._most:
+            end = chunk.rfind(b"\n", max(at, 0), max(at + self._most + 1, 0))
+            self.long = end < 0
+            self.start = at
+            at = end + 1
+        last = chunk.rfind(b"\n", max(at, 0))
+        self._begun = len(chunk) - (at if last < 0 else last + 1)
+
+
+def _too_long(path: Path, line: int) -> BadInputError:
+    return BadInputError(
+        f"line {line:,} has more than {INPUT.record_bytes >> 20} MiB",
+        file=str(path),
+        hint="is this the right format? A JSON document is read as Json, not as NdJson",
+    )
+
+
+def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> BadInputError:
+    byte = error.object[error.start]
+    return BadInputError(
+        f"line {line:,}: byte 0x{byte:02x} is not valid {encoding}",
+        file=str(path),
+        hint="set the read step's 'encoding' (for example latin1) if the file is not UTF-8",
+    )
+
+
+def _spans_lines(chunk: bytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
+    """(a line break stands inside quotes, the chunk ends inside quotes)."""
+    data = np.frombuffer(chunk, dtype=np.uint8)
+    inside = np.add.accumulate((data == quote).astype(np.uint8), dtype=np.uint8) & 1
+    if odd:
+        inside ^= 1
+    return bool(np.any(inside[(data == _NEWLINE) | (data == _RETURN)])), bool(inside[-1])
+
+
+def transcode(source: Path, target: Path, encoding: str) -> None:
+    """Copy a text file in another encoding as UTF-8.
+
+    Raises:
+        StorageFullError, StoreError: it cannot be written.
+    """
+    try:
+        with (
+            source.open("r", encoding=encoding, newline="") as stream,
+            target.open("x", encoding="utf-8", newline="") as out,
+        ):
+            while chunk := stream.read(_CHUNK):
+                out.write(chunk)
+    except OSError as error:
+        raise storage_error(error, target) from error
+
+
+def spool(stream: BinaryIO, target: Path) -> None:
+    """Copy standard input to a file, so that it can be read more than once.
+
+    Raises:
+        StorageFullError, StoreError: it cannot be written.
+    """
+    try:
+        with target.open("xb") as out:
+            while chunk := stream.read(_CHUNK):
+                out.write(chunk)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise storage_error(error, target) from error

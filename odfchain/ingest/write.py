@@ -1,0 +1,538 @@
+"""One input into one transaction: merge, write the slice, and say which events record it.
+
+The state of the dataset goes in as a value and comes out as the next one, so that several inputs can follow
+each other before anything is committed. Source: specification "AddData", "SetDataSchema", "Watermark";
+facts in `fixtures/conformance/writer_cases.json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.codec.arrow import to_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.digest.logical import check_hashable
+from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
+from odfchain.ingest.future_rows import first_future_row, times_after
+from odfchain.ingest.late_edits import first_edit, merge_with_edits
+from odfchain.ingest.merge import (
+    CORRECT_FROM,
+    CORRECT_TO,
+    Merged,
+    MergeInput,
+    check_strategy,
+    first_bad_operation,
+    first_torn_correction,
+    history_columns,
+    merge,
+    primary_key,
+    takes_operations,
+)
+from odfchain.ingest.primary_keys import first_bad_key, notes_on_duplicates
+from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
+from odfchain.ingest.schema_fit import (
+    check_declared,
+    check_reserved,
+    dataset_schema,
+    fit,
+    normalized,
+    with_event_time,
+)
+from odfchain.ingest.watermark import DEFAULT_RULE, latest_believed, of_data
+from odfchain.model import data_schema as ds
+from odfchain.model.duration import Duration
+from odfchain.model.events import (
+    AddData,
+    Checkpoint,
+    DatasetVocabulary,
+    DataSlice,
+    MetadataEvent,
+    OffsetInterval,
+    SetDataSchema,
+    SourceState,
+)
+from odfchain.model.sources import (
+    MergeStrategy,
+    MergeStrategyAppend,
+    MergeStrategyChangelogStream,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    WatermarkRule,
+)
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
+from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
+from odfchain.spark.columns import col
+from odfchain.spark.failure import explain
+from odfchain.spark.job import run_job
+from odfchain.spark.parse import has_microseconds, to_milliseconds
+from odfchain.spark.read import (
+    FinerTimes,
+    InputFrame,
+    counting,
+    empty_input,
+    first_bad_row,
+    is_milliseconds,
+)
+from odfchain.spark.types import carrier_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """What a write needs to know of the dataset, pending transactions included."""
+
+    vocabulary: DatasetVocabulary
+    merge: MergeStrategy
+    schema: ds.DataSchema | None
+    prev_offset: int | None
+    checkpoint: Checkpoint | None
+    watermark: Timestamp | None
+    source_state: SourceState | None
+    recorded: Callable[[], RecordedRows]
+    """What there is to look back at, found when asked for."""
+    has_source: bool = False
+    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
+    odf_schema: bool = False
+    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return 0 if self.prev_offset is None else self.prev_offset + 1
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
+        """The state of a dataset at a head."""
+        return cls(
+            vocabulary=state.vocabulary,
+            merge=strategy,
+            schema=state.schema,
+            prev_offset=state.last_offset,
+            checkpoint=state.checkpoint,
+            watermark=state.watermark,
+            source_state=state.source_state,
+            has_source=state.polling_source is not None or bool(state.push_sources),
+            odf_schema=state.odf_schema,
+            recorded=functools.cache(lambda: RecordedRows.of(dataset, state)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How one input is written."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+    """Event time of rows that carry none."""
+    staging: Path
+    new_source_state: SourceState | None = None
+    new_watermark: Timestamp | None = None
+    """Overrides the computed watermark."""
+    allow_empty: bool = False
+    max_retract_ratio: float = 1.0
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do with known keys that have other values (Ledger)."""
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations, where the dataset has no schema yet."""
+    watermark: WatermarkRule = DEFAULT_RULE
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; None is no bound."""
+    allow_future: bool = False
+    """Take rows beyond that bound; the watermark stays within it."""
+
+    @property
+    def latest_believed(self) -> Timestamp | None:
+        """The bound on event times; None is none."""
+        return None if self.max_future is None else latest_believed(self.system_time, self.max_future)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A transaction that is ready to be committed, and the state after it."""
+
+    events: tuple[MetadataEvent, ...]
+    slice: StagedFile | None
+    checkpoint: StagedFile | None
+    state: WriterState
+    facts: SliceFacts | None
+    input_rows: int
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the input was made to fit."""
+
+
+def write_input(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: InputFrame | None,
+    options: WriteOptions,
+    *,
+    malformed: Callable[[], OdfchainError | None] | None = None,
+) -> Written:
+    """Merge an input into a dataset's history and write what is new as a slice in `options.staging`.
+
+    `source` is None for an empty input of unknown columns: only watermark and source state can change then,
+    unless it is a snapshot, which says that nothing is left.
+
+    Raises:
+        NothingToCommitError: no new rows, and watermark and source state as they were.
+        BadInputError: naming file and row.
+        IncompatibleSchemaError: the columns do not fit the dataset's.
+        SchemaError: a column has a type for which there is no logical hash.
+        GuardError: an empty snapshot, or one that retracts too much.
+        StorageFullError, EngineError: from Spark.
+    """
+    if source is None and isinstance(state.merge, MergeStrategySnapshot) and state.schema is not None:
+        fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
+        source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
+    if source is None:
+        return _record(state, None, None, None, options, input_rows=0)
+    data, target, notes = _settle_schema(state, source, options.system_columns)
+    ran = _run(session, state, source, data, target, options, malformed)
+    facts, input_rows = ran.facts, ran.input_rows
+    if facts is not None and not options.allow_future:
+        _refuse_future(session(), facts, ran.new, options)
+    if facts is not None and isinstance(state.merge, MergeStrategyChangelogStream):
+        _refuse_torn_corrections(session(), facts, ran.new, state.merge)
+    _guard(state, facts, input_rows, ran.recorded, options)
+    if ran.edits and options.late_edits is LateEdits.WARN:
+        notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
+    notes += ran.notes
+    back = None
+    if facts is not None:
+        start = state.next_offset
+        new = RecordedSlice(
+            OffsetInterval(start=start, end=start + facts.rows - 1), functools.partial(Path, facts.path)
+        )
+        back = look_back(
+            session, state.recorded, state.checkpoint, new, state.merge, target, state.vocabulary,
+            options.staging,
+        )  # fmt: skip
+    return _record(state, target, facts, back, options, input_rows=input_rows, notes=notes)
+
+
+def _settle_schema(
+    state: WriterState, source: InputFrame, system_columns: SystemColumns
+) -> tuple[ds.DataSchema, ds.DataSchema, tuple[str, ...]]:
+    """(schema of the input's data columns, filled ones included; schema of the dataset after; notes)."""
+    operations = takes_operations(state.merge)
+    data = normalized(source.schema, state.vocabulary, state.schema)
+    check_reserved(data, state.vocabulary, source.file, operations=operations)
+    data = with_event_time(data, state.schema, state.vocabulary)
+    if state.schema is None:
+        target = dataset_schema(data, state.vocabulary, system_columns)
+        check_hashable(to_arrow(target))
+        return data, target, ()
+    check_declared(state.schema, state.vocabulary)
+    found = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
+    target = ds.DataSchema(fields=state.schema.fields + found.added, extra=state.schema.extra)
+    check_hashable(to_arrow(target))
+    return ds.DataSchema(fields=data.fields + found.filled), target, found.notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    new: MergeInput
+    facts: SliceFacts | None
+    input_rows: int
+    recorded: int | None
+    """Keys in the recorded state, where it is known."""
+    edits: int
+    """Rows of the input that have a known key and other values, where they are looked for."""
+    notes: tuple[str, ...] = ()
+
+
+def _run(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: InputFrame,
+    data: ds.DataSchema,
+    target: ds.DataSchema,
+    options: WriteOptions,
+    malformed: Callable[[], OdfchainError | None] | None,
+) -> _Ran:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    from odfchain.spark.stage import write_frame
+
+    vocabulary = state.vocabulary
+    seen = Observation()
+    frame = source.frame
+    for f in data.fields:
+        if f.name not in source.schema.names:
+            frame = frame.withColumn(f.name, F.lit(None).cast(carrier_type(f.type)))
+    frame, finer = _in_milliseconds(frame, source, data)
+    event_time = col(vocabulary.event_time_column)
+    frame = frame.observe(
+        seen, F.count(F.lit(1)).alias("rows"), F.count_if(event_time.isNull()).alias("timeless")
+    )
+    if vocabulary.event_time_column in primary_key(state.merge):
+        # a key is compared as it will be recorded
+        frame = _with_event_times(frame, data, options, vocabulary)
+    new = MergeInput(frame, data, vocabulary, source.file)
+    merged, edited = _merge(new, _history(session, state, data, options), state.merge, options)
+    try:
+        facts = write_frame(
+            _with_event_times(merged.frame, data, options, vocabulary),
+            merged.order,
+            SliceSpec(
+                schema=to_arrow(target).serialize().to_pybytes(),
+                vocabulary=vocabulary,
+                start_offset=state.next_offset,
+                system_time_ms=options.system_time.epoch_ms,
+                folder=str(options.staging),
+            ),
+            file=source.file,
+            short=source.short and _only_new_rows(state.merge, options.late_edits),
+        )
+    except OdfchainError as error:
+        found = _diagnose(error, source, new, target, state.merge, malformed)
+        if found is error:
+            raise
+        raise found from error
+    rows = 0 if source.known_empty else _observed(seen, "rows")
+    edits = _observed(merged.edits, "edits") if merged.edits else 0
+    if edits and edited is not None and options.late_edits is LateEdits.REFUSE:
+        raise run_job(session(), lambda: first_edit(edited, new, primary_key(state.merge)))
+    recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
+    notes = () if source.known_empty else _notes_on_keys(merged, seen, state, options)
+    if not source.known_empty:
+        for counted in (source.finer, finer):
+            notes += notes_on_cut_times(counted.counts() if counted is not None else {})
+    return _Ran(new, facts, rows, recorded, edits, notes)
+
+
+def _in_milliseconds(
+    frame: DataFrame, source: InputFrame, data: ds.DataSchema
+) -> tuple[DataFrame, FinerTimes | None]:
+    """The rows with timestamps cut to the milliseconds that the dataset declares, and what counts them."""
+    cut = [
+        f.name
+        for f in data.fields
+        if is_milliseconds(f.value_type)
+        and (given := source.schema.field(f.name)) is not None
+        and isinstance(given.value_type, ds.DataTypeTimestamp)
+        and not is_milliseconds(given.value_type)
+    ]
+    if not cut:
+        return frame, None
+    counted, finer = counting(frame, {name: has_microseconds(col(name)).cast("int") for name in cut})
+    return counted.withColumns({name: to_milliseconds(col(name)) for name in cut}), finer
+
+
+def _notes_on_keys(
+    merged: Merged, seen: Observation, state: WriterState, options: WriteOptions
+) -> tuple[str, ...]:
+    """What the user should know about the keys of the input's rows."""
+    notes: tuple[str, ...] = ()
+    if merged.duplicates is not None:
+        copies, others = _observed(merged.duplicates, "copies"), _observed(merged.duplicates, "others")
+        notes = notes_on_duplicates(copies, others, options.duplicate_keys)
+    name = state.vocabulary.event_time_column
+    if name in primary_key(state.merge) and (timeless := _observed(seen, "timeless")):
+        notes += (f"rows without `{name}`, a part of the key: {timeless:,}; it is {options.event_time}",)
+    return notes
+
+
+def _only_new_rows(strategy: MergeStrategy, edits: LateEdits) -> bool:
+    """Whether the strategy writes rows of the input and never recorded ones."""
+    ledger = isinstance(strategy, MergeStrategyLedger) and edits is not LateEdits.CORRECT
+    return ledger or isinstance(strategy, MergeStrategyAppend)
+
+
+def _merge(
+    new: MergeInput, history: DataFrame | None, strategy: MergeStrategy, options: WriteOptions
+) -> tuple[Merged, DataFrame | None]:
+    """(rows to append, the input's rows that edit recorded ones when they are looked for)."""
+    edits, duplicates = options.late_edits, options.duplicate_keys
+    if isinstance(strategy, MergeStrategyLedger) and history is not None and edits is not LateEdits.IGNORE:
+        check_strategy(strategy, new.schema, new.file)
+        return merge_with_edits(new, history, strategy.primary_key, edits, duplicates)
+    return merge(new, history, strategy, duplicates), None
+
+
+def _observed(observation: Observation, name: str) -> int:
+    return int(observation.get.get(name) or 0)
+
+
+def _history(
+    session: Callable[[], SparkSession], state: WriterState, data: ds.DataSchema, options: WriteOptions
+) -> DataFrame | None:
+    """All recorded rows, with the columns that the strategy looks at; None when there are none."""
+    columns = history_columns(state.merge, data)
+    if isinstance(state.merge, MergeStrategyLedger) and options.late_edits is not LateEdits.IGNORE:
+        columns = list(data.names)
+    if columns is None or state.prev_offset is None or state.schema is None:
+        return None
+    recorded = state.recorded()
+    if keeps_state(state.merge):
+        recorded = recorded.for_state(primary_key(state.merge))
+    wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
+    return read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
+
+
+def _with_event_times(
+    frame: DataFrame, data: ds.DataSchema, options: WriteOptions, vocabulary: DatasetVocabulary
+) -> DataFrame:
+    """The rows with missing event times filled in."""
+    from pyspark.sql import functions as F
+
+    name = vocabulary.event_time_column
+    field = data.field(name)
+    assert field is not None  # noqa: S101 - with_event_time
+    fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(carrier_type(field.type))
+    return frame.withColumn(name, F.coalesce(col(name), fallback))
+
+
+def _diagnose(
+    error: OdfchainError,
+    source: InputFrame,
+    new: MergeInput,
+    target: ds.DataSchema,
+    strategy: MergeStrategy,
+    malformed: Callable[[], OdfchainError | None] | None,
+) -> OdfchainError:
+    """The fault that made a job fail, with its row where the input is to blame."""
+    required = frozenset(f.name for f in target.fields if not f.optional) - {new.vocabulary.event_time_column}
+
+    operation = new.vocabulary.operation_type_column
+
+    def search() -> OdfchainError | None:
+        found = malformed() if malformed is not None else None
+        found = found or first_bad_row(source, required)
+        if found is None and takes_operations(strategy) and new.schema.field(operation) is not None:
+            found = first_bad_operation(new)
+        if found is None and (key := primary_key(strategy)):
+            found = first_bad_key(new, key, unique=not takes_operations(strategy))
+        return found
+
+    try:
+        found = run_job(source.frame.sparkSession, search)
+    except Exception as second:  # noqa: BLE001 - the first error is what counts
+        return explain(second, file=source.file) if error.exit_code == 1 else error
+    return found or error
+
+
+def _guard(
+    state: WriterState,
+    facts: SliceFacts | None,
+    input_rows: int,
+    recorded: int | None,
+    options: WriteOptions,
+) -> None:
+    """Refuse a snapshot that looks like an accident."""
+    if not isinstance(state.merge, MergeStrategySnapshot):
+        return
+    if input_rows == 0:
+        if options.allow_empty:
+            return
+        raise GuardError(
+            f"the snapshot is empty: it would retract {'all' if recorded is None else f'all {recorded:,}'} "
+            "recorded rows",
+            flag="--allow-empty",
+        )
+    retracted = facts.ops.get("1", 0) if facts else 0
+    if recorded and retracted > options.max_retract_ratio * recorded:
+        raise GuardError(
+            f"the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
+            f"({retracted / recorded:.0%}, at most {options.max_retract_ratio:.0%} is allowed)",
+            flag="--allow-retract",
+        )
+
+
+def _record(
+    state: WriterState,
+    target: ds.DataSchema | None,
+    facts: SliceFacts | None,
+    back: LookBack | None,
+    options: WriteOptions,
+    *,
+    input_rows: int,
+    notes: tuple[str, ...] = (),
+) -> Written:
+    """The events that record a write, by the writer rules."""
+    watermark = _next_watermark(state, facts, options)
+    checkpoint = back.checkpoint if back else state.checkpoint
+    source_state = options.new_source_state or state.source_state
+    new_data = staged = None
+    if facts is not None:
+        start = state.next_offset
+        physical = Multihash.parse(facts.physical_hash)
+        new_data = DataSlice(
+            logical_hash=Multihash.parse(facts.logical_hash),
+            physical_hash=physical,
+            offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
+            size=facts.size,
+        )
+        staged = StagedFile(Path(facts.path), physical)
+    events: list[MetadataEvent] = []
+    if target is not None and target != state.schema:
+        events.append(
+            SetDataSchema(schema=target)
+            if state.odf_schema
+            else SetDataSchema(raw_arrow_schema=encode_raw_arrow(target))
+        )
+    if new_data is not None or watermark != state.watermark or source_state != state.source_state:
+        events.append(
+            AddData(
+                prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+                prev_offset=state.prev_offset,
+                new_data=new_data,
+                new_checkpoint=checkpoint,
+                new_watermark=watermark,
+                new_source_state=source_state,
+            )
+        )
+    if not events:
+        raise NothingToCommitError("nothing to commit", input_rows=input_rows)
+    after = dataclasses.replace(
+        state,
+        schema=target or state.schema,
+        prev_offset=new_data.offset_interval.end if new_data else state.prev_offset,
+        checkpoint=checkpoint,
+        watermark=watermark,
+        source_state=source_state,
+        recorded=back.recorded if back else state.recorded,
+    )
+    return Written(tuple(events), staged, back.staged if back else None, after, facts, input_rows, notes)
+
+
+def _next_watermark(state: WriterState, facts: SliceFacts | None, options: WriteOptions) -> Timestamp | None:
+    if options.new_watermark is not None:
+        return options.new_watermark
+    latest = facts.max_event_time_ms if facts is not None else None
+    return of_data(state.watermark, latest, options.watermark, options.system_time, options.latest_believed)
+
+
+def _refuse_torn_corrections(
+    session: SparkSession, facts: SliceFacts, new: MergeInput, merge: MergeStrategyChangelogStream
+) -> None:
+    if facts.ops.keys() & {str(CORRECT_FROM), str(CORRECT_TO)}:
+        torn = run_job(session, lambda: first_torn_correction(new, merge.primary_key))
+        if torn is not None:
+            raise torn
+
+
+def _refuse_future(session: SparkSession, facts: SliceFacts, new: MergeInput, options: WriteOptions) -> None:
+    bound, latest = options.latest_believed, facts.max_event_time_ms
+    if bound is None or latest is None or latest <= bound.epoch_ms:
+        return
+    if times := times_after(Path(facts.path), new.vocabulary, bound):
+        system_time, event_time = options.system_time, options.event_time
+        raise run_job(session, lambda: first_future_row(new, times, event_time, bound, system_time))

@@ -1,0 +1,156 @@
+"""The graph of datasets as trees: nested documents for programs, indented lines for people.
+
+A dataset that several paths lead to is opened up where it comes first; elsewhere it is named only. So the
+size of an answer grows with the graph, not with the number of paths through it, and circles end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from odfchain.limits import LINEAGE
+from odfchain.lineage.graph import Edge, Graph, Node, NodeState, key_of, lineage_of
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+
+
+@dataclass(slots=True)
+class Twig:
+    """A line for people, and what is indented below it."""
+
+    text: str
+    below: list[Twig] = field(default_factory=list)
+    style: str = ""
+
+
+def upstream_document(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
+    """What a dataset is or was made of, as nested `id`, `alias`, `kind`, `missing`, `inputs`; never an error.
+
+    The inputs of a dataset are listed where it comes first, and not below `LINEAGE.depth` levels.
+    """
+    graph = lineage_of(workspace, [dataset])
+    return _nested(graph, key_of(dataset), {key_of(dataset)}, 1)
+
+
+def _nested(graph: Graph, key: str, opened: set[str], depth: int) -> list[dict[str, Any]]:
+    found = []
+    for edge in graph.after.get(key, ()):
+        node = graph.end_of(edge)
+        item = _summary(node)
+        item["inputs"] = []
+        if node.id not in opened and depth < LINEAGE.depth:
+            opened.add(node.id)
+            item["inputs"] = _nested(graph, node.id, opened, depth + 1)
+        found.append(item)
+    return found
+
+
+def _summary(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "alias": node.alias,
+        "kind": node.kind.value.lower() if node.kind else None,
+        "missing": node.state is NodeState.MISSING,
+    }
+
+
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """The graph for programs: what was asked about (upstream: with nested inputs), all nodes, all edges."""
+    opened: set[str] = set()
+    asked = []
+    for key in graph.roots:
+        item = _summary(graph.nodes[key])
+        if not graph.downstream:
+            opened.add(key)
+            item["inputs"] = _nested(graph, key, opened, 1)
+        asked.append(item)
+    return {
+        "direction": "downstream" if graph.downstream else "upstream",
+        "datasets": asked,
+        "nodes": [_node_document(node) for node in graph.nodes.values()],
+        "edges": [_edge_document(edge) for edge in graph.edges],
+    }
+
+
+def _node_document(node: Node) -> dict[str, Any]:
+    return _summary(node) | {
+        "state": node.state.value,
+        "problem": node.problem,
+        "blocks": node.blocks,
+        "records": node.records,
+        "watermark": node.watermark and str(node.watermark),
+        "lastBlockTime": node.last_block_time and str(node.last_block_time),
+        "pulledFrom": list(node.pulled_from),
+    }
+
+
+def _edge_document(edge: Edge) -> dict[str, Any]:
+    return {
+        "upstream": edge.upstream,
+        "downstream": edge.downstream,
+        "alias": edge.alias,
+        "inForce": edge.in_force,
+        "uses": [{"firstBlock": use.first_block, "lastBlock": use.last_block} for use in edge.uses],
+    }
+
+
+# --- for people ----------------------------------------------------------------------------------------
+
+
+def facts_of(node: Node) -> list[str]:
+    """What is known of a dataset, in a few words each; times without fractions of a second."""
+    match node.state:
+        case NodeState.MISSING:
+            return ["missing"] if node.alias is None else ["missing", node.id]
+        case NodeState.DAMAGED:
+            return ["damaged", *([node.problem] if node.problem else [])]
+    facts = [node.kind.value.lower()] if node.kind else []
+    facts += [_count(node.blocks, "block"), _count(node.records, "record")]
+    if node.watermark is not None:
+        facts.append(f"watermark {node.watermark}")
+    if node.last_block_time is not None:
+        facts.append(f"last block {node.last_block_time}")
+    if node.pulled_from:
+        facts.append(f"pulled from {node.pulled_from[0]}")
+    return facts
+
+
+def _count(number: int | None, what: str) -> str:
+    return f"{number or 0:,} {what}{'' if number == 1 else 's'}"
+
+
+def was_used(edge: Edge) -> str:
+    """When an input that is used no more was used; empty where the newest transform has it."""
+    return "" if edge.in_force else " and ".join(str(use) for use in edge.uses)
+
+
+def twigs_of(graph: Graph) -> list[Twig]:
+    """The graph for people: a tree for each dataset that was asked about."""
+    opened: set[str] = set()
+    return [_twig(graph, graph.nodes[key], None, opened, (key,)) for key in graph.roots]
+
+
+_STYLES = {NodeState.PRESENT: "", NodeState.MISSING: "yellow", NodeState.DAMAGED: "red"}
+
+
+def _twig(graph: Graph, node: Node, edge: Edge | None, opened: set[str], path: tuple[str, ...]) -> Twig:
+    words = facts_of(node)
+    if edge is not None and not edge.in_force:
+        words.insert(0, was_used(edge))
+    twig = Twig(f"{node.name}: {', '.join(words)}", style=_STYLES[node.state])
+    following = graph.after.get(node.id, ())
+    if node.id in path[:-1]:
+        twig.text += " (comes from itself: a circle)"
+    elif not following:
+        pass
+    elif node.id in opened:
+        twig.text += " (opened up above)"
+    elif len(path) > LINEAGE.depth:
+        twig.text += f" (more than {LINEAGE.depth} levels: ask for this dataset)"
+    else:
+        opened.add(node.id)
+        for item in following:
+            other = graph.end_of(item)
+            twig.below.append(_twig(graph, other, item, opened, (*path, other.id)))
+    return twig

@@ -1,1 +1,0 @@
-"""Metadata: events as frozen dataclasses, their FlatBuffers form, their YAML/JSON form, and data schemas."""

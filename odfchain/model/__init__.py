@@ -1,0 +1,1 @@
+"""Values of the specification as frozen dataclasses: events, schemas, times, formats."""

@@ -1,0 +1,1 @@
+"""The HTTP stack: where a request may go, what a header says, connections, tries."""

@@ -1,0 +1,139 @@
+"""What HTTP headers say: dates, entity tags, ranges, waits. Pure rules. Source: RFC 9110 of the IETF."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from odfchain.model.timestamp import Timestamp
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTH = "|".join(_MONTHS)
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+_FORMS = tuple(
+    re.compile(form, re.ASCII)
+    for form in (
+        rf"[A-Z][a-z]{{2}}, (?P<day>\d\d) (?P<month>{_MONTH}) (?P<year>\d{{4}}) {_CLOCK} (?:GMT|UTC|\+0000)",
+        rf"[A-Z][a-z]{{5,8}}, (?P<day>\d\d)-(?P<month>{_MONTH})-(?P<year>\d\d) {_CLOCK} GMT",
+        rf"[A-Z][a-z]{{2}} (?P<month>{_MONTH}) (?P<day>[ \d]\d) {_CLOCK} (?P<year>\d{{4}})",
+    )
+)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII | re.IGNORECASE)
+_SECOND_NS = 1_000_000_000
+
+
+class Headers:
+    """The headers of an answer by their names in any case; of several with one name the first counts."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[str, str] = {}
+        for name, value in raw:
+            self._values.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
+
+    def get(self, name: str) -> str | None:
+        """The value, or None if there is none or it is empty."""
+        return self._values.get(name.lower()) or None
+
+    def location(self) -> str | None:
+        """`Location`, read as the UTF-8 that servers write when they leave out the escapes."""
+        value = self.get("location")
+        if value is None:
+            return None
+        raw = value.encode("latin-1")
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return value
+
+    def date(self, name: str) -> Timestamp | None:
+        """The value as a time, or None if it is missing or malformed."""
+        value = self.get(name)
+        return None if value is None else parse_http_date(value)
+
+    def length(self) -> int | None:
+        """`Content-Length`, where it is there and counts."""
+        value = self.get("content-length")
+        if value is None or self.get("transfer-encoding") or not re.fullmatch(r"[0-9]{1,19}", value):
+            return None
+        return int(value)
+
+
+def http_date(time: Timestamp) -> str:
+    """The time as an IMF-fixdate (RFC 9110, 5.6.7), without the fraction of the second."""
+    at = time.to_datetime()
+    day, month = _DAYS[at.weekday()], _MONTHS[at.month - 1]
+    return f"{day}, {at.day:02} {month} {at.year:04} {at.hour:02}:{at.minute:02}:{at.second:02} GMT"
+
+
+def parse_http_date(text: str) -> Timestamp | None:
+    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None."""
+    for form in _FORMS:
+        if match := form.fullmatch(text):
+            break
+    else:
+        return None
+    year = int(match["year"])
+    if len(match["year"]) == 2:  # "more than 50 years in the future" means the century before
+        this = Timestamp.now().to_datetime().year
+        year += this - this % 100
+        year -= 100 if year > this + 50 else 0
+    month = _MONTHS.index(match["month"]) + 1
+    day, hour, minute, second = (int(match[part]) for part in ("day", "hour", "minute", "second"))
+    second = 59 if second == 60 else second  # a leap second is legal, and nothing here can hold it
+    try:
+        return Timestamp.from_datetime(dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """Which bytes of how many a partial answer brings; `last` is inclusive, an unknown total is None."""
+
+    first: int
+    last: int
+    total: int | None
+
+    @classmethod
+    def parse(cls, text: str | None) -> ContentRange | None:
+        """What the header says, or None if it says nothing that makes sense (RFC 9110, 14.4)."""
+        match = _CONTENT_RANGE.fullmatch(text or "")
+        if match is None:
+            return None
+        total = None if match[3] == "*" else int(match[3])
+        found = cls(int(match[1]), int(match[2]), total)
+        return found if found.first <= found.last and (total is None or found.last < total) else None
+
+
+def retry_after(headers: Headers) -> float | None:
+    """Seconds the server wants to be left alone, or None if it does not say (RFC 9110, 10.2.3)."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return float(value)
+    time = parse_http_date(value)
+    if time is None:
+        return None
+    now = headers.date("date") or Timestamp.now()  # the server's own clock, so that ours may be wrong
+    return max(0.0, (time.epoch_ns - now.epoch_ns) / _SECOND_NS)
+
+
+def range_validator(headers: Headers) -> str | None:
+    """What `If-Range` may carry to continue this answer, or None if it must not be continued.
+
+    A strong entity tag; or a date that is strong because the answer was made at least a second after it
+    (RFC 9110, 8.8.2.2 and 13.1.5).
+    """
+    if (headers.get("accept-ranges") or "").lower() == "none":
+        return None
+    tag = headers.get("etag")
+    if tag is not None and tag.startswith('"'):
+        return tag
+    modified, made = headers.date("last-modified"), headers.date("date")
+    if modified is not None and made is not None and made.epoch_ns - modified.epoch_ns >= _SECOND_NS:
+        return headers.get("last-modified")
+    return None

@@ -1,0 +1,160 @@
+"""Connections that are kept for the next request, to as many as are used at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import threading
+from collections.abc import Iterator
+
+from odfchain.errors import TransferError
+from odfchain.limits import FetchLimits
+from odfchain.net.dial import dial
+from odfchain.net.retry import Deadline
+from odfchain.net.url import Route
+from odfchain.net.wire import Answer, Connection, StaleError
+
+_Origin = tuple[str, str, int]
+
+
+def _origin(route: Route) -> _Origin:
+    target = route.current
+    return target.scheme, target.host, target.port
+
+
+class HttpPool:
+    """Sends requests over kept connections, at most `parallel` at a time; safe to use from threads."""
+
+    def __init__(self, limits: FetchLimits, parallel: int) -> None:
+        self.closed = threading.Event()
+        """Set once, by `close`; waiting for it is a pause that closing cuts short."""
+        self._limits = limits
+        self._slots = threading.BoundedSemaphore(parallel)
+        self._lock = threading.Lock()
+        self._idle: dict[_Origin, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._context: ssl.SSLContext | None = None
+
+    @contextlib.contextmanager
+    def slot(self) -> Iterator[None]:
+        """One of the places for requests; others wait meanwhile."""
+        with self._slots:
+            yield
+
+    @contextlib.contextmanager
+    def exchange(self, route: Route, headers: bytes, *, deadline: Deadline, name: str) -> Iterator[Answer]:
+        """Send one GET to the route's present target; the body is read while the caller is in the block.
+
+        A kept connection that turns out to be closed does not count as an attempt.
+
+        Raises:
+            PassingError: no connection, no answer, or a body that breaks off.
+            TransferError: it cannot succeed, or the pool is closed.
+            FetchError: no such host, or time is up.
+        """
+        target, origin = route.current, _origin(route)
+        while True:
+            connection = self._take(origin, route)
+            if connection is None:
+                connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
+                self._admit(connection)
+            try:
+                if connection.address is not None:
+                    route.connected(connection.address)
+                try:
+                    answer = connection.ask(b"GET", target.path, headers, deadline, name)
+                except StaleError:
+                    self._drop(connection)
+                    continue
+                yield answer
+            except BaseException:
+                self._drop(connection)
+                raise
+            if connection.settle():
+                self._keep(origin, connection)
+            else:
+                self._drop(connection)
+            return
+
+    def lend(self, route: Route, *, deadline: Deadline, name: str, new: bool) -> Connection | None:
+        """A kept connection to the route's present target, None if there is none; or else a new one.
+
+        It is for several requests at a time and counts as one of the parallel ones nowhere. Whoever gets it
+        gives it back.
+
+        Raises:
+            PassingError, TransferError, FetchError: as `exchange`.
+        """
+        if not new:
+            return self._take(_origin(route), route)
+        connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
+        self._admit(connection)
+        return connection
+
+    def give_back(self, route: Route, connection: Connection, *, usable: bool) -> None:
+        """Keep a lent connection for the next request if it can be used, or close it."""
+        if usable and connection.settle():
+            self._keep(_origin(route), connection)
+        else:
+            self._drop(connection)
+
+    def _take(self, origin: _Origin, route: Route) -> Connection | None:
+        with self._lock:
+            self._check()
+            kept = self._idle.get(origin)
+            # behind a proxy a name that means nothing here is judged by no address, as when it was dialled
+            if kept and (kept[-1].address is None or route.admits(kept[-1].address)):
+                connection = kept.pop()
+                self._busy.add(connection)
+                return connection
+        return None
+
+    def _admit(self, connection: Connection) -> None:
+        with self._lock:
+            if not self.closed.is_set():
+                self._busy.add(connection)
+                return
+        connection.close()
+        self._check()
+
+    def _keep(self, origin: _Origin, connection: Connection) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+            if not self.closed.is_set():
+                self._idle.setdefault(origin, []).append(connection)
+                return
+        connection.close()
+
+    def _drop(self, connection: Connection) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+            connection.close()  # under the lock: `close` must not shut down a number that is another's by now
+
+    def _check(self) -> None:
+        if self.closed.is_set():
+            raise TransferError("the connections to the peer were closed")
+
+    def _tls(self) -> ssl.SSLContext:
+        import httpx  # noqa: PLC0415 - a heavy library
+
+        with self._lock:
+            if self._context is None:
+                try:
+                    self._context = httpx.create_ssl_context()
+                except (OSError, ValueError) as error:
+                    raise TransferError(
+                        "the certificates of trusted authorities cannot be read",
+                        hint="check SSL_CERT_FILE and SSL_CERT_DIR",
+                    ) from error
+            return self._context
+
+    def close(self) -> None:
+        """Close what is kept, and end what other threads are waiting for."""
+        self.closed.set()
+        with self._lock:
+            for connection in self._busy:
+                connection.abort()
+            kept = [connection for found in self._idle.values() for connection in found]
+            self._idle.clear()
+        for connection in kept:
+            connection.close()

@@ -1,0 +1,1 @@
+"""Datasets in the folders of a workspace: their files, settings, and what they say about the present."""

@@ -1,0 +1,64 @@
+"""The commit: slices, then blocks, then the head (RFC-007).
+
+    1. every finished slice is synced and moved to its final name        data/f1620…
+       and so is every checkpoint                                        checkpoints/f1620…
+    2. the blocks are checked against all append rules, stored, synced   blocks/f1620…
+    3. one compare-and-swap moves the head                                refs/head
+    4. the head is signed, where its owner's key is                       refs/head.jws
+
+A crash before 3 leaves the old head and some unreferenced files; nothing half-done is ever visible. A block
+that breaks a rule is refused before anything gets a final name. The commit is done with 3: what goes wrong in
+4 is said, and made good by the next commit or by `odfchain sign`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.chain.chain import link_blocks
+from odfchain.ids.multihash import Multihash
+from odfchain.model.events import MetadataEvent
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A finished slice or checkpoint outside the store it is for, and its physical hash."""
+
+    path: Path
+    physical_hash: Multihash
+
+
+def commit(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    events: Sequence[MetadataEvent],
+    slices: Sequence[StagedFile],
+    *,
+    checkpoints: Sequence[StagedFile] = (),
+    system_time: Timestamp,
+) -> list[Multihash]:
+    """Durably append events on top of `state` and publish them with one head move; returns the block hashes.
+
+    Raises:
+        AppendError: an event breaks a rule; nothing got a final name.
+        RefConflictError: the head moved since `state` was read; the dataset is as the other writer left it.
+        StorageFullError, StoreError: the head is where it was.
+    """
+    blocks = link_blocks(
+        events,
+        prev=state.head,
+        next_sequence_number=state.head_block.sequence_number + 1,
+        system_time=system_time,
+    )
+    dataset.chain.check_all(blocks, expected_head=state.head)
+    for staged in slices:
+        dataset.data.put_file(staged.path, staged.physical_hash)
+    for staged in checkpoints:
+        dataset.checkpoints.put_file(staged.path, staged.physical_hash)
+    dataset.chain.publish(blocks, expected_head=state.head)
+    return [block.hash for block in blocks]

@@ -1,0 +1,190 @@
+"""From a snapshot to the first blocks of a new dataset.
+
+Source: specification "DatasetSnapshot"; rule ids as in `chain_rules.json` (`snapshot_rules`). Queries are
+normalised and inputs resolved here, because a block may not hold the short forms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from odfchain.chain.kind_rules import belongs_in
+from odfchain.chain.transform_rules import check_normalized
+from odfchain.errors import AppendError, ManifestError, OdfchainError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.names import DatasetAlias
+from odfchain.ids.refs import AmbiguousAlias, DatasetRefAny, RemoteDatasetId
+from odfchain.model import events as ev
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.ddl import parse_ddl
+from odfchain.model.enums import DatasetKind
+from odfchain.model.sources import SqlQueryStep, Transform
+from odfchain.repo.carried import carried_schema, carried_source
+from odfchain.repo.operations import lacks_operations
+
+Resolve = Callable[[DatasetRefAny], DatasetId | None]
+"""Finds the id of a dataset that a reference names, None when it is unknown."""
+
+_LISTED = (
+    ev.SetPollingSource,
+    ev.AddPushSource,
+    ev.SetTransform,
+    ev.SetAttachments,
+    ev.SetInfo,
+    ev.SetLicense,
+    ev.SetVocab,
+    ev.SetDataSchema,
+)
+
+
+def events_of(
+    snapshot: DatasetSnapshot, resolve: Resolve, vocabulary: ev.DatasetVocabulary | None = None
+) -> list[ev.MetadataEvent]:
+    """The events of a snapshot in the form that blocks hold, without the Seed.
+
+    `vocabulary` is what is in force where the snapshot says nothing about it.
+
+    Raises:
+        ManifestError: an event that does not belong there, a malformed transform, or inputs that are not
+            known (all of them are named).
+    """
+    events = []
+    for event in snapshot.metadata:
+        if isinstance(event, ev.SetVocab):
+            vocabulary = ev.DatasetVocabulary.from_event(event)
+    for index, event in enumerate(snapshot.metadata):
+        path = f"metadata[{index}]"
+        _check_allowed(event, snapshot.kind, path)
+        events.append(_normalized(event, resolve, path))
+        _check_operations(events[-1], vocabulary or ev.DatasetVocabulary(), path)
+    return events
+
+
+def _check_operations(event: ev.MetadataEvent, vocabulary: ev.DatasetVocabulary, path: str) -> None:
+    """Where columns are declared, those that the merge strategy needs are among them."""
+    if not isinstance(event, ev.SetPollingSource | ev.AddPushSource) or event.preprocess is not None:
+        return
+    if event.read.ddl_schema is None:
+        return
+    names = parse_ddl(event.read.ddl_schema).names
+    lack = lacks_operations(event.merge, names, vocabulary.operation_type_column, "the declared schema")
+    if lack is not None:
+        raise ManifestError(lack.message, path=f"{path}.merge", hint=lack.hint)
+
+
+def _check_allowed(event: ev.MetadataEvent, kind: DatasetKind, path: str) -> None:
+    if isinstance(event, ev.Seed):
+        raise ManifestError("a Seed is made when the dataset is created, it cannot be listed", path=path)
+    if not isinstance(event, _LISTED):
+        disables = isinstance(event, ev.DisablePollingSource | ev.DisablePushSource)
+        raise ManifestError(
+            f"{event.KIND} cannot be listed in a snapshot",
+            path=path,
+            hint="`odfchain source disable DATASET` records it" if disables else None,
+        )
+    if belongs_in(event) not in (None, kind):
+        other = "Derivative" if kind is DatasetKind.ROOT else "Root"
+        raise ManifestError(f"{event.KIND} belongs in {other} datasets only", path=path)
+
+
+def _normalized(event: ev.MetadataEvent, resolve: Resolve, path: str) -> ev.MetadataEvent:
+    match event:
+        case ev.SetPollingSource() | ev.AddPushSource():
+            event = carried_source(event, path)
+            if event.preprocess is None:
+                return event
+            preprocess = _normalize_transform(event.preprocess, f"{path}.preprocess")
+            return dataclasses.replace(event, preprocess=preprocess)
+        case ev.SetDataSchema():
+            return carried_schema(event, path)
+        case ev.SetTransform():
+            return ev.SetTransform(
+                inputs=_resolved_inputs(event.inputs, resolve, path),
+                transform=_normalize_transform(event.transform, f"{path}.transform"),
+            )
+    return event
+
+
+def _normalize_transform(transform: Transform, path: str) -> Transform:
+    if transform.query is not None and transform.queries is not None:
+        raise ManifestError("give 'query' or 'queries', not both", path=path)
+    queries = transform.queries
+    if transform.query is not None:
+        queries = (SqlQueryStep(query=transform.query),)
+    if not queries:
+        raise ManifestError("a transform needs a 'query' or 'queries'", path=path)
+    if sum(q.alias is None for q in queries) > 1:
+        raise ManifestError("more than one query has no alias: only the last is the output", path=path)
+    normalized = dataclasses.replace(transform, query=None, queries=queries)
+    try:
+        check_normalized(normalized, "queries")
+    except AppendError as error:
+        raise ManifestError(error.message, path=path) from None
+    return normalized
+
+
+def _resolved_inputs(
+    inputs: tuple[ev.TransformInput, ...], resolve: Resolve, path: str
+) -> tuple[ev.TransformInput, ...]:
+    resolved, missing = [], []
+    for item in inputs:
+        dataset_id = _resolve(item.dataset_ref, resolve)
+        if dataset_id is None:
+            missing.append(str(item.dataset_ref))
+            continue
+        resolved.append(
+            ev.TransformInput(
+                dataset_ref=RemoteDatasetId(None, dataset_id),
+                alias=item.alias if item.alias is not None else str(item.dataset_ref),
+            )
+        )
+    if missing:
+        raise ManifestError(
+            f"unknown input datasets: {', '.join(missing)}",
+            path=f"{path}.inputs",
+            hint="add or pull them first",
+        )
+    return tuple(resolved)
+
+
+def _resolve(ref: DatasetRefAny, resolve: Resolve) -> DatasetId | None:
+    try:
+        return resolve(ref)
+    except OdfchainError:
+        return None
+
+
+def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:
+    """The local alias that a reference may mean, None for ids, remote aliases and URLs."""
+    match ref:
+        case DatasetAlias():
+            return ref
+        case AmbiguousAlias():
+            alias = ref.resolve(prefix_is_repo=False)
+            return alias if isinstance(alias, DatasetAlias) else None
+    return None
+
+
+def in_creation_order(snapshots: Iterable[DatasetSnapshot]) -> list[DatasetSnapshot]:
+    """The snapshots so that inputs come before what is made from them; otherwise the order stays.
+
+    Datasets that wait for each other come last, as given: creating them fails with their missing inputs.
+    """
+    waiting, ordered = list(snapshots), []
+    while waiting:
+        names = {s.name for s in waiting}
+        ready = [s for s in waiting if not _inputs(s) & (names - {s.name})] or waiting
+        ordered += ready
+        waiting = [s for s in waiting if s not in ready]
+    return ordered
+
+
+def _inputs(snapshot: DatasetSnapshot) -> set[DatasetAlias]:
+    return {
+        alias
+        for event in snapshot.metadata
+        if isinstance(event, ev.SetTransform)
+        for item in event.inputs
+        if (alias := local_alias(item.dataset_ref)) is not None
+    }

@@ -1,0 +1,135 @@
+"""The folder of one dataset (specification "Dataset Layout").
+
+blocks/  data/  checkpoints/  refs/     what a peer may read; refs/head.jws is the owner's signature
+attestations/                           the same: what auditors say; made with the first of them
+info/                                   private: alias, lock, chain index
+staging/                                files of transactions that are not committed
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.errors import BrokenChainError, StoreError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import Seed
+from odfchain.store import fsio
+from odfchain.store.interfaces import HEAD
+from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.store.scratch import LocalScratch
+from odfchain.trust.signer import HeadSigner
+
+PUBLIC_FOLDERS = ("blocks", "data", "checkpoints", "refs")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFiles:
+    """An opened dataset: identity, chain and object stores. Opening reads one reference and no data.
+
+    With a `signer` every head that blocks made here become is signed, right after it has moved.
+    """
+
+    folder: Path
+    alias: DatasetAlias
+    chain: MetadataChain
+    data: LocalObjectStore
+    checkpoints: LocalObjectStore
+    signer: HeadSigner | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def create_folders(cls, folder: Path, alias: DatasetAlias) -> None:
+        """Make the empty layout of a dataset.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        for name in (*PUBLIC_FOLDERS, "info", "staging"):
+            fsio.make_folder(folder / name)
+        fsio.replace_file(folder / "info" / "alias", str(alias).encode())
+
+    @classmethod
+    def open(cls, folder: Path, signer: HeadSigner | None = None) -> DatasetFiles:
+        """Open the dataset in a folder; `signer` has its owner's key, if that is here.
+
+        Raises:
+            StoreError: the folder is not a dataset.
+        """
+        try:
+            alias = DatasetAlias.parse((folder / "info" / "alias").read_text(encoding="utf-8").strip())
+        except OSError as error:
+            raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
+        chain = MetadataChain(
+            LocalObjectStore(folder / "blocks"),
+            LocalRefStore(folder / "refs", folder / "info" / "lock"),
+            LocalScratch(_index_path(folder)),
+            published=signer.head_moved if signer is not None else None,
+        )
+        return cls(
+            folder,
+            alias,
+            chain,
+            LocalObjectStore(folder / "data"),
+            LocalObjectStore(folder / "checkpoints"),
+            signer,
+        )
+
+    @property
+    def index_path(self) -> Path:
+        """The file of the chain index: only a cache."""
+        return _index_path(self.folder)
+
+    @property
+    def seed(self) -> Seed:
+        """The first event of the chain.
+
+        Raises:
+            BrokenChainError: the dataset has no head or no seed.
+        """
+        if self.chain.head() is None:
+            raise BrokenChainError(f"{self.folder / 'refs' / HEAD}: the dataset has no head")
+        found = self.chain.nearest("Seed")
+        if found is None or not isinstance(found.block.event, Seed):
+            raise BrokenChainError(f"{self.folder}: the chain has no Seed")
+        return found.block.event
+
+    @property
+    def id(self) -> DatasetId:
+        """The dataset's identity."""
+        return self.seed.dataset_id
+
+    @property
+    def kind(self) -> DatasetKind:
+        """Root or derivative."""
+        return self.seed.dataset_kind
+
+    def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
+        """Point the head at a stored block of this dataset's owner, and sign it if the owner's key is here.
+
+        Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError, DecodeError: the block is not in the store, or damaged.
+            RefConflictError: the head is not `expected` any more; it stays where it is.
+        """
+        number = self.chain.get(target).sequence_number
+        self.chain.set_ref(HEAD, target, expected=expected)
+        if self.signer is not None:
+            self.signer.head_moved(target, number)
+
+    def staging(self) -> AbstractContextManager[Path]:
+        """A private folder on the dataset's file system that is gone afterwards, whatever happens.
+
+        Raises:
+            StoreError: it cannot be made.
+        """
+        return fsio.private_folder(self.folder / "staging")
+
+
+def _index_path(folder: Path) -> Path:
+    return folder / "info" / "chain-index"

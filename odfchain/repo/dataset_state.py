@@ -1,0 +1,218 @@
+"""What a chain says about the present: names, schema, sources, offsets, watermark.
+
+Everything here is found through the chain's index: the cost does not grow with the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.chain.history import DATA_EVENTS, DataEvent, sources_in_force
+from odfchain.codec.raw_arrow import schema_of_event
+from odfchain.errors import BrokenChainError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.block import MetadataBlock
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.events import (
+    AddData,
+    AddPushSource,
+    Checkpoint,
+    DatasetVocabulary,
+    DataSlice,
+    ExecuteTransform,
+    Seed,
+    SetDataSchema,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    SourceState,
+)
+from odfchain.model.rebuild import is_rebuilt
+from odfchain.model.timestamp import Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRef:
+    """A data slice and the block that added it."""
+
+    block_hash: Multihash
+    sequence_number: int
+    slice: DataSlice
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset as of one head."""
+
+    chain: MetadataChain
+    head: Multihash
+    head_block: MetadataBlock
+
+    @classmethod
+    def read(cls, chain: MetadataChain, head: Multihash | None = None) -> DatasetState:
+        """The state at `head` (default: the head reference).
+
+        Raises:
+            BrokenChainError: there is no head.
+        """
+        at = head if head is not None else chain.head()
+        if at is None:
+            raise BrokenChainError("the dataset has no head")
+        return cls(chain, at, chain.get(at))
+
+    def _nearest(self, *kinds: str) -> HashedBlock | None:
+        return self.chain.nearest(*kinds, head=self.head)
+
+    @property
+    def seed(self) -> Seed:
+        """The first event."""
+        found = self._nearest("Seed")
+        if found is None or not isinstance(found.block.event, Seed):
+            raise BrokenChainError("the chain has no Seed")
+        return found.block.event
+
+    @property
+    def vocabulary(self) -> DatasetVocabulary:
+        """Names of the system columns."""
+        found = self._nearest("SetVocab")
+        event = found.block.event if found else None
+        return DatasetVocabulary.from_event(event if isinstance(event, SetVocab) else None)
+
+    @property
+    def schema(self) -> DataSchema | None:
+        """The declared schema, system columns included; None before the first data."""
+        found = self._nearest("SetDataSchema")
+        if found is None:
+            return None
+        event = found.block.event
+        assert isinstance(event, SetDataSchema)  # noqa: S101 - asked for this kind
+        return schema_of_event(event.raw_arrow_schema, event.schema)
+
+    def next_system_time(self, given: Timestamp | None = None) -> Timestamp:
+        """System time of the next block [ms]: the given one, else now, but never before the head's."""
+        now = (given or Timestamp.now()).truncated_to_ms()
+        return max(now, self.head_block.system_time)
+
+    @property
+    def odf_schema(self) -> bool:
+        """Whether the schema in force is declared in the ODF form (not as raw Arrow)."""
+        found = self._nearest("SetDataSchema")
+        event = found.block.event if found else None
+        return isinstance(event, SetDataSchema) and event.schema is not None
+
+    @property
+    def last_data(self) -> DataEvent | None:
+        """The latest AddData or ExecuteTransform."""
+        found = self._nearest(*DATA_EVENTS)
+        event = found.block.event if found else None
+        return event if isinstance(event, AddData | ExecuteTransform) else None
+
+    @property
+    def last_offset(self) -> int | None:
+        """Offset of the last record, None when there is none."""
+        last = self.last_data
+        return last.last_offset if last else None
+
+    @property
+    def record_count(self) -> int:
+        """Number of records in all slices."""
+        last = self.last_offset
+        return 0 if last is None else last + 1
+
+    @property
+    def watermark(self) -> Timestamp | None:
+        """The present watermark."""
+        last = self.last_data
+        return last.new_watermark if last else None
+
+    @property
+    def source_state(self) -> SourceState | None:
+        """The source state that the latest AddData carries."""
+        last = self.last_data
+        return last.new_source_state if isinstance(last, AddData) else None
+
+    def state_of_source(self, name: str) -> tuple[SourceState, Multihash] | None:
+        """The latest state of a source and the block that records it; None when it has none.
+
+        Blocks without data (a watermark set by hand) are looked past; data without a state says that the
+        source had none. Source: specification "AddData" (`newSourceState`).
+        """
+        for found in self.chain.nearest_all("AddData", head=self.head):
+            event = found.block.event
+            assert isinstance(event, AddData)  # noqa: S101 - asked for this kind
+            state = event.new_source_state
+            if state is not None and state.source_name == name:
+                return state, found.hash
+            if state is None and event.new_data is not None:
+                return None
+        return None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that the latest AddData names, for the next one to continue."""
+        found = self._nearest("AddData")
+        event = found.block.event if found else None
+        return event.new_checkpoint if isinstance(event, AddData) else None
+
+    @property
+    def transform(self) -> SetTransform | None:
+        """The transform in force."""
+        found = self._nearest("SetTransform")
+        event = found.block.event if found else None
+        return event if isinstance(event, SetTransform) else None
+
+    @property
+    def last_execution(self) -> ExecuteTransform | None:
+        """The latest ExecuteTransform."""
+        found = self._nearest("ExecuteTransform")
+        event = found.block.event if found else None
+        return event if isinstance(event, ExecuteTransform) else None
+
+    @property
+    def executed_transform(self) -> SetTransform | None:
+        """The transform by which the latest ExecuteTransform was made."""
+        last = self._nearest("ExecuteTransform")
+        found = self.chain.nearest("SetTransform", head=last.hash) if last is not None else None
+        event = found.block.event if found else None
+        return event if isinstance(event, SetTransform) else None
+
+    @property
+    def awaits_rebuild(self) -> bool:
+        """Whether the next execution computes everything anew (`odfchain.model.rebuild`)."""
+        found = self._nearest("SetTransform", "ExecuteTransform")
+        event = found.block.event if found else None
+        return (
+            isinstance(event, SetTransform)
+            and is_rebuilt(event.transform)
+            and self.last_execution is not None
+        )
+
+    @property
+    def polling_source(self) -> SetPollingSource | None:
+        """The polling source in force."""
+        found = self._nearest("SetPollingSource", "DisablePollingSource")
+        event = found.block.event if found else None
+        return event if isinstance(event, SetPollingSource) else None
+
+    @property
+    def push_sources(self) -> dict[str, AddPushSource]:
+        """The push sources in force by name, the most recently defined first."""
+        found = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)
+        return sources_in_force(block.block.event for block in found)
+
+    def data_blocks(self) -> Iterator[HashedBlock]:
+        """Blocks with a data event, newest first; the others are skipped through the index."""
+        return self.chain.nearest_all(*DATA_EVENTS, head=self.head)
+
+    def slices_newest_first(self) -> Iterator[SliceRef]:
+        """The data slices, newest first."""
+        for found in self.data_blocks():
+            event = found.block.event
+            if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+                yield SliceRef(found.hash, found.block.sequence_number, event.new_data)
+
+    def slices(self) -> list[SliceRef]:
+        """All data slices, oldest first."""
+        return list(self.slices_newest_first())[::-1]

@@ -1,0 +1,64 @@
+"""Which datasets of a workspace come from which others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from graphlib import CycleError, TopologicalSorter
+
+from odfchain.errors import DatasetNotFoundError, WorkspaceError
+from odfchain.ids.refs import RemoteDatasetId
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
+
+
+def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetFiles]:
+    """The inputs of a derivative dataset in the order of its transform; none of a root dataset.
+
+    Raises:
+        DatasetNotFoundError: an input is not in the workspace.
+    """
+    transform = DatasetState.read(dataset.chain).transform
+    found = []
+    for item in transform.inputs if transform is not None else ():
+        ref = item.dataset_ref
+        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+        try:
+            found.append(workspace.dataset(str(target)))
+        except DatasetNotFoundError:
+            raise DatasetNotFoundError(
+                f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
+            ) from None
+    return found
+
+
+def with_upstream(
+    workspace: WorkspaceFiles,
+    datasets: Iterable[DatasetFiles],
+    ends: Callable[[DatasetFiles], bool] = lambda _: False,
+) -> list[DatasetFiles]:
+    """The datasets and everything they come from, each once, inputs before what is made of them.
+
+    `ends` says whose inputs do not matter.
+
+    Raises:
+        DatasetNotFoundError: an input is not in the workspace.
+        WorkspaceError: a dataset comes from itself.
+    """
+    known: dict[str, DatasetFiles] = {}
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    waiting = list(datasets)
+    while waiting:
+        dataset = waiting.pop()
+        name = dataset.folder.name
+        if name in known:
+            continue
+        known[name] = dataset
+        inputs = [] if ends(dataset) else inputs_of(workspace, dataset)
+        graph.add(name, *(item.folder.name for item in inputs))
+        waiting += inputs
+    try:
+        return [known[name] for name in graph.static_order()]
+    except CycleError as error:
+        cycle = " ← ".join(str(known[name].alias) for name in error.args[1])
+        raise WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None

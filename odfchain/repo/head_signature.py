@@ -1,0 +1,44 @@
+"""The signature of a dataset's head as it stands in the dataset's folder, judged against its chain."""
+
+from __future__ import annotations
+
+from odfchain.errors import BrokenChainError
+from odfchain.ids.multihash import Multihash
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.interfaces import HEAD
+from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head, read_head_signature
+
+_READS = 5
+
+
+def head_signature(dataset: DatasetFiles) -> HeadSignature:
+    """What the signature in the folder is worth for the head that the folder has.
+
+    A head that moves meanwhile is looked at again. The chain is read where the signature is of an earlier
+    block, to see whether that block is in it.
+
+    Raises:
+        BrokenChainError: the dataset has no head.
+        StoreError: the signature cannot be read, or is not an ordinary file.
+        ObjectNotFoundError, ObjectCorruptedError, DecodeError, ChainError: the chain cannot be read.
+    """
+    for _ in range(_READS):
+        head = dataset.chain.head()
+        if head is None:
+            raise BrokenChainError(f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
+        content = read_head_signature(dataset.folder)
+        found = _judge(dataset, head, content)
+        if found.status is SignatureStatus.SIGNED or dataset.chain.head() == head:
+            break
+    return found
+
+
+def _judge(dataset: DatasetFiles, head: Multihash, content: bytes | None) -> HeadSignature:
+    number = dataset.chain.get(head).sequence_number
+
+    def block_at(wanted: int) -> Multihash | None:
+        return next(
+            (name for name, block in dataset.chain.walk(head) if block.sequence_number == wanted), None
+        )
+
+    return check_head(content, dataset.id, head, number, block_at=block_at)

@@ -1,0 +1,123 @@
+"""Recorded rows without Spark: whole datasets and their newest rows, as Arrow.
+
+Slices are checked against their physical hash before they are read. The declared schema decides the types;
+a column that an older slice does not have yet is null there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odfchain.codec.arrow import to_arrow
+from odfchain.errors import BadInputError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.text import first_line, one_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] | None = None) -> pa.Table:
+    """All records in order of offset, with the declared schema (or the given columns of it).
+
+    Raises:
+        SchemaError: a column is not in the schema.
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = _schema(state, columns)
+    tables = [_read_slice(dataset, ref, schema) for ref in state.slices()]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: int = 0) -> pa.Table:
+    """The newest `count` records before the newest `skip`, in order of offset.
+
+    Reads only the row groups that hold them; all values can be held by Python.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing, damaged or not what its block says.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = _schema(state, None)
+    last = state.last_offset
+    if last is None or count <= 0:
+        return schema.empty_table()
+    high = last - skip
+    low = max(0, high - count + 1)
+    tables: list[Any] = []
+    for ref in state.slices_newest_first():
+        interval = ref.slice.offset_interval
+        if interval.start > high:
+            continue
+        if interval.end < low:
+            break
+        table = _read_slice(
+            dataset,
+            ref,
+            schema,
+            max(low, interval.start) - interval.start,
+            min(high, interval.end) - interval.start,
+        )
+        tables.append(table)
+    return pa.concat_tables(tables[::-1]) if tables else schema.empty_table()
+
+
+def _schema(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
+    import pyarrow as pa  # noqa: PLC0415
+
+    declared = state.schema
+    schema = to_arrow(declared) if declared is not None else pa.schema([])
+    if columns is None:
+        return schema
+    for name in columns:
+        if name not in schema.names:
+            raise SchemaError(f"no column {name!r} (the dataset has {', '.join(schema.names)})")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _read_slice(
+    dataset: DatasetFiles, ref: SliceRef, schema: pa.Schema, first: int = 0, last: int | None = None
+) -> pa.Table:
+    """The rows `[first; last]` of a slice, counted from its beginning, in the declared types."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+
+    try:
+        path = dataset.data.verified_path(ref.slice.physical_hash)
+    except ObjectNotFoundError as error:
+        error.hint = f"a partial copy lacks slices: `odfchain fetch {dataset.alias}` brings them"
+        raise
+    end = ref.slice.offset_interval.count - 1 if last is None else last
+    try:
+        with open_parquet(path) as file:
+            names = file.schema_arrow.names
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise _unreadable(path, f"column `{one_line(twice)}` comes twice")
+            present = [name for name in schema.names if name in names]
+            table = file.rows_between(first, end, present)
+        if table.num_rows != end - first + 1:
+            raise _unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
+        columns = [
+            table.column(f.name).cast(f.type) if f.name in present else pa.nulls(table.num_rows, f.type)
+            for f in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
+    except BadInputError as error:
+        raise _unreadable(path, error.message) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
+
+
+def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
+    return ObjectCorruptedError(
+        f"{path}: the slice cannot be read: {reason}",
+        hint="`odfchain verify` says what else is wrong with it",
+    )

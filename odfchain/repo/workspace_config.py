@@ -1,0 +1,280 @@
+"""The workspace's settings: `.odfchain/config.yaml`, a manifest of kind `WorkspaceConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar
+
+from odfchain.codec.manifest import ManifestKind, read_manifest
+from odfchain.codec.yaml_reader import read_document
+from odfchain.errors import InvalidIdError, ManifestError
+from odfchain.model.duration import Duration
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.trust.signing_keys import parse_did
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """How the Spark session is made."""
+
+    master: str = "local[*]"
+    """Master URL; ignored when `remote` is given."""
+
+    remote: str | None = None
+    """Spark Connect URL, such as `sc://host:15002`."""
+
+    driver_memory: str = "2g"
+    """Heap of the driver (in local mode also of the tasks)."""
+
+    conf: dict[str, str] = field(default_factory=dict)
+    """Any other Spark settings; they win over odfchain's own defaults."""
+
+
+class LateEdits(Enum):
+    """What to do when a ledger's source brings a known key with other values (RFC-009)."""
+
+    IGNORE = "ignore"
+    """Nothing, without looking: the strategy as it is specified."""
+    WARN = "warn"
+    """Nothing, but say how many there are."""
+    REFUSE = "refuse"
+    """Stop the run and name the first."""
+    CORRECT = "correct"
+    """Record corrections."""
+
+
+class DuplicateKeys(Enum):
+    """What to do when one input of a ledger or snapshot has rows with one key and other values (RFC-009)."""
+
+    REFUSE = "refuse"
+    """Stop the run and show the first two."""
+    FIRST = "first"
+    """Keep the first in the order of the input."""
+    LAST = "last"
+    """Keep the last in the order of the input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A value for templates; a text alone is the value."""
+
+    SHORT: ClassVar[str] = "value"
+    value: str
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that it may be sent to; default is every host that a manifest names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestConfig:
+    """How ingestion behaves."""
+
+    max_retract_ratio: float = 0.5
+    """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
+
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do when a ledger's source brings a known key with other values."""
+
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do when rows of one input have one key and other values (Ledger, Snapshot)."""
+
+    retries: int = 3
+    """How often a run is repeated on a new head when another writer was faster."""
+
+    variables: dict[str, Variable] = field(default_factory=dict)
+    """Values for `${{ env.NAME }}` in polling sources."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The value of each variable."""
+        return {name: variable.value for name, variable in self.variables.items()}
+
+    @property
+    def bindings(self) -> dict[str, tuple[str, ...]]:
+        """The hosts of the variables that are bound to some."""
+        return {name: v.hosts for name, v in self.variables.items() if v.hosts is not None}
+
+    allow_commands: bool = False
+    """Run commands of prepare steps also for datasets that were not created here."""
+
+    max_future: Duration = field(default_factory=lambda: Duration(86_400_000))
+    """How far after the system time an event time may lie without `--allow-future`."""
+
+    allow_future: bool = False
+    """Take rows of any event time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    """Bounds on fetching from polling sources."""
+
+    deadline_seconds: int = 3_600
+    """Longest time from the first request to the last byte [s]."""
+
+    retries: int = 4
+    """Attempts after the first, on failures that may pass."""
+
+    max_bytes: int = 1 << 40
+    """Largest download, and largest file after unpacking [bytes]."""
+
+    allow_private_redirects: bool = False
+    """Follow redirects to private addresses."""
+
+
+class IsolationPolicy(Enum):
+    """When queries run in a process without network and without the user's files."""
+
+    STRANGERS = "strangers"
+    """Queries of datasets that were not created here, where the platform can do it."""
+    ALWAYS = "always"
+    """Every query; where the platform cannot do it, none."""
+    NEVER = "never"
+    """None: the query gate is the only wall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformConfig:
+    """How derivative datasets are executed."""
+
+    engines: dict[str, str] = field(default_factory=dict)
+    """Addresses of engines by the name that transforms use, such as `flink: localhost:2884`."""
+
+    compatible_versions: tuple[str, ...] = ()
+    """Engine versions that give the same results as this one, for transforms that name them."""
+
+    isolation: IsolationPolicy = IsolationPolicy.STRANGERS
+    """When queries run in a process of their own, without network and without the user's files."""
+
+    timeout_seconds: int = 0
+    """Longest time for one step [s]; 0 is no limit."""
+
+    isolated_seconds: int = 3_600
+    """The same for queries in a process of their own [s], where `timeout_seconds` gives none; 0 is
+    no limit."""
+
+    isolated_memory_mib: int = 4_096
+    """Memory of each of its two processes [MiB], Python and Java, whose heap is half of it; 0 is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfig:
+    """How datasets are carried from and to peers."""
+
+    ipfs_gateway: str = "http://localhost:8080"
+    """The HTTP gateway that ipfs and ipns URLs are read through."""
+
+    parallel: int = 10
+    """Objects transferred at the same time."""
+
+    retries: int = 3
+    """Attempts after the first, on failures that may pass."""
+
+    allow_private_redirects: bool = False
+    """Follow redirects from public to private addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """Whose verdicts count."""
+
+    trusted_auditors: tuple[str, ...] = ()
+    """DIDs (`did:key:…`, `did:odf:…`) of auditors whose attestations `verify --trusted-by` accepts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetsConfig:
+    """What datasets are like that are made here."""
+
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations in datasets that have no schema yet (RFC-001)."""
+
+
+MAX_PARALLEL = 100
+"""Most objects that are transferred at the same time [count]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceConfig:
+    """Settings of a workspace."""
+
+    spark: SparkConfig = SparkConfig()
+    ingest: IngestConfig = field(default_factory=IngestConfig)
+    fetch: FetchConfig = FetchConfig()
+    transform: TransformConfig = field(default_factory=TransformConfig)
+    share: ShareConfig = ShareConfig()
+    audit: AuditConfig = AuditConfig()
+    datasets: DatasetsConfig = DatasetsConfig()
+
+
+WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
+
+DEFAULT_TEXT = """\
+# Settings of this workspace. Everything is optional; the values shown are the defaults.
+kind: WorkspaceConfig
+version: 1
+content:
+  spark:
+    master: local[*]        # any Spark master URL
+    # remote: sc://host:15002   # or a Spark Connect URL
+    driverMemory: 2g
+    conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
+  ingest:
+    maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
+    lateEdits: ignore       # known keys of a ledger with other values: ignore, warn, refuse, correct
+    duplicateKeys: refuse   # rows of one input with one key and other values: refuse, first, last
+    retries: 3              # runs repeated when another writer was faster
+    variables: {}           # values for ${{ env.NAME }}, e.g. KEY: {value: s3cret, hosts: [api.example.com]}
+    allowCommands: false    # run commands of prepare steps also for datasets not created here
+    maxFuture: 1 day        # rows dated later than this after the system time are refused
+    allowFuture: false      # take them all the same
+  fetch:
+    deadlineSeconds: 3600
+    retries: 4
+    allowPrivateRedirects: false
+  transform:
+    engines: {}             # engines of others, e.g. flink: localhost:2884
+    compatibleVersions: []  # engine versions that give the same results as this one
+    isolation: strangers    # queries in a process without network: strangers, always, never
+    timeoutSeconds: 0       # longest time for one step; 0 is no limit
+    isolatedSeconds: 3600   # the same for queries in a process of their own, where timeoutSeconds is 0
+    isolatedMemoryMib: 4096 # memory of such a process, Java's heap is half of it; 0 is no limit
+  share:
+    ipfsGateway: http://localhost:8080   # where ipfs and ipns URLs are read
+    parallel: 10            # objects transferred at the same time
+    retries: 3
+    allowPrivateRedirects: false
+  audit:
+    trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
+  datasets:
+    systemColumns: specification   # types in new datasets; reference: what the reference node can append to
+"""
+
+
+def load_config(path: Path) -> WorkspaceConfig:
+    """The settings in a file, or the defaults when there is none.
+
+    Raises:
+        ManifestError: naming the line and path of what is wrong.
+    """
+    return parse_config(path.read_bytes(), str(path)) if path.exists() else WorkspaceConfig()
+
+
+def parse_config(data: bytes, source: str) -> WorkspaceConfig:
+    """The settings in the text of a file.
+
+    Raises:
+        ManifestError: naming the line and path of what is wrong.
+    """
+    config: WorkspaceConfig = read_manifest(read_document(data, source=source), WORKSPACE_CONFIG, source)
+    if not 0 <= config.ingest.max_retract_ratio <= 1:
+        raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=source)
+    for index, did in enumerate(config.audit.trusted_auditors):
+        try:
+            parse_did(did)
+        except InvalidIdError as error:
+            where = f"audit.trustedAuditors[{index}]"
+            raise ManifestError(str(error), path=where, source=source) from None
+    if not 1 <= config.share.parallel <= MAX_PARALLEL:
+        raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
+    return config

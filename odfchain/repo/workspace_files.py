@@ -1,0 +1,376 @@
+"""The folder `.odfchain`: datasets by id, their aliases, their private keys, and settings.
+
+    .odfchain/config.yaml               settings, mode 0600: values of variables may be secrets
+    .odfchain/datasets/fed01…/          one folder for each dataset, named by its id
+    .odfchain/keys/fed01….pem           private keys, mode 0600, never shared
+    .odfchain/run/                      logs and temporary files
+    .odfchain/lock                      guards creating, renaming and deleting
+
+A dataset appears and disappears by one rename, so a crash leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.chain.chain import link_blocks
+from odfchain.errors import (
+    DatasetNotFoundError,
+    NameCollisionError,
+    NotAWorkspaceError,
+    OdfchainError,
+    StoreError,
+    WorkspaceError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.ids.keys import DatasetKey
+from odfchain.ids.multibase import encode_base16
+from odfchain.ids.names import DatasetAlias
+from odfchain.ids.patterns import DatasetPattern, parse_ref_pattern
+from odfchain.ids.refs import DatasetRef, DatasetRefAny, RemoteDatasetId, parse_ref
+from odfchain.model.block import DatasetSnapshot
+from odfchain.model.events import MetadataEvent, Seed
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.creation import events_of, local_alias
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.store import fsio
+from odfchain.trust.signer import HeadSigner
+
+if TYPE_CHECKING:
+    from odfchain.repo.workspace_config import WorkspaceConfig
+
+FOLDER = ".odfchain"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceFiles:
+    """An opened workspace; `root` is the `.odfchain` folder."""
+
+    root: Path
+
+    # --- finding and making ------------------------------------------------------------------------
+
+    @classmethod
+    def init(cls, parent: Path, *, exists_ok: bool = False) -> WorkspaceFiles:
+        """Make a workspace in `parent`.
+
+        Raises:
+            NameCollisionError: there is one already (unless `exists_ok`).
+            StoreError: it cannot be written.
+        """
+        root = parent.resolve() / FOLDER
+        if root.is_dir():
+            if exists_ok:
+                return cls(root)
+            raise NameCollisionError(f"{root} is a workspace already", hint="use --exists-ok to accept that")
+        for name in ("datasets", "run", "trash"):
+            fsio.make_folder(root / name)
+        fsio.make_folder(root / "keys", mode=0o700)
+        from odfchain.repo.workspace_config import DEFAULT_TEXT  # noqa: PLC0415
+
+        fsio.create_file(root / "config.yaml", DEFAULT_TEXT.encode(), mode=0o600)
+        return cls(root)
+
+    @classmethod
+    def find(cls, start: Path) -> WorkspaceFiles:
+        """The workspace of `start` or of the nearest folder above it.
+
+        Raises:
+            NotAWorkspaceError: there is none.
+        """
+        here = start.resolve()
+        for folder in (here, *here.parents):
+            if (folder / FOLDER / "datasets").is_dir():
+                return cls(folder / FOLDER)
+        raise NotAWorkspaceError(f"{here} is not inside a workspace", hint="make one with `odfchain init`")
+
+    @property
+    def config(self) -> WorkspaceConfig:
+        """The settings; read anew at each call.
+
+        Raises:
+            ManifestError: the file is malformed.
+        """
+        # Loaded here: most commands do not need the settings, and reading manifests is slow to load.
+        from odfchain.repo.workspace_config import load_config  # noqa: PLC0415
+
+        return load_config(self.root / "config.yaml")
+
+    @property
+    def run_folder(self) -> Path:
+        """Where logs and temporary files go."""
+        fsio.make_folder(self.root / "run")
+        return self.root / "run"
+
+    # --- datasets ----------------------------------------------------------------------------------
+
+    def datasets(self) -> Iterator[DatasetFiles]:
+        """Every dataset, ordered by alias. Folders that cannot be opened are passed over."""
+        found = []
+        for folder in (self.root / "datasets").iterdir():
+            try:
+                found.append(self._open(folder))
+            except OdfchainError:
+                continue
+        yield from sorted(found, key=lambda d: d.alias)
+
+    def _folder(self, dataset_id: DatasetId) -> Path:
+        return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
+
+    def _open(self, folder: Path) -> DatasetFiles:
+        return DatasetFiles.open(folder, HeadSigner(folder, lambda: self._key_beside(folder)))
+
+    def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
+        """The dataset that a reference names.
+
+        Raises:
+            InvalidIdError: the text is not a reference.
+            DatasetNotFoundError: there is no such dataset; similar names are suggested.
+        """
+        parsed = parse_ref(ref) if isinstance(ref, str) else ref
+        if isinstance(parsed, DatasetId):
+            folder = self._folder(parsed)
+            if folder.is_dir():
+                return self._open(folder)
+            raise DatasetNotFoundError(f"no dataset has the id {parsed}")
+        aliases = []
+        for dataset in self.datasets():
+            if dataset.alias == parsed:
+                return dataset
+            aliases.append(str(dataset.alias))
+        raise DatasetNotFoundError(
+            f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
+        )
+
+    def matching(self, text: str) -> list[DatasetFiles]:
+        """Every dataset that a reference or a `%` pattern names.
+
+        Raises:
+            DatasetNotFoundError: none does.
+        """
+        ref = parse_ref_pattern(text)
+        if not isinstance(ref, DatasetPattern):
+            return [self.dataset(ref)]
+        found = [d for d in self.datasets() if ref.matches(d.alias)]
+        if not found:
+            raise DatasetNotFoundError(f"no dataset matches {text!r}")
+        return found
+
+    def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
+        """The id of the local dataset that a reference means, None when there is none."""
+        if isinstance(ref, RemoteDatasetId):
+            return ref.id if ref.repo is None or self._folder(ref.id).is_dir() else None
+        alias = local_alias(ref)
+        if alias is None:
+            return None
+        return next((d.id for d in self.datasets() if d.alias == alias), None)
+
+    def create(
+        self,
+        snapshot: DatasetSnapshot,
+        *,
+        system_time: Timestamp | None = None,
+        alias: DatasetAlias | None = None,
+        system_columns: SystemColumns | None = None,
+    ) -> DatasetFiles:
+        """Make a dataset with a new key pair from a snapshot; it appears complete or not at all.
+
+        `system_columns` goes before the workspace's setting when its first schema is written.
+
+        Raises:
+            NameCollisionError: the alias is taken (case does not matter).
+            ManifestError: the snapshot breaks a rule.
+            AppendError: an event breaks an append rule.
+            StoreError: it cannot be written.
+        """
+        alias = alias or snapshot.name
+        with fsio.locked(self.root / "lock"):
+            self._empty_trash()
+            self._check_free(alias)
+            events = events_of(snapshot, self.resolve)
+            key = DatasetKey.generate()
+            seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
+            staged = self.root / "trash" / uuid.uuid4().hex
+            try:
+                built = self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
+                self.set_watermarks(built, snapshot)
+                if system_columns is not None:
+                    self._choose(built, system_columns)
+                self.store_key(key)
+                folder = self._folder(key.dataset_id)
+                fsio.move_folder(staged, folder)
+            except BaseException:
+                shutil.rmtree(staged, ignore_errors=True)
+                raise
+        return self._open(folder)
+
+    def _empty_trash(self) -> None:
+        # Only what was interrupted is left here, because datasets are built under the lock.
+        for folder in (self.root / "trash").glob("*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _build(
+        self,
+        folder: Path,
+        alias: DatasetAlias,
+        key: DatasetKey,
+        events: list[MetadataEvent],
+        system_time: Timestamp,
+    ) -> DatasetFiles:
+        DatasetFiles.create_folders(folder, alias)
+        dataset = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
+        blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=system_time)
+        dataset.chain.check_all(blocks, expected_head=None)
+        dataset.chain.publish(blocks, expected_head=None)
+        return dataset
+
+    @staticmethod
+    def _choose(dataset: DatasetFiles, system_columns: SystemColumns) -> None:
+        from odfchain.repo.dataset_config import change_config  # noqa: PLC0415 - as below
+
+        change_config(dataset, lambda config: dataclasses.replace(config, system_columns=system_columns))
+
+    def set_watermarks(self, dataset: DatasetFiles, snapshot: DatasetSnapshot) -> bool:
+        """Keep what a definition says of its sources and blocks do not carry; False when it is kept already.
+
+        Raises:
+            ManifestError, StoreError: what is set for the dataset cannot be read or written.
+        """
+        # loaded here: most commands make no datasets, and reading manifests is slow to load
+        from odfchain.codec.source_settings import names_of_sources, settled  # noqa: PLC0415
+        from odfchain.repo.dataset_config import change_config  # noqa: PLC0415
+
+        if not names_of_sources(snapshot.metadata):
+            return False
+        return change_config(
+            dataset,
+            lambda config: dataclasses.replace(
+                config, watermarks=settled(config.watermarks, snapshot.metadata, snapshot.watermarks)
+            ),
+        )
+
+    def _check_free(self, alias: DatasetAlias) -> None:
+        for dataset in self.datasets():
+            if dataset.alias == alias:
+                raise NameCollisionError(
+                    f"a dataset called {str(dataset.alias)!r} exists already",
+                    hint="choose another name, or delete or rename the existing dataset",
+                )
+
+    def check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """A dataset of this id may appear under this alias.
+
+        Raises:
+            NameCollisionError: the id is here under some name, or the alias is taken.
+        """
+        folder = self._folder(dataset_id)
+        if folder.is_dir():
+            present = DatasetFiles.open(folder).alias
+            raise NameCollisionError(
+                f"the dataset {dataset_id} is here already, as {str(present)!r}",
+                hint=f"update that one, or rename it to {str(alias)!r} first",
+            )
+        self._check_free(alias)
+
+    def adopt(self, built: DatasetFiles) -> DatasetFiles:
+        """Take over a complete dataset that was built in a hidden folder here; it appears at once.
+
+        Raises:
+            NameCollisionError: its id is here already, or its alias is taken; it stays where it is.
+            StoreError: it cannot be moved.
+        """
+        dataset_id = built.id
+        with fsio.locked(self.root / "lock"):
+            self.check_new(dataset_id, built.alias)
+            folder = self._folder(dataset_id)
+            fsio.move_folder(built.folder, folder)
+        return self._open(folder)
+
+    def rename(self, dataset: DatasetFiles, alias: DatasetAlias) -> None:
+        """Give a dataset another local alias; its id stays.
+
+        Raises:
+            NameCollisionError: the alias is taken.
+            StoreError: it cannot be written.
+        """
+        with fsio.locked(self.root / "lock"):
+            if dataset.alias != alias:
+                self._check_free(alias)
+            fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
+
+    def delete(self, dataset: DatasetFiles) -> None:
+        """Remove a dataset from the workspace; its private key is kept.
+
+        Raises:
+            StoreError: it cannot be moved away.
+        """
+        with fsio.locked(self.root / "lock"):
+            doomed = self.root / "trash" / uuid.uuid4().hex
+            fsio.make_folder(doomed.parent)
+            fsio.move_folder(dataset.folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    # --- keys --------------------------------------------------------------------------------------
+
+    def _key_path(self, dataset_id: DatasetId) -> Path:
+        return self.root / "keys" / f"{encode_base16(dataset_id.to_bytes())}.pem"
+
+    def store_key(self, key: DatasetKey) -> None:
+        """Durably keep the private key of a dataset that is made here.
+
+        Raises:
+            StoreError: there is a key of this dataset already, or it cannot be written.
+        """
+        path = self._key_path(key.dataset_id)
+        fsio.make_folder(path.parent, mode=0o700)
+        if not fsio.create_file(path, key.to_pem(), mode=0o600):
+            raise StoreError(f"{path}: a key of this name exists already")
+
+    def _key_beside(self, folder: Path) -> DatasetKey | None:
+        """The key of the dataset in a folder of its id's name, None when it is not here."""
+        if not (self.root / "keys" / f"{folder.name}.pem").is_file():
+            return None
+        return self.key(DatasetId.from_multibase(folder.name))
+
+    def has_key(self, dataset_id: DatasetId) -> bool:
+        """Whether a dataset was created here: its private key is in this workspace."""
+        return self._key_path(dataset_id).is_file()
+
+    def key(self, dataset_id: DatasetId) -> DatasetKey:
+        """The private key of a dataset that was created here.
+
+        Raises:
+            WorkspaceError: there is none, it does not fit the id, or others may read it.
+        """
+        path = self._key_path(dataset_id)
+        try:
+            mode = path.stat().st_mode & 0o777
+            pem = path.read_bytes()
+        except FileNotFoundError:
+            raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace") from None
+        except OSError as error:
+            raise fsio.storage_error(error, path) from error
+        if mode & 0o077:
+            raise WorkspaceError(
+                f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
+            )
+        key = DatasetKey.from_pem(pem)
+        if key.dataset_id != dataset_id:
+            raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
+        return key
+
+
+def _similar(name: str, known: list[str]) -> str:
+    import difflib  # noqa: PLC0415 - only for this message
+
+    close = difflib.get_close_matches(name, known, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return "`odfchain list` shows the datasets of this workspace"

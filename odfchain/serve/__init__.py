@@ -1,0 +1,1 @@
+"""A workspace published to the world, read only."""

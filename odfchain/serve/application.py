@@ -1,0 +1,271 @@
+"""A workspace as a web application: every dataset at `/{alias}/`, readable by any client of the protocol.
+
+    /                       a list for people
+    /datasets.json          the index (`odfchain.transfer.repository_index`)
+    /{alias}/refs/head      hash of the newest block
+    /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
+    /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.hints`)
+    /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
+
+`alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
+That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
+found. Objects never change, hence they may be kept for ever; everything else is asked for again with its
+entity tag. ASGI 3, with the extension `http.response.zerocopysend` where the server has it.
+Source: specification "Dataset Sharing"; RFC-007 of
+Open Data Fabric; RFC 9110; RFC-021.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import InvalidIdError, OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.refs import DatasetRef
+from odfchain.ids.refs import parse_ref as parse_dataset_ref
+from odfchain.limits import LIMITS
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import conditional
+from odfchain.serve.published import OpenFile, Published, open_public
+from odfchain.store.interfaces import parse_ref
+from odfchain.transfer.hints import HintCache
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, SignedFile
+from odfchain.transfer.repository_index import IndexEntry, RepositoryIndex, render_index
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+ZERO_COPY = "http.response.zerocopysend"
+_PIECE = 256 << 10
+_AT_ONCE = 64 << 10
+"""Files up to this size are read without leaving the event loop: that costs less than a thread."""
+
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
+_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_ASK_AGAIN = (b"cache-control", b"no-cache")
+_TEXT = b"text/plain; charset=us-ascii"
+
+_ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
+"""`+`, `/` and `=`, which base64 has."""
+_SIGNED = frozenset(file.value for file in SignedFile)
+_CHANGING = frozenset({HEAD_KEY, HINT_KEY, *_SIGNED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is sent; with a file, that part of it, and the file is closed afterwards."""
+
+    status: int
+    headers: Headers = ()
+    body: bytes = b""
+    file: OpenFile | None = None
+    part: range = field(default=range(0))
+
+    @property
+    def length(self) -> int:
+        return len(self.part) if self.file else len(self.body)
+
+
+def _plain(status: int, text: str, *more: tuple[bytes, bytes]) -> _Answer:
+    return _Answer(status, ((b"content-type", _TEXT), _ASK_AGAIN, *more), text.encode("ascii"))
+
+
+_NOT_FOUND = _plain(404, "not found\n")
+_NOT_ALLOWED = _plain(405, "datasets here can only be read\n", (b"allow", b"GET, HEAD"))
+_FAILED = _plain(500, "this cannot be read now\n")
+
+
+def repository(workspace: WorkspaceFiles, *, problem: Callable[[str], None] | None = None) -> Repository:
+    """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read."""
+    return Repository(workspace, problem or (lambda _: None))
+
+
+class Repository:
+    """An ASGI application for one event loop; it reads files and changes none but the chains' indices."""
+
+    def __init__(self, workspace: WorkspaceFiles, problem: Callable[[str], None]) -> None:
+        self._published = Published(workspace)
+        self._problem = problem
+        self._hints = HintCache()
+        self._index = RepositoryIndex()
+        # Chains keep caches that are for one thread; a request that asks one waits for the others.
+        self._chains = threading.Lock()
+
+    async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
+        """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        if scope["type"] != "http":
+            raise NotImplementedError(f"{scope['type']!r} is not spoken here")
+        try:
+            answer = await self._answer(scope)
+        except (OdfchainError, OSError) as error:
+            self._problem(str(error))
+            answer = _FAILED
+        try:
+            await _respond(answer, scope, send)
+        finally:
+            if answer.file is not None:
+                answer.file.close()
+
+    async def _answer(self, scope: Message) -> _Answer:
+        if scope["method"] not in ("GET", "HEAD"):
+            return _NOT_ALLOWED
+        path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").removeprefix("/")
+        if path == "":
+            return _current(scope, b"text/html; charset=utf-8", _page(await self._entries()))
+        if path == INDEX_KEY:
+            return _current(scope, b"application/json", render_index(await self._entries()))
+        parts = path.split("/")
+        where, key, name = _key(parts)
+        ref = _ref("/".join(parts[:where]))
+        if ref is None or (name is None and key not in _CHANGING):
+            return _NOT_FOUND
+        dataset = self._published.dataset(ref)
+        if dataset is None:
+            return _NOT_FOUND
+        if name is not None:
+            return _object(dataset, name, scope)
+        head = _head(dataset)
+        if head is None:
+            return _NOT_FOUND
+        if key == HEAD_KEY:
+            return _current(scope, _TEXT, str(head).encode(), str(head))
+        if key in _SIGNED:
+            statements = _statements(dataset, SignedFile(key))
+            return _NOT_FOUND if statements is None else _current(scope, _TEXT, statements)
+        hint = await asyncio.to_thread(self._hint, dataset, head)
+        return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
+
+    def _hint(self, dataset: DatasetFiles, head: Multihash) -> bytes:
+        with self._chains:
+            return self._hints.get(dataset.chain, head)
+
+    async def _entries(self) -> list[IndexEntry]:
+        def make() -> list[IndexEntry]:
+            with self._chains:
+                return self._index.entries(datasets)
+
+        datasets = self._published.datasets()
+        return await asyncio.to_thread(make)
+
+
+def _key(parts: list[str]) -> tuple[int, str, ObjectKey | None]:
+    """(where the key begins, the key, the object it names); base64 has slashes, also written as escapes."""
+    for start in (1, 2):
+        key = "/".join(parts[start:])
+        if (name := ObjectKey.parse(_ESCAPED.sub(lambda m: chr(int(m[1], 16)), key))) is not None:
+            return start, key, name
+    return len(parts) - 2, "/".join(parts[-2:]), None
+
+
+def _ref(text: str) -> DatasetRef | None:
+    try:
+        return parse_dataset_ref(text)
+    except InvalidIdError:
+        return None
+
+
+def _head(dataset: DatasetFiles) -> Multihash | None:
+    file = open_public(dataset.folder, *HEAD_KEY.split("/"))
+    if file is None:
+        return None
+    try:
+        return parse_ref(file.read(0, LIMITS.ref_bytes + 1), str(dataset.folder / HEAD_KEY))
+    finally:
+        file.close()
+
+
+def _statements(dataset: DatasetFiles, file: SignedFile) -> bytes | None:
+    """What is in a file of signed statements; None when there is none, or one that no reader would take."""
+    found = open_public(dataset.folder, *file.value.split("/"))
+    if found is None:
+        return None
+    try:
+        data = found.read(0, file.limit + 1)
+    finally:
+        found.close()
+    return data if len(data) <= file.limit else None
+
+
+def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:
+    """Something that changes; its entity tag tells whether it did."""
+    tag = conditional.tagged(tag or str(hash_bytes(body)))
+    headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
+    if conditional.not_modified(conditional.field(scope["headers"], b"if-none-match"), tag):
+        return _Answer(304, headers)
+    policy = (b"content-security-policy", b"default-src 'none'")
+    return _Answer(200, ((b"content-type", kind), *headers, policy), body)
+
+
+def _object(dataset: DatasetFiles, key: ObjectKey, scope: Message) -> _Answer:
+    file = open_public(dataset.folder, key.part.value, str(key.name))
+    if file is None:
+        return _NOT_FOUND
+    tag = conditional.tagged(str(key.name))
+    headers: Headers = (
+        (b"content-type", b"application/octet-stream"),
+        (b"etag", tag.encode()),
+        (b"accept-ranges", b"bytes"),
+        _FOR_EVER,
+        _NOSNIFF,
+    )
+    asked = scope["headers"]
+    if conditional.not_modified(conditional.field(asked, b"if-none-match"), tag):
+        file.close()
+        return _Answer(304, headers)
+    part = None
+    if scope["method"] == "GET":
+        wanted, condition = conditional.field(asked, b"range"), conditional.field(asked, b"if-range")
+        part = conditional.wanted_range(wanted, condition, tag, file.size)
+    if part is None:
+        return _Answer(200, headers, file=file, part=range(file.size))
+    if not part:
+        file.close()
+        return _plain(416, "nothing in that range\n", (b"content-range", b"bytes */%d" % file.size))
+    where = b"bytes %d-%d/%d" % (part.start, part.stop - 1, file.size)
+    return _Answer(206, (*headers, (b"content-range", where)), file=file, part=part)
+
+
+async def _respond(answer: _Answer, scope: Message, send: Send) -> None:
+    headers = list(answer.headers)
+    if answer.status != 304:
+        headers.append((b"content-length", b"%d" % answer.length))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if scope["method"] == "HEAD" or answer.file is None or not answer.part:
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
+        return
+    start, left = answer.part.start, len(answer.part)
+    if left <= _AT_ONCE:
+        await send({"type": "http.response.body", "body": answer.file.read(start, left)})
+    elif ZERO_COPY in (scope.get("extensions") or {}):
+        await send({"type": ZERO_COPY, "file": answer.file.fd, "offset": start, "count": left})
+    else:
+        while left:
+            piece = await asyncio.to_thread(answer.file.read, start, min(_PIECE, left))
+            if not piece:
+                return  # the file was cut short; the server notices that the response is, too
+            start, left = start + len(piece), left - len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+
+
+def _page(entries: Iterable[IndexEntry]) -> bytes:
+    rows = "".join(
+        f'<tr><td><a href="/{html.escape(str(e.alias))}/{HEAD_KEY}">{html.escape(str(e.alias))}</a></td>'
+        f"<td>{e.kind.value}</td><td>{e.blocks:,}</td><td>{e.records:,}</td><td>{e.size:,}</td>"
+        f"<td><code>{html.escape(str(e.head))}</code></td></tr>\n"
+        for e in sorted(entries, key=lambda e: e.alias)
+    )
+    return (
+        "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Datasets</title></head><body>\n"
+        "<h1>Datasets</h1>\n<table>\n<tr><th>Dataset<th>Kind<th>Blocks<th>Records<th>Bytes<th>Head</tr>\n"
+        f'{rows}</table>\n<p>For programs: <a href="/{INDEX_KEY}">{INDEX_KEY}</a></p>\n</body></html>\n'
+    ).encode()

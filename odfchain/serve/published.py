@@ -1,0 +1,156 @@
+"""What a workspace shows to the world: its datasets by alias, and the files in their public folders.
+
+Nothing that a request says becomes part of a path before it is known to be harmless: an alias is looked up
+among the datasets that there are, an object's name has been parsed. And nothing but a regular file in a
+dataset's own folder is opened: a symbolic link, a device or a pipe is not there.
+
+What is remembered is checked against the files at each look-up, so that a dataset that is made, renamed or
+deleted is noticed at once; a look-up costs two calls to the system however many datasets there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.errors import OdfchainError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multibase import encode_base16
+from odfchain.ids.names import DatasetAlias
+from odfchain.ids.refs import DatasetRef
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store import fsio
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Opening a pipe would wait for somebody who writes to it.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A regular file that is open for reading; whoever gets it closes it."""
+
+    fd: int
+    size: int
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        return os.pread(self.fd, count, start)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.fd)
+
+
+def open_public(folder: Path, part: str, name: str) -> OpenFile | None:
+    """A regular file in a part of a dataset's folder, None when there is none; links are not followed.
+
+    `part` and `name` are single components that the caller vouches for.
+
+    Raises:
+        StoreError: it is there and cannot be opened.
+    """
+    try:
+        at = os.open(f"{folder}/{part}", _FOLDER)  # joining paths would cost more than opening the file
+        try:
+            fd = os.open(name, _FILE, dir_fd=at)
+        finally:
+            os.close(at)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise fsio.storage_error(error, folder / part / name) from error
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        return None
+    return OpenFile(fd, found.st_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    stamp: _Stamp
+    dataset: DatasetFiles
+
+
+class Published:
+    """The datasets of a workspace as they are now. For one thread."""
+
+    def __init__(self, workspace: WorkspaceFiles) -> None:
+        self._folder = workspace.root / "datasets"
+        self._known: dict[str, _Known] = {}
+
+    def dataset(self, ref: DatasetRef) -> DatasetFiles | None:
+        """The dataset of this alias (case does not matter) or id, None when there is none.
+
+        Raises:
+            StoreError: the workspace cannot be read.
+        """
+        return self._by_id(ref) if isinstance(ref, DatasetId) else self._by_alias(ref)
+
+    def _by_id(self, dataset_id: DatasetId) -> DatasetFiles | None:
+        folder = self._folder / encode_base16(dataset_id.to_bytes())
+        found = _current(folder, None) if not folder.is_symlink() else None
+        return found.dataset if found else None
+
+    def _by_alias(self, alias: DatasetAlias) -> DatasetFiles | None:
+        known = self._known.get(alias.key)
+        if known is None or _stamp(known.dataset.folder) != known.stamp:
+            self._scan()
+            known = self._known.get(alias.key)
+        return known.dataset if known else None
+
+    def datasets(self) -> list[DatasetFiles]:
+        """All datasets, ordered by alias; folders that cannot be opened are passed over.
+
+        Raises:
+            StoreError: the workspace cannot be read.
+        """
+        self._scan()
+        return [self._known[key].dataset for key in sorted(self._known)]
+
+    def _scan(self) -> None:
+        before = {known.dataset.folder: known for known in self._known.values()}
+        found = {}
+        try:
+            with os.scandir(self._folder) as entries:
+                folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise fsio.storage_error(error, self._folder) from error
+        for folder in sorted(folders):
+            known = _current(folder, before.get(folder))
+            if known is not None:
+                found[known.dataset.alias.key] = known
+        self._known = found
+
+
+def _current(folder: Path, before: _Known | None) -> _Known | None:
+    stamp = _stamp(folder)  # before the alias is read: what changes in between is noticed next time
+    if stamp is None:
+        return None
+    if before is not None and before.stamp == stamp:
+        return before
+    try:
+        return _Known(stamp, DatasetFiles.open(folder))
+    except (OdfchainError, UnicodeError):
+        return None
+
+
+def _stamp(folder: Path) -> _Stamp | None:
+    """What changes when a dataset is renamed or replaced: the file of its alias is another one then."""
+    try:
+        found = os.lstat(f"{folder}/info/alias")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,230 @@
+"""Running the application that publishes a workspace: on uvicorn, in a thread of its own.
+
+Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. There is one
+mode, to be read from: nothing in a workspace can be changed over this server. There is no encryption and
+nobody is asked who they are, so it listens on this machine only unless it is told otherwise; in front of
+the open network belongs a web server that does both. Source: RFC-021.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Self
+
+from odfchain.errors import TransferError
+from odfchain.limits import SHARING
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.application import Message, Receive, Repository, Send, repository
+from odfchain.text import one_line
+
+HOST = "127.0.0.1"
+PORT = 8080
+GRACE_SECONDS = 5
+"""How long responses may take to end when the server stops [s]; after that they are cut."""
+
+_BACKLOG = 512
+_KEEP_ALIVE_SECONDS = 15
+
+Tell = Callable[[str], None]
+
+
+def serve(
+    workspace: WorkspaceFiles,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    listening: Tell | None = None,
+    on_request: Tell | None = None,
+    on_problem: Tell | None = None,
+) -> None:
+    """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
+
+    `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
+    line for each thing that could not be read. They are called from the server's thread, but for the first.
+    A second signal ends it at once. Port 0 is any free one.
+
+    Raises:
+        TransferError: the address cannot be listened on.
+    """
+    with (
+        RepositoryServer(workspace, host=host, port=port, on_request=on_request, on_problem=on_problem) as it,
+        _signals(it.request_stop),
+    ):
+        if listening is not None:
+            listening(it.url)
+        it.wait()
+
+
+class RepositoryServer:
+    """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
+
+    Raises:
+        TransferError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        workspace: WorkspaceFiles,
+        *,
+        host: str = HOST,
+        port: int = 0,
+        on_request: Tell | None = None,
+        on_problem: Tell | None = None,
+    ) -> None:
+        import uvicorn  # noqa: PLC0415 - slow to load
+
+        from odfchain.serve.connection import Connection  # noqa: PLC0415
+
+        self._problem = on_problem or (lambda _: None)
+        self._socket = _listen(host, port)
+        self.url = _url(self._socket)
+        """Where the repository is; ends in a slash."""
+        application = _told(repository(workspace, problem=self._problem), on_request, self._problem)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application,
+                http=Connection,
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                interface="asgi3",
+                workers=1,
+                backlog=_BACKLOG,
+                log_config=None,
+                log_level="critical",  # what matters is told to `on_problem`
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=SHARING.connections,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="odfchain-serve", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+            self._failure = error
+        finally:
+            self._socket.close()
+
+    async def _main(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self._problem(one_line(str(context.get("exception") or context["message"])))
+        )
+        await self._server.serve(sockets=[self._socket])
+
+    def request_stop(self) -> None:
+        """Ask it to end, gracefully at first and at once when asked again; returns without waiting."""
+        if self._server.should_exit:
+            self._server.force_exit = True
+        self._server.should_exit = True
+
+    def wait(self) -> None:
+        """Return when the server has ended.
+
+        Raises:
+            TransferError: it ended because of a fault.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise TransferError(f"{self.url}: the server failed: {one_line(str(self._failure))}")
+
+    def stop(self) -> None:
+        """End it and wait: no connections any more, responses have `GRACE_SECONDS`.
+
+        Raises:
+            TransferError: it had ended because of a fault.
+        """
+        self._server.should_exit = True
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _signals:  # noqa: N801 - used like a function
+    """SIGTERM and Ctrl-C call `stop` instead of ending the process; only the main thread can have that."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop()  # sets two flags and takes no lock: whatever is interrupted may hold one
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    where = f"cannot listen on {one_line(host)!r}, port {port}"
+    if not 0 <= port <= 65_535:
+        raise TransferError(f"{where}: ports go from 0 to 65535")
+    made: socket.socket | None = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)  # clients may connect from here on, and wait until they are answered
+    except (OSError, UnicodeError) as error:
+        if made is not None:
+            made.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TransferError(
+            f"{where}: {one_line(reason)}", hint="choose another --host or --port; port 0 is any free one"
+        ) from None
+    made.setblocking(False)
+    return made
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def _told(application: Repository, on_request: Tell | None, problem: Tell) -> Any:
+    """The application, which says what it is asked for and where it is at fault."""
+
+    async def told(scope: Message, receive: Receive, send: Send) -> None:
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await application(scope, receive, send if on_request is None else noting)
+        except Exception as error:
+            problem(f"{type(error).__name__}: {one_line(str(error))}")
+            raise
+        finally:
+            if on_request is not None:
+                client = (scope.get("client") or ("?",))[0]
+                on_request(
+                    f"{client} {one_line(scope['method'])} {one_line(scope['path'])} {status or 'failed'}"
+                )
+
+    return told

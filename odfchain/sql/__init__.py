@@ -1,0 +1,1 @@
+"""What a query may be: the gate, its dialects and its refusals."""

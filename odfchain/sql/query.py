@@ -1,0 +1,310 @@
+"""Runs a transform's SQL steps over given tables, and nothing else.
+
+The steps run in a Spark session made for them: its only tables are the inputs and the results of earlier
+steps, so nothing is registered where others could see it, runs at the same time may use the same names, and
+settings or functions of the caller's session are out of reach. Every step has passed the gate
+(`query_gate`) before the first one is given data. Spark Connect is refused: the gate needs Spark's own parser
+and plans, and a remote server hands out neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odfchain.errors import QueryError
+from odfchain.limits import QUERY
+from odfchain.model.sources import SqlQueryStep, TransformSql
+from odfchain.spark.columns import quoted
+from odfchain.spark.plan_walk import jvm_of, walker_of
+from odfchain.spark.session import SQL_SETTINGS
+from odfchain.sql.dialect import NATIVE, Schemas, check_engine, to_spark
+from odfchain.sql.gate import Gate
+from odfchain.sql.guard import DateGuard
+from odfchain.sql.messages import asking_spark, step_labels
+from odfchain.sql.refusals import Step
+from odfchain.sql.size import Size, table_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+T = TypeVar("T")
+
+MAX_STEPS = QUERY.steps
+"""Steps of one transform [count]."""
+
+_BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
+"""What opens and closes a level: `<` does so in the name of a type only."""
+
+_SETTINGS = SQL_SETTINGS | {
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+    # VALUES is computed after the gate has seen it, not by the parser
+    "spark.sql.parser.eagerEvalOfUnresolvedInlineTable": "false",
+    # the gate is there for `csv.`/etc/passwd``; this is the wall behind it
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+}
+
+
+def run_queries(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, DataFrame],
+    *,
+    note: Callable[[str], None],
+) -> DataFrame:
+    """The result of the last step; nothing is computed before every step has passed the gate.
+
+    The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
+    `note` is told when the SQL of another engine was translated.
+
+    Raises:
+        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, inputs)
+    _classic(session)
+    _note_translation(transform, note)
+    schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
+    plans = _in_time(lambda: _checked(session, transform.engine, steps, schemas))
+    with _private(session) as private, asking_spark("the query"):
+        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+        for name, frame in inputs.items():
+            dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
+        result: Any = None
+        for step, plan in plans:
+            result = dataset.ofRows(private, plan)
+            if step.alias is not None:
+                result.createOrReplaceTempView(quoted(step.alias))
+        guard = DateGuard(jvm_of(session), walker_of(session), inputs)
+        plan = guard.plan(result.queryExecution().analyzed())
+        from pyspark.sql import DataFrame as Frame
+
+        return Frame(dataset.ofRows(_java(session), plan), session)
+
+
+def resolved_query(
+    session: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, StructType],
+    *,
+    views: Mapping[str, str] | None = None,
+    note: Callable[[str], None],
+) -> Any:
+    """The analyzed plan (of the JVM) of the last step over empty tables of these schemas, steps as views.
+
+    `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input; queries
+    see them instead of it.
+
+    Raises:
+        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, inputs)
+    _classic(session)
+    _note_translation(transform, note)
+    views = views or {}
+    with _private(session) as private, asking_spark("the query"):
+        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+        seen = {}
+        for name, struct in inputs.items():
+            schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
+            empty = private.createDataFrame(jvm_of(session).java.util.ArrayList(), schema)
+            empty.createOrReplaceTempView(quoted(name))
+            if name in views:
+                made = private.sql(views[name])
+                # a view of the same name would be read as its own source
+                dataset.ofRows(private, made.queryExecution().analyzed()).createOrReplaceTempView(
+                    quoted(name)
+                )
+                schema = made.schema()
+            seen[name] = schema
+        plans = _in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
+        result: Any = None
+        for step, plan in plans:
+            result = dataset.ofRows(private, plan)
+            if step.alias is not None:
+                result.createOrReplaceTempView(quoted(step.alias))
+        return result.queryExecution().analyzed()
+
+
+def check_queries(session: SparkSession, transform: TransformSql, tables: Collection[str]) -> None:
+    """Every step is a query over `tables` and earlier steps and calls only what is allowed.
+
+    For the time a source is added: columns and types are not known yet and are checked by the first run.
+
+    Raises:
+        QueryError: a step is not such a query.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, tables)
+    _classic(session)
+    check_engine(transform.engine)
+    known = dict.fromkeys(tables, Size())
+
+    def check() -> None:
+        with _private(session) as private:
+            gate = Gate(session, private)
+            for label, step in steps:
+                _, size = gate.read(_translated(transform.engine, label, step, None), known)
+                if step.alias is not None:
+                    known[step.alias] = size
+
+    _in_time(check)
+
+
+def _in_time(work: Callable[[], T]) -> T:
+    """What `work` returns or raises, if that is soon.
+
+    Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
+    the process.
+
+    Raises:
+        QueryError: it is not.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="odfchain-query", daemon=True).start()
+    wait((result,), timeout=QUERY.reading_seconds)
+    if not result.done():
+        raise QueryError(
+            f"the query is not read and resolved after {QUERY.reading_seconds:g} s",
+            hint="split it into steps, with fewer names in each",
+        )
+    return result.result()
+
+
+def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> None:
+    if check_engine(transform.engine) != NATIVE:
+        version = f" {transform.version}" if transform.version else ""
+        note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
+
+
+def _checked(
+    session: SparkSession,
+    engine: str,
+    steps: list[tuple[str, SqlQueryStep]],
+    schemas: Mapping[str, Any],
+    *,
+    replayed: bool = False,
+) -> list[tuple[Step, Any]]:
+    """The plans of all steps, each resolved against empty tables of these schemas."""
+    with _private(session) as private:
+        gate = Gate(session, private, replayed=replayed)
+        known: Schemas = {}
+        sizes: dict[str, Size] = {}
+        plans = []
+
+        def declare(name: str, schema: Any, nodes: int = 1) -> None:
+            rows = jvm_of(session).java.util.ArrayList()
+            private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
+            columns = {f.name(): f.dataType().sql() for f in schema.fields()}
+            known[name] = columns
+            # a struct is written with a colon for each of its fields
+            sizes[name] = table_size({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
+
+        with asking_spark("the query"):
+            for name, schema in schemas.items():
+                declare(name, schema)
+        for label, text in steps:
+            step = _translated(engine, label, text, known)
+            plan, size = gate.read(step, sizes)
+            result = gate.resolve(step, plan, known)
+            if step.alias is not None:
+                with asking_spark(label):
+                    declare(step.alias, result.schema(), size.nodes)
+            plans.append((step, plan))
+        return plans
+
+
+def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> Step:
+    if check_engine(engine) == NATIVE:
+        return Step(label, step.query, step.alias)
+    return Step(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+
+
+def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+    """The steps in order, with what messages call them."""
+    if transform.temporal_tables:
+        raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
+    if transform.query is not None and transform.queries is not None:
+        raise QueryError("the transform has both `query` and `queries`", hint="give one of them")
+    queries = transform.queries or ()
+    if transform.query is not None:
+        queries = (SqlQueryStep(query=transform.query),)
+    if not queries:
+        raise QueryError("the transform has no query", hint="give `query` or `queries`")
+    if len(queries) > MAX_STEPS:
+        raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
+    taken, steps = set(tables), []
+    labels = [label for label, _ in step_labels(transform)]
+    for number, (label, step) in enumerate(zip(labels, queries, strict=True), start=1):
+        last = number == len(queries)
+        if last and step.alias is not None:
+            raise QueryError(f"{label}: the last step is the result and has no alias")
+        if not last and not step.alias:
+            raise QueryError(f"{label}: has no alias", hint="only the last step goes without one")
+        if step.alias in taken:
+            raise QueryError(f"{label}: there is already a table of this name", hint="choose another alias")
+        if step.alias is not None:
+            taken.add(step.alias)
+        _bounded(label, step.query)
+        steps.append((label, step))
+    return steps
+
+
+def _bounded(label: str, sql: str) -> None:
+    if len(sql.encode("utf-8", "surrogatepass")) > QUERY.text_bytes:
+        raise QueryError(f"{label}: is longer than {QUERY.text_bytes >> 10} KiB", hint="split it into steps")
+    if any("\ud800" <= c <= "\udfff" for c in sql):
+        raise QueryError(f"{label}: is not valid Unicode")
+    brackets = types = 0
+    for found in _BRACKETS.findall(sql):
+        if found[-1] in "<>":  # counted on its own: `>` is also greater than
+            types = max(0, types + (1 if found[-1] == "<" else -1))
+        else:
+            brackets = max(0, brackets + (1 if found in "([" else -1))
+        if max(brackets, types) > QUERY.brackets:
+            raise QueryError(f"{label}: has more than {QUERY.brackets} brackets within brackets")
+
+
+def _classic(session: SparkSession) -> None:
+    if not hasattr(session, "_jsparkSession"):
+        raise QueryError(
+            "queries do not run over Spark Connect: the gate that makes them safe needs Spark's own parser",
+            hint="run without --remote, or use a source without preprocessing",
+        )
+
+
+def _java(session: SparkSession) -> Any:
+    return session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
+
+
+@contextlib.contextmanager
+def _private(session: SparkSession) -> Iterator[Any]:
+    """A session of the JVM for one purpose: active while in use, because the parser asks the active one."""
+    with asking_spark("the query"):
+        sessions = jvm_of(session).org.apache.spark.sql.classic.SparkSession
+        private = _java(session).newSession()
+        for key, value in _SETTINGS.items():
+            private.conf().set(key, value)
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(private)
+    try:
+        yield private
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -1,0 +1,403 @@
+"""Saying no to a fragment of a query: what it does, where it stands, and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from odfchain.errors import RefusedQueryError
+from odfchain.limits import QUERY
+from odfchain.spark.plan_walk import Nodes, PlanWalker
+from odfchain.sql import functions, nodes
+from odfchain.sql.java_dependence import (
+    OF_JAVA,
+    deciding_arguments,
+    java_dependence,
+    option_dependence,
+    pattern_dependence,
+)
+from odfchain.sql.messages import excerpt, located, option
+from odfchain.sql.text_times import (
+    has_text,
+    holds,
+    names_zone,
+    reads_times,
+    spells_date,
+    times_in,
+    unformatted,
+)
+from odfchain.text import one_line
+
+TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
+"""Types whose values Spark may take from the clock."""
+
+_PRINTABLE = TEMPORAL | frozenset(
+    {"string", "boolean", "byte", "short", "integer", "long", "float", "double", "void"}
+)
+"""Types that Java's formatter prints by their value; of others it prints an address in memory."""
+
+_QUOTED = re.compile(r"""r?(['"])(.*)\1\s*\Z""", re.DOTALL | re.IGNORECASE)
+_FORMAT_HINT = "say how the text is written: to_timestamp(x, 'yyyy-MM-dd HH:mm:ss'), to_date(x, 'yyyy-MM-dd')"
+_ZONE = "names a time zone, whose rules differ between versions of Java", "write an offset such as +02:00"
+_FLOATS = frozenset({"float", "double"})
+_CLOCK_HINT = "write the date and time themselves, such as TIMESTAMP '2020-01-31 12:00:00'"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One query: how messages call it, the SQL for Spark, and whether that was translated."""
+
+    label: str
+    sql: str
+    alias: str | None = None
+    translated: bool = False
+
+
+class Judge:
+    """Says no, and where, for one step.
+
+    Every method but `refuse` raises a `QueryError` when it does not like what it sees.
+    """
+
+    def __init__(self, step: Step, *, replayed: bool = False) -> None:
+        """`replayed` queries must give the same another day: no text becomes a time without a format."""
+        self._step = step
+        self._replayed = replayed
+        self._count = 0
+
+    def refuse(
+        self, node: Any, what: str, hint: str | None, around: Any = None, word: str = ""
+    ) -> RefusedQueryError:
+        """An error that shows the fragment of the query that a node was read from."""
+        line, column, fragment = _place(node) if node is not None else (None, None, "")
+        if not fragment and around is not None:
+            line, column, fragment = _place(around)
+        if self._step.translated:
+            line = column = None
+        if not fragment and word:
+            line, column, fragment = _find(self._step, word)
+        return self._refusal(line, column, fragment, what, hint)
+
+    def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> RefusedQueryError:
+        """As `refuse`, for a fragment of the text that was not read yet; lines and columns count from 1."""
+        line, column = (None, None) if self._step.translated else place
+        return self._refusal(line, column, fragment, what, hint)
+
+    def _refusal(
+        self, line: int | None, column: int | None, fragment: str, what: str, hint: str | None
+    ) -> RefusedQueryError:
+        shown = f"`{fragment}` " if fragment else "the query "
+        text = what if what.startswith(("there ", "a table ", "table ", "the ", "VALUES ")) else shown + what
+        return RefusedQueryError(
+            located(self._step.label, line, column, text),
+            hint=hint,
+            excerpt=excerpt(self._step.sql, line, column),
+        )
+
+    def count(self, *found: Nodes) -> None:
+        """Bounds the size of a query."""
+        self._count += sum(len(part.classes) for part in found)
+        if self._count > QUERY.nodes:
+            raise RefusedQueryError(
+                f"{self._step.label}: has more than {QUERY.nodes:,} nodes as a plan",
+                hint="split it into steps",
+            )
+
+    def classes(self, found: Nodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
+        """Every node is of a class on the list."""
+        for i, name in enumerate(found.classes):
+            if name not in allowed:
+                short = name.rpartition(".")[2].strip("$").rpartition("$")[2]
+                what, hint = nodes.REFUSED.get(short, (f"is {short}, which a query may not use", otherwise))
+                called = _snake(short)
+                what = functions.UNLISTED.get(called, what)
+                raise self.refuse(found[i], what, functions.INSTEAD.get(called, hint), word=called)
+
+    def function(self, found: Nodes, i: int, ordered: set[int]) -> None:
+        """The function that is called here is on the list, and right in this place."""
+        node = found[i]
+        generator = found.classes[i].endswith("UnresolvedGenerator")
+        name = node.name().unquotedString() if generator else ".".join(strings(node.nameParts()))
+        lower = name.lower()
+        if not generator and node.isInternal():
+            raise self.refuse(node, "is internal to Spark", None)
+        if lower in functions.PLAIN_NAMES and (not generator or lower in functions.GENERATOR_NAMES):
+            return
+        if i in ordered and lower in functions.ORDERED_NAMES:
+            return
+        if lower in functions.SORTED_NAMES and i > 0 and found.classes[i - 1].endswith("UnresolvedFunction"):
+            outer = strings(found[i - 1].nameParts())
+            # an order of one's own (a second argument of array_sort) may leave ties as they arrived
+            own = found[i - 1].arguments().size() > 1 and outer[-1].lower() == "array_sort"
+            if len(outer) == 1 and outer[0].lower() in functions.SORTING and not own:
+                return
+        if lower in functions.ORDERED_NAMES | functions.SORTED_NAMES:
+            raise self.refuse(node, "depends on the order in which rows arrive", order_hint())
+        shown = one_line(name, 80)
+        close = difflib.get_close_matches(lower, sorted(functions.PLAIN_NAMES), 1, 0.8)
+        guess = f"did you mean {close[0]}?" if close and lower not in functions.UNLISTED else None
+        reason = functions.UNLISTED.get(lower, "is not on the list of allowed functions")
+        raise self.refuse(node, f"the function `{shown}` {reason}", functions.INSTEAD.get(lower) or guess)
+
+    def literal(self, node: Any) -> None:
+        """DATE 'today' and its like are computed from the clock by the parser itself."""
+        if node.dataType().typeName() not in TEMPORAL:
+            return
+        fragment = _source(node)
+        quoted = _QUOTED.search(fragment)
+        if quoted is None or not spells_date(quoted.group(2)):
+            raise self.refuse(node, "may mean the present time", _CLOCK_HINT)
+        if self._replayed and names_zone(quoted.group(2)):
+            raise self.refuse(node, *_ZONE)
+
+    def parsed(self, node: Any) -> None:
+        """Text that is read by a schema becomes times as a cast would make them, unless formats are given."""
+        kind, options = json.loads(node.dataType().json()), _options(node)
+        if _class_name(node) == "CsvToStructs" and holds(kind, ("variant",)):
+            raise self.refuse(
+                node, "guesses which texts are times, and may read a bare time of day as today's",
+                "read the column as a string",
+            )  # fmt: skip
+        wrong = option_dependence(options, formats=self._replayed)
+        if (self._replayed or times_in(kind)) and wrong is not None:
+            raise self.refuse(node, *wrong)
+        missing = unformatted(kind, options)
+        if missing is not None:
+            raise self.refuse(
+                node,
+                "may read a bare time of day as today's",
+                f"say how times are written, as in from_json(x, schema, map('{missing}', 'yyyy-MM-dd'))",
+            )
+
+    def deciding(self, found: Nodes, i: int) -> None:
+        """A function, or a match by RLIKE, gives the same on every Java; for queries that are replayed."""
+        node, operator = found[i], found.classes[i].endswith(".RLike")
+        if not self._replayed:
+            return
+        if operator:
+            wrong = pattern_dependence(_text(node.right()))
+            if wrong is not None:
+                raise self.refuse(node, *wrong)
+            return
+        name = strings(node.nameParts())[-1].lower()
+        if name in OF_JAVA:
+            raise self.refuse(node, "differs between versions of Java", functions.INSTEAD.get(name))
+        if not (places := deciding_arguments(name, node.arguments().size())):
+            return
+        arguments = list(items(node.arguments()))
+        for place in places:
+            if place < len(arguments):
+                wrong = java_dependence(name, len(arguments), _text(arguments[place]))
+                if wrong is not None:
+                    raise self.refuse(node, *wrong)
+
+    def printed(self, node: Any) -> None:
+        """What is printed is the same text on every Java; for queries that are replayed."""
+        if self._replayed:
+            if (wrong := option_dependence(_options(node), formats=True)) is not None:
+                raise self.refuse(node, *wrong)
+            for child in items(node.children()):
+                if holds(json.loads(child.dataType().json()), _FLOATS):
+                    raise self._of_floats(node)
+
+    def _of_floats(self, node: Any, around: Any = None) -> RefusedQueryError:
+        return self.refuse(
+            node,
+            "makes text of a floating-point number, which differs between versions of Java",
+            "cast it first: cast(cast(x AS decimal(18, 6)) AS string)",
+            around,
+        )
+
+    def collation(self, node: Any) -> None:
+        """A type may bring a library's rules for the order of text, as the keyword COLLATE does."""
+        if "COLLATE" in node.dataType().sql():
+            what, hint = nodes.REFUSED["UnresolvedCollation"]
+            raise self.refuse(node, what, hint)
+
+    def range(self, node: Any) -> None:
+        """`range` makes rows from nothing: a slip of the finger would keep the machine busy for days."""
+        if node.numSlices().isDefined():
+            raise self.split(node)
+        start, end, step = int(node.start()), int(node.end()), int(node.step())
+        count = max(0, -((start - end) // step))
+        if count > QUERY.range_rows:
+            raise self.refuse(
+                node, f"makes {count:,} rows, more than {QUERY.range_rows:,}", None, word="range"
+            )
+
+    def split(self, node: Any) -> RefusedQueryError:
+        """An error for a `range` that says how to split the work, into as many tasks as it likes."""
+        return self.refuse(
+            node,
+            "says how to split the work, not what to compute",
+            "range takes start, end, step",
+            word="range",
+        )
+
+    def window(self, walker: PlanWalker, node: Any, *varying: str) -> None:
+        """Rows before and after a row are only those that an order puts there."""
+        order = list(items(node.orderSpec()))
+        frame = node.frameSpecification()
+        by_rows = frame.getClass().getSimpleName() == "SpecifiedWindowFrame" and not frame.isUnbounded()
+        constant = not any(walker.tree(item).of(*varying) for item in order)
+        if (order or by_rows) and constant:
+            raise self.refuse(node, "depends on the order in which rows arrive", order_hint(), word="over")
+
+    def formatted(self, node: Any) -> None:
+        """The formatter of Java prints what has no other text as an address in memory."""
+        for child in items(node.children()):
+            kind = child.dataType().typeName()
+            if kind not in _PRINTABLE and not kind.startswith("decimal"):
+                raise self.refuse(node, f"cannot print a {kind} as text", "use to_json, hex or cast")
+
+    def cast(self, found: Nodes, i: int, region: Nodes, function: Any = None) -> None:
+        """A text becomes a date or a time by a format, or is a constant that spells out the date.
+
+        Where rows are recorded once, a column of text may be cast as well; `region` makes the columns.
+        """
+        node, child = found[i], found[i + 1]
+        source, target = (json.loads(kind.dataType().json()) for kind in (child, node))
+        if self._replayed and target_is_text(target) and holds(source, _FLOATS):
+            raise self._of_floats(function or node, node)
+        if not reads_times(source, target):
+            return
+        if isinstance(source, str) and isinstance(target, str) and source != "variant" and has_text(source):
+            if _is_constant(child):
+                self._constant(child, found.classes[i + 1], function or node, node)
+                return
+            if not self._replayed:
+                if (made := _constant_column(region, child)) is not None:
+                    self._constant(made, made.getClass().getName(), made, node)
+                return
+        constant = _is_constant(child) or not has_text(source)
+        hint = _FORMAT_HINT if has_text(source) else "add it to a date: make_timestamp(day, time)"
+        what = "may mean the present time" if constant else "may read a bare time of day as today's"
+        raise self.refuse(function or node, what, hint, node)
+
+    def is_spelled(self, value: Any) -> bool:
+        """Whether a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
+        if "Alias" in value.getClass().getSimpleName():
+            value = value.child()
+        if value.getClass().getSimpleName() != "Literal":
+            return False
+        if value.dataType().typeName().startswith("time("):
+            return False
+        text = _text(value)
+        return text is None or (spells_date(text) and not (self._replayed and names_zone(text)))
+
+    def pivot(self, node: Any, texts: list[Any]) -> None:
+        """The values of PIVOT are cast while names are resolved; `texts` are those that spell out no date."""
+        if texts and times_in(json.loads(node.pivotColumn().dataType().json())):
+            raise self.refuse(texts[0], "may mean the present time", _CLOCK_HINT)
+
+    def _constant(self, child: Any, kind: str, node: Any, around: Any) -> None:
+        value = child.value() if kind.endswith(".Literal") else ""
+        if value is None:
+            return
+        text = value if isinstance(value, str) else value.toString()
+        if not spells_date(text):
+            raise self.refuse(node, "may mean the present time", _CLOCK_HINT, around)
+        if self._replayed and names_zone(text):
+            raise self.refuse(node, *_ZONE, around)
+
+
+def _constant_column(region: Nodes, column: Any) -> Any:
+    """The constant that a column is another name for; None where it is none."""
+    if column.getClass().getSimpleName() != "AttributeReference":
+        return None
+    names = {region[i].exprId().id(): region[i].child() for i in region.of("Alias")}
+    while column.getClass().getSimpleName() == "AttributeReference":
+        column = names.get(column.exprId().id())
+        if column is None:
+            return None
+    return column if _is_constant(column) else None
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether an expression has one value, also where Spark knows that only once it has replaced a function.
+
+    `nvl` is such a function: it becomes a constant before the optimizer reads the clock for 'now'.
+    """
+    return node.foldable() or all(
+        leaf.getClass().getSimpleName() == "Literal" for leaf in items(node.collectLeaves())
+    )
+
+
+def target_is_text(kind: Any) -> bool:
+    """Whether a cast to this type makes text at any depth."""
+    return kind != "variant" and has_text(kind)
+
+
+def _class_name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _options(node: Any) -> dict[str, str]:
+    """The options with which an expression reads or writes JSON or CSV; others have none."""
+    if _class_name(node) in ("FormatString", "VariantGet"):
+        return {}
+    return {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
+
+
+def _text(node: Any) -> str | None:
+    """The value of a constant text; None for anything else."""
+    if node.getClass().getSimpleName() != "Literal" or node.dataType().typeName() != "string":
+        return None
+    value = node.value()
+    return None if value is None else str(value if isinstance(value, str) else value.toString())
+
+
+def items(sequence: Any) -> Iterator[Any]:
+    """What a Scala collection holds."""
+    for i in range(sequence.size()):
+        yield sequence.apply(i)
+
+
+def strings(sequence: Any) -> list[str]:
+    """The texts that a Scala collection holds."""
+    return [str(item) for item in items(sequence)]
+
+
+def _source(node: Any) -> str:
+    """The part of the SQL text that a node was read from; Spark counts in code points."""
+    origin = node.origin()
+    text, start, stop = (option(v) for v in (origin.sqlText(), origin.startIndex(), origin.stopIndex()))
+    return "" if text is None or start is None or stop is None else str(text)[start : stop + 1]
+
+
+def _place(node: Any) -> tuple[int | None, int | None, str]:
+    origin = node.origin()
+    line, position = option(origin.line()), option(origin.startPosition())
+    return line, None if position is None else position + 1, one_line(_source(node), 60)
+
+
+def _find(step: Step, word: str) -> tuple[int | None, int | None, str]:
+    """Where a word stands in the text, for nodes that Spark does not place."""
+    match = re.search(rf"\b{re.escape(word)}\b", step.sql, re.IGNORECASE)
+    if match is None:
+        return None, None, ""
+    before = step.sql[: match.start()]
+    line, column = before.count("\n") + 1, match.start() - before.rfind("\n")
+    return (None, None, match.group()) if step.translated else (line, column, match.group())
+
+
+def tables_hint(name: str, known: Collection[str]) -> str:
+    """Which table may have been meant."""
+    near = difflib.get_close_matches(name, sorted(known), 1, 0.6)
+    near = near or [k for k in known if k.lower() == name.lower()]
+    if near:
+        return f"did you mean `{near[0]}`?"
+    return "it can use " + ", ".join(f"`{k}`" for k in sorted(known)[:8]) if known else "it has no tables"
+
+
+def order_hint() -> str:
+    """How to take the order of arrival out of a result."""
+    return "use it OVER (… ORDER BY …) with an order that has no ties, or sort_array(collect_list(x))"
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,82 @@
+"""How object stores are opened and what their failures are called, for sources and for peers alike.
+
+Addresses and credentials come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), as with other tools.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from odfchain.limits import FetchLimits
+from odfchain.net.template import redact
+from odfchain.text import one_line
+from odfchain.version import __version__
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+ENVIRONMENT_HINT = "the store's address and credentials come from the environment (AWS_…, GOOGLE_…, AZURE_…)"
+
+_RETRY_TIMEOUT = 180.0
+"""Longest time in which a request is repeated [s]; signatures do not live much longer."""
+
+_PREFIXES = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}
+_SWITCHES = ("allow_http", "allow_invalid_certificates")
+_TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
+_PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
+_SHOWN = 300
+
+
+def open_store(root: str, limits: FetchLimits, seconds: float, *, endpoint: str | None = None) -> ObjectStore:
+    """The bucket or container at a URL; `seconds` is the longest time for one request.
+
+    `endpoint` is the address of a server that speaks like S3, with buckets as the first segment of its paths.
+
+    Raises:
+        BaseError, ValueError: the library's own, when what it is told does not fit together.
+    """
+    from obstore.store import S3Store, from_url  # noqa: PLC0415 - a heavy library
+
+    options = {
+        **_client_options(root.split(":", maxsplit=1)[0]),
+        "user_agent": f"odfchain/{__version__}",
+        "connect_timeout": dt.timedelta(seconds=limits.connect_timeout),
+        "read_timeout": dt.timedelta(seconds=limits.idle_timeout),
+        "timeout": dt.timedelta(seconds=max(1e-3, seconds)),
+    }
+    retry: RetryConfig = {
+        "max_retries": limits.retries,
+        "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
+        "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
+    }
+    if endpoint is None:
+        return from_url(root, client_options=cast("ClientConfig", options), retry_config=retry)
+    options["allow_http"] = endpoint.startswith("http://")  # whoever writes s3+http means it
+    return S3Store(
+        root.removeprefix("s3://"),
+        endpoint=endpoint,
+        virtual_hosted_style_request=False,
+        client_options=cast("ClientConfig", options),
+        retry_config=retry,
+    )
+
+
+def _client_options(scheme: str) -> dict[str, Any]:
+    """What the environment says of the connection: the library reads it only when nothing is given."""
+    prefix = _PREFIXES.get(scheme, "AZURE")
+    found = {option: os.environ.get(f"{prefix}_{option.upper()}") for option in (*_SWITCHES, *_TEXTS)}
+    options: dict[str, Any] = {option: value for option, value in found.items() if value}
+    for option in _SWITCHES:
+        if option in options:
+            options[option] = options[option].lower() in ("1", "true", "yes", "on", "y")
+    return options
+
+
+def store_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """What the library says of a failure, as one printable line without the values in `secrets`."""
+    line = (str(error).splitlines() or [""])[0]
+    return one_line(redact(_PREAMBLE.sub("", line), secrets), _SHOWN)

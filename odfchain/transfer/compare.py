@@ -1,0 +1,220 @@
+"""How two chains lie to each other, found by reading as few blocks as possible.
+
+Because sequence numbers count without gaps, the difference of two heads' numbers says how far the longer
+chain must be read before both can be compared block by block. Source: specification "Dataset
+Sharing"; RFC-021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import eq
+from typing import NamedTuple, Protocol, overload
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.codec.blocks import decode_header
+from odfchain.errors import BrokenChainError, OdfchainError
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS
+
+_DIGEST_BYTES = 32
+
+
+class HashList(Sequence[Multihash]):
+    """Hashes of blocks, 32 bytes each: a list of a million of them takes 32 MB."""
+
+    def __init__(self, hashes: Iterable[Multihash] = ()) -> None:
+        self._digests = bytearray()
+        for name in hashes:
+            self.append(name)
+
+    def append(self, name: Multihash) -> None:
+        """Add a hash at the end."""
+        self._digests += name.digest
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, HashList):
+            return self._digests == other._digests
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment] # it grows
+
+    def __len__(self) -> int:
+        return len(self._digests) // _DIGEST_BYTES
+
+    def __iter__(self) -> Iterator[Multihash]:
+        return map(Multihash.sha3_256, self._pieces(range(0, len(self._digests), _DIGEST_BYTES)))
+
+    def __reversed__(self) -> Iterator[Multihash]:
+        last = len(self._digests) - _DIGEST_BYTES
+        return map(Multihash.sha3_256, self._pieces(range(last, -1, -_DIGEST_BYTES)))
+
+    def _pieces(self, starts: range) -> Iterator[bytes]:
+        return (bytes(self._digests[start : start + _DIGEST_BYTES]) for start in starts)
+
+    @overload
+    def __getitem__(self, index: int) -> Multihash: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Multihash]: ...
+
+    def __getitem__(self, index: int | slice) -> Multihash | Sequence[Multihash]:
+        if isinstance(index, slice):
+            return HashList(self[i] for i in range(*index.indices(len(self))))
+        start = range(len(self))[index] * _DIGEST_BYTES
+        return Multihash.sha3_256(bytes(self._digests[start : start + _DIGEST_BYTES]))
+
+
+class BlockLink(NamedTuple):
+    """What a comparison needs of a block."""
+
+    sequence_number: int
+    prev: Multihash | None
+
+
+class Links(Protocol):
+    """Reads the links of one chain."""
+
+    def link(self, name: Multihash) -> BlockLink:
+        """The number and the predecessor of a block.
+
+        Raises:
+            OdfchainError: it cannot be read.
+        """
+
+    def broken(self, problem: str) -> OdfchainError:
+        """The error to raise for blocks that do not form a chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLinks:
+    """The links of a chain in this workspace."""
+
+    chain: MetadataChain
+
+    def link(self, name: Multihash) -> BlockLink:
+        """The number and the predecessor of a stored block.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError, CodecError: it cannot be read.
+        """
+        header = decode_header(self.chain.get_bytes(name))
+        return BlockLink(header.sequence_number, header.prev_block_hash)
+
+    def broken(self, problem: str) -> OdfchainError:
+        """What is stored here is no chain."""
+        return BrokenChainError(f"the local chain is broken: {problem}", hint="`odfchain verify` says more")
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Both heads are the same block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The source has all blocks of the destination, and these, newest first."""
+
+    blocks: Sequence[Multihash]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The destination has all blocks of the source, and these, newest first."""
+
+    blocks: Sequence[Multihash]
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Both have blocks that the other has not: how many after `common`, their newest common block."""
+
+    source_blocks: int
+    destination_blocks: int
+    common: Multihash | None
+
+
+Comparison = Equal | Ahead | Behind | Diverged
+
+
+class Descent:
+    """One walk from a head towards the seed; numbers must count down to 0, so it ends.
+
+    Raises, from every method that reads:
+        OdfchainError: a block cannot be read, or what `Links.broken` makes of blocks that are no chain.
+    """
+
+    def __init__(self, links: Links, head: Multihash) -> None:
+        self.at: Multihash | None = head
+        """The block that would be read next; None below the seed."""
+        self.passed = HashList()
+        """The blocks that were read, newest first."""
+        self._links = links
+        self._link: BlockLink | None = links.link(head)
+        self.number = self._link.sequence_number
+        """The sequence number that the block at `at` must have."""
+        if self.number >= LIMITS.chain_blocks:
+            raise links.broken(
+                f"its head {head} is block {self.number:,} (at most {LIMITS.chain_blocks:,} blocks are read)"
+            )
+
+    def step(self) -> None:
+        """Read one block and go to its predecessor."""
+        assert self.at is not None  # noqa: S101 - whoever steps looks where it is
+        link = self._link or self._links.link(self.at)
+        self._link = None
+        if link.sequence_number != self.number:
+            raise self._links.broken(
+                f"block {self.at} has sequence number {link.sequence_number}, expected {self.number}"
+            )
+        if (link.prev is None) != (self.number == 0):
+            raise self._links.broken(
+                f"block {self.at} has sequence number {self.number} "
+                f"and {'no' if link.prev is None else 'a'} predecessor"
+            )
+        self.passed.append(self.at)
+        self.at = link.prev
+        self.number -= 1
+
+    def down_to(self, number: int) -> Multihash | None:
+        """Walk until the block at `at` has this number; returns it (None for -1: below the seed)."""
+        while self.number > number:
+            self.step()
+        return self.at
+
+
+def whole_chain(links: Links, head: Multihash) -> Sequence[Multihash]:
+    """All blocks from the head to the seed, newest first.
+
+    Raises:
+        OdfchainError: a block cannot be read, or the blocks are no chain.
+    """
+    descent = Descent(links, head)
+    descent.down_to(-1)
+    return descent.passed
+
+
+def compare(
+    source_head: Multihash, source: Links, destination_head: Multihash | None, destination: Links
+) -> Comparison:
+    """How the source's chain lies to the destination's (None: it has no head).
+
+    Reads at most the difference in length plus the distance to the newest common block on either side.
+
+    Raises:
+        OdfchainError: a block cannot be read, or the blocks of a side are no chain.
+    """
+    if source_head == destination_head:
+        return Equal()
+    if destination_head is None:
+        return Ahead(whole_chain(source, source_head))
+    theirs, ours = Descent(source, source_head), Descent(destination, destination_head)
+    if theirs.down_to(ours.number) == destination_head:
+        return Ahead(theirs.passed)
+    if ours.down_to(theirs.number) == source_head:
+        return Behind(ours.passed)
+    while theirs.at != ours.at:
+        theirs.step()
+        ours.step()
+    return Diverged(len(theirs.passed), len(ours.passed), theirs.at)

@@ -1,0 +1,148 @@
+"""The signed statements of one pull: the head's signature is judged, compared with what is known, kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from odfchain.errors import ChainsDifferError, NameCollisionError, SignatureError, StoreError
+from odfchain.ids.did import DatasetId
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.equivocation import EVIDENCE_HINT, Witness
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.peer_links import PeerLinks
+from odfchain.transfer.signed_heads import (
+    Offer,
+    judge,
+    keep_attestations,
+    keep_signature,
+    read_attestations_of,
+    refuse_unsigned,
+    signed_last,
+    warnings,
+)
+from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.proof_store import EvidenceStore
+from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signed_head import BlockAt, HeadSignature, SignatureStatus
+
+
+@dataclass(slots=True)
+class Examination:
+    """What came of the statements that a peer has beside its head; `warnings` are for the user."""
+
+    workspace: WorkspaceFiles
+    peer: Peer
+    offer: Offer
+    policy: SignaturePolicy
+    force: bool
+    signature: HeadSignature | None = field(default=None, init=False)
+    attestations: int = field(default=0, init=False)
+    forgets: bool = field(default=False, init=False)
+    """Whether the memory gives way to the peer's chain: `force` was given, and it is another one."""
+    warnings: list[str] = field(default_factory=list, init=False)
+    _proofs: list[str] = field(default_factory=list, init=False)
+    _received: bytes | None = field(default=None, init=False)
+
+    @property
+    def text(self) -> str | None:
+        """The owner's statement on this chain, for the memory."""
+        found = self.signature
+        return found.text if found is not None and found.status is not SignatureStatus.INVALID else None
+
+    def examine(
+        self,
+        dataset_id: DatasetId,
+        dataset: DatasetFiles | None,
+        number: int,
+        theirs: BlockAt,
+        links: PeerLinks,
+        name: str,
+    ) -> Seen | None:
+        """Judge the signature of the peer's head, block `number`; a proof of two histories is kept.
+
+        `dataset` is the copy that is here, `theirs` knows the peer's chain. Returned is the newest block
+        seen, unless `force` lets it be forgotten.
+
+        Raises:
+            SignatureError: the signature is not what the policy wants.
+            StoreError: the memory is damaged (not with `force`), or a proof cannot be written.
+            CorruptedPeerError, AccessError, TransferError: the peer's chain cannot be read.
+        """
+        where, now = self.peer.where, self.policy.now()
+        memory = SeenHeads(self.workspace.root / "seen")
+        try:
+            seen = memory.get(dataset_id)
+            known = memory.signed(dataset_id, seen)
+        except StoreError:
+            if not self.force:
+                raise
+            seen = known = None
+        self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
+        found = judge(self.offer, dataset_id, number, theirs)
+        witness = Witness(EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen)
+        self._proofs = witness.examine(found, number, theirs, links.bytes_of, where=where, now=now)
+        refuse_unsigned(found, self.policy, name=name, where=where)
+        self.signature = found
+        about = f"{name} at {where}"
+        self.warnings += [*self._proofs, *warnings(found, self.offer, now, known, about=about)]
+        if dataset is not None and self.workspace.has_key(dataset_id):
+            self._to_the_owner(dataset, dataset_id, theirs, about)
+        self._received, problem = read_attestations_of(self.peer)
+        self._not_taken([problem] if problem else [])
+        return None if self.force else seen
+
+    def _to_the_owner(
+        self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
+    ) -> None:
+        """Who has the key answers for everything below the next block, and for what was signed before."""
+        assert self.signature is not None  # noqa: S101 - it was judged before
+        if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
+            self.warnings.append(
+                f"{about}: its newest blocks are not signed with the dataset's key, which is here: your next "
+                "commit signs them, too"
+            )
+        signed = signed_last(dataset, dataset_id)
+        if self.force and signed is not None and theirs(signed.sequence_number) != signed.head:
+            self.warnings.append(
+                f"{about}: block {signed.sequence_number} {signed.head} is given up, which is signed with "
+                "the dataset's key: whoever has seen it has proof of two histories once you commit again"
+            )
+
+    def _not_taken(self, problems: Sequence[str]) -> None:
+        if problems:
+            more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+            self.warnings.append(f"attestations of {self.peer.where} were not taken: {problems[0]}{more}")
+
+    @contextmanager
+    def proving(self) -> Iterator[None]:
+        """Who is refused after a second history was shown is told where the proof is."""
+        try:
+            yield
+        except (ChainsDifferError, NameCollisionError, SignatureError) as error:
+            if self._proofs:
+                error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
+            raise
+
+    def keep(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
+        """The head has moved: its signature is beside it, and what auditors say of this chain is here.
+
+        Attestations that cannot be written are a warning.
+
+        Raises:
+            StoreError, BrokenChainError: the signature cannot be written, or the chain not be read.
+            ManifestError: the workspace's settings are malformed.
+        """
+        assert self.signature is not None  # noqa: S101 - it was judged before
+        keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
+        if self._received is not None:
+            trusted = self.workspace.config.audit.trusted_auditors
+            try:
+                merged = keep_attestations(self._received, dataset, dataset_id, self.offer.head, trusted)
+            except StoreError as error:  # the head has moved: that must not seem to have failed
+                self._not_taken([error.message])
+                return
+            self.attestations = merged.added
+            self._not_taken(merged.refused)

@@ -1,0 +1,44 @@
+"""The hint file as text: the hashes of a chain's blocks, seed first, one to a line.
+
+It saves time and is never believed. Source: RFC-021.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import SHARING
+from odfchain.transfer.compare import HashList
+
+HINT_LINE_BYTES = 70
+"""A hash in base16 and the end of its line [bytes]."""
+
+_LINE = re.compile(rb"f1620[0-9a-f]{64}")
+
+
+def encode_hint(hashes: Iterable[Multihash]) -> bytes:
+    """The content of the file."""
+    return b"".join(b"%s\n" % str(name).encode("ascii") for name in hashes)
+
+
+def hint_bytes(limit: int) -> int:
+    """The largest file that can list `limit` hashes and is read at all [bytes]."""
+    return min(limit, SHARING.hinted_blocks) * HINT_LINE_BYTES
+
+
+def parse_hint(data: bytes, limit: int) -> HashList | None:
+    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`.
+
+    A stranger chose how many lines there are, so none is kept as an object of its own.
+    """
+    if not data or len(data) > hint_bytes(limit):
+        return None
+    found = HashList()
+    for start in range(0, len(data), HINT_LINE_BYTES):
+        line = data[start : start + HINT_LINE_BYTES]
+        if not _LINE.fullmatch(line.removesuffix(b"\n")):
+            return None
+        found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
+    return found

@@ -1,0 +1,259 @@
+"""A part of an object store: keys below one prefix, with bounds on answers and one line for every failure.
+
+s3://bucket/prefix/                       Amazon S3, or what AWS_ENDPOINT_URL says
+s3+http://host:9000/bucket/prefix/        whatever speaks like S3, buckets in the path
+gs://bucket/prefix/   az://container/prefix/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from odfchain.errors import AccessError, ObjectNotFoundError, TransferError, UnsupportedPeerError
+from odfchain.limits import SHARING, FetchLimits
+from odfchain.store.buckets import ENVIRONMENT_HINT, open_store, store_message
+from odfchain.text import one_line
+from odfchain.transfer.public_layout import PeerUrl
+
+if TYPE_CHECKING:
+    from obstore import GetResult, PutMode
+    from obstore.store import ObjectStore
+
+PEER_LIMITS = FetchLimits(
+    deadline=SHARING.request_seconds,
+    connect_timeout=SHARING.connect_seconds,
+    idle_timeout=SHARING.store_idle_seconds,
+    retries=SHARING.retries,
+    first_wait=SHARING.retry_seconds,
+)
+"""Bounds on a request; the deadline grows with the size of what is carried."""
+
+_NOT_ALLOWED = "grant reading (and listing: without it a store refuses to say that an object is absent)"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAddress:
+    """Where in which store: the parts of a URL."""
+
+    endpoint: str | None
+    """Address of a server that speaks like S3; None where the environment or the provider says it."""
+    root: str
+    """URL of the bucket or container."""
+    prefix: str
+    """What keys begin with, ending in a slash; empty for the whole bucket."""
+
+    @classmethod
+    def parse(cls, url: PeerUrl) -> ObjectAddress:
+        """The parts of an s3, s3+http, s3+https, gs or az URL; the prefix is percent-decoded.
+
+        Raises:
+            UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
+        """
+        parts = urlsplit(url.text)
+        if "@" in parts.netloc:
+            raise UnsupportedPeerError(
+                f"{url}: an object store's URL carries no credentials", hint=ENVIRONMENT_HINT
+            )
+        path = unquote(parts.path).lstrip("/")
+        if url.scheme in ("s3", "gs", "az"):
+            return cls(None, f"{url.scheme}://{parts.netloc}", path)
+        if url.scheme not in ("s3+http", "s3+https"):
+            raise UnsupportedPeerError(f"{url}: not the URL of an object store")
+        bucket, _, prefix = path.partition("/")
+        if not bucket:
+            raise UnsupportedPeerError(
+                f"{url}: names no bucket", hint=f"write it like {url.scheme}://host:9000/bucket/prefix/"
+            )
+        return cls(f"{url.scheme.removeprefix('s3+')}://{parts.netloc}", f"s3://{bucket}", prefix)
+
+    @property
+    def speaks_s3(self) -> bool:
+        """Whether the store is S3 or one of its many clones."""
+        return self.root.startswith("s3://")
+
+
+Version: TypeAlias = "tuple[str | None, str | None]"
+"""What a conditional write is conditional on: entity tag, and generation where the store counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallObject:
+    """An object in memory, and the state of the store that it belongs to."""
+
+    data: bytes
+    version: Version
+
+
+class WriteRefusedError(Exception):
+    """A condition of a write does not hold; never leaves this package."""
+
+
+class ConditionsUnknownError(Exception):
+    """The store has no conditional writes of this kind; never leaves this package."""
+
+
+class ObjectSpace:
+    """The objects of a store below a URL. Methods may be called from several threads.
+
+    Raises, all of them:
+        ObjectNotFoundError: no such object (or bucket).
+        AccessError: the store refuses.
+        TransferError: it cannot be reached, is too slow, sends too much, or is not configured.
+    """
+
+    def __init__(self, url: PeerUrl, limits: FetchLimits) -> None:
+        self.where = str(url)
+        self.address = ObjectAddress.parse(url)
+        self._limits = limits
+        self._stores: dict[int, ObjectStore] = {}
+        self._lock = threading.Lock()
+        with self._translated(""):
+            self._small = self._store(0)
+
+    def _store(self, size: int) -> ObjectStore:
+        """The store with the time that a request of this size may take; sizes of one magnitude share one."""
+        magnitude = size.bit_length()
+        with self._lock:
+            if magnitude not in self._stores:
+                seconds = self._limits.deadline + (1 << magnitude) / SHARING.bytes_per_second
+                self._stores[magnitude] = open_store(
+                    self.address.root, self._limits, seconds, endpoint=self.address.endpoint
+                )
+            return self._stores[magnitude]
+
+    def _path(self, key: str) -> str:
+        return self.address.prefix + key
+
+    def read(self, key: str, limit: int) -> SmallObject:
+        """An object of at most `limit` bytes."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self._translated(key):
+            result = obstore.get(self._small, self._path(key))
+            data = b""
+            if result.meta["size"] <= limit:
+                for chunk in result.stream(min_chunk_size=limit + 1):
+                    data += bytes(chunk)
+                    if len(data) > limit:
+                        break
+                else:
+                    return SmallObject(data, (result.meta["e_tag"], result.meta["version"]))
+        raise TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
+
+    def stream(self, key: str, size: int, start: int) -> Iterator[memoryview]:
+        """The bytes of an object from `start` on; `size` says how much time they may take."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self._translated(key):
+            store, path = self._store(size), self._path(key)
+            if start:
+                result = obstore.get(store, path, options={"range": {"offset": start}})
+            else:
+                result = obstore.get(store, path)
+        return self._chunks(result, key)
+
+    def _chunks(self, result: GetResult, key: str) -> Iterator[memoryview]:
+        with self._translated(key):
+            chunks = iter(result.stream(min_chunk_size=1 << 20))
+        while True:
+            with self._translated(key):
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield memoryview(chunk)
+
+    def size(self, key: str) -> int:
+        """Size of an object [bytes]; its bytes are not read."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self._translated(key):
+            return obstore.head(self._small, self._path(key))["size"]
+
+    def contains(self, key: str) -> bool:
+        """Whether there is such an object."""
+        try:
+            self.size(key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def write(self, key: str, data: bytes, condition: Version | str = "overwrite") -> None:
+        """Store a small object: always, if there is none (`create`), or if it is in this version.
+
+        Raises:
+            WriteRefusedError: the condition does not hold; nothing is changed.
+            ConditionsUnknownError: the store has no such condition; nothing is changed.
+        """
+        import obstore  # noqa: PLC0415 - a heavy library
+        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError  # noqa: PLC0415
+
+        mode: PutMode
+        if isinstance(condition, str):
+            mode = "create" if condition == "create" else "overwrite"
+        else:
+            tag, version = condition
+            if tag is None and version is None:
+                raise ConditionsUnknownError(key)
+            mode = {name: v for name, v in (("e_tag", tag), ("version", version)) if v}  # type: ignore[assignment]
+        with self._translated(key, absent="no such bucket"):
+            try:
+                obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise WriteRefusedError(key) from error
+            except NotImplementedError as error:
+                raise ConditionsUnknownError(key) from error
+            except GenericError as error:
+                if condition != "overwrite" and " 501 " in str(error).split("\n", maxsplit=1)[0]:
+                    raise ConditionsUnknownError(key) from error
+                raise
+
+    def upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
+        """Store an object in parts of `part` bytes; it appears with its last part."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self._translated(key, absent="no such bucket"):
+            obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with contextlib.suppress(ObjectNotFoundError), self._translated(key):
+            obstore.delete(self._small, self._path(key))
+
+    def folders(self, below: str = "") -> Sequence[str]:
+        """The next segments of all keys that begin with `below` (empty, or ending in a slash)."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self._translated(below):
+            found = obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
+        return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in found]
+
+    @contextlib.contextmanager
+    def _translated(self, key: str, absent: str | None = None) -> Iterator[None]:
+        """Whatever the library raises becomes one line with the object and the store.
+
+        `absent` is what it means to a write that something is not there.
+        """
+        from obstore.exceptions import (  # noqa: PLC0415 - a heavy library
+            BaseError,
+            PermissionDeniedError,
+            UnauthenticatedError,
+        )
+
+        at = one_line(f"{self.where}{key}")
+        try:
+            yield
+        except FileNotFoundError as error:
+            if absent is not None:
+                raise TransferError(f"{at}: {absent}", hint="make it with the store's own tools") from error
+            raise ObjectNotFoundError(f"{at}: no such object or bucket") from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise AccessError(f"{at}: {store_message(error)}", hint=_NOT_ALLOWED) from error
+        except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
+            raise TransferError(f"{at}: {store_message(error)}", hint=ENVIRONMENT_HINT) from error

@@ -1,0 +1,197 @@
+"""Partial copies: datasets of which slices may be missing on purpose.
+
+    info/partial            JSON: which objects later pulls bring; the dataset is partial while this is there
+
+The chain is always complete, so what is missing is known by hash and size, and any peer may supply it:
+neither its head nor its blocks are asked for (RFC-021).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odfchain.errors import OdfchainError, StoreError
+from odfchain.model.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.store import fsio
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.slice_files import EVERYTHING, DataObject, Selection, absent, bring, objects_of
+
+_READ_BYTES = 4096
+_FIELDS = {"metadataOnly", "since", "last"}
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOutcome:
+    """What was brought, and how many slices are still missing."""
+
+    objects: int
+    bytes: int
+    missing_slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSlices:
+    """How many slices a chain names, and how many of them are here."""
+
+    present: int
+    total: int
+
+
+def mark_path(dataset: DatasetFiles) -> Path:
+    """The file that marks a partial copy."""
+    return dataset.folder / "info" / "partial"
+
+
+def is_partial(dataset: DatasetFiles) -> bool:
+    """Whether slices of the dataset may be missing on purpose."""
+    return mark_path(dataset).is_file()
+
+
+def selection_of(dataset: DatasetFiles) -> Selection:
+    """What later pulls bring: everything, unless the dataset is partial.
+
+    Raises:
+        StoreError: the mark cannot be read, or is damaged.
+    """
+    path = mark_path(dataset)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_READ_BYTES)
+    except FileNotFoundError:
+        return EVERYTHING
+    except OSError as error:
+        raise fsio.storage_error(error, path) from error
+    try:
+        return _parse(json.loads(data))
+    except (ValueError, RecursionError, OdfchainError):
+        raise StoreError(
+            f"{path}: the mark of a partial copy is damaged",
+            hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options again",
+        ) from None
+
+
+def _parse(found: Any) -> Selection:
+    if not isinstance(found, dict) or not found.keys() <= _FIELDS:
+        raise ValueError
+    only, since, last = found.get("metadataOnly", False), found.get("since"), found.get("last")
+    if not isinstance(only, bool) or not isinstance(since, str | None) or not isinstance(last, int | None):
+        raise ValueError  # noqa: TRY004 - one kind of damage
+    return Selection(only, Timestamp.parse(since) if since is not None else None, last)
+
+
+def set_selection(dataset: DatasetFiles, selection: Selection) -> None:
+    """Durably mark the dataset as a partial copy with this selection.
+
+    Raises:
+        StoreError: it cannot be written; the old mark stays.
+    """
+    found = {
+        "metadataOnly": selection.metadata_only,
+        "since": None if selection.since is None else str(selection.since),
+        "last": selection.last,
+    }
+    fsio.replace_file(mark_path(dataset), json.dumps(found).encode())
+
+
+def data_objects(dataset: DatasetFiles) -> list[DataObject]:
+    """Every slice and checkpoint that the chain names, oldest first.
+
+    Raises:
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    blocks = DatasetState.read(dataset.chain).data_blocks()
+    newest_first = [found for hashed in blocks for found in reversed(list(objects_of(hashed.block)))]
+    return newest_first[::-1]
+
+
+def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
+    """Slices and checkpoints that the chain names and no file of their size is there for, oldest first.
+
+    Raises:
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    return absent(dataset, data_objects(dataset))
+
+
+def missing(dataset: DatasetFiles) -> list[DataObject]:
+    """The slices among the missing objects, oldest first; all of them have offsets.
+
+    Raises:
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    return [found for found in missing_objects(dataset) if found.offsets is not None]
+
+
+def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
+    """How many slices of a partial copy are here; None for a dataset that is meant to be whole.
+
+    Raises:
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    if not is_partial(dataset):
+        return None
+    slices = [found for found in data_objects(dataset) if found.offsets is not None]
+    total = len({(found.key, found.size) for found in slices})
+    return LocalSlices(total - len(absent(dataset, slices)), total)
+
+
+def fetch_missing(
+    dataset: DatasetFiles,
+    peer: Peer,
+    *,
+    since: Timestamp | None = None,
+    last: int | None = None,
+    parallel: int = 10,
+    progress: Progress = SILENT,
+) -> FetchOutcome:
+    """The missing slices and checkpoints (with `since`, `last`: those of the newest blocks) come from a peer.
+
+    None is stored before all were received. When nothing is missing any more the copy is whole, and later
+    pulls keep it so.
+
+    Raises:
+        UsageError: `last` is less than 1.
+        CorruptedPeerError, AccessError, TransferError: from the peer.
+        StorageFullError, StoreError: they cannot be stored.
+        BrokenChainError, CodecError: the dataset's own chain cannot be read.
+    """
+    selection = Selection(since=since, last=last)
+    with fsio.locked(lock_path(dataset)):
+        wanted = absent(dataset, selection.of(data_objects(dataset)))
+        folder = incoming_folder(dataset)
+        size = bring(dataset, peer, wanted, folder / "objects", parallel=parallel, progress=progress)
+        shutil.rmtree(folder / "objects", ignore_errors=True)
+        rest = missing_objects(dataset)
+        if not rest:
+            unmark(dataset)
+    return FetchOutcome(len(wanted), size, sum(found.offsets is not None for found in rest))
+
+
+def unmark(dataset: DatasetFiles) -> None:
+    """The dataset is not a partial copy any more.
+
+    Raises:
+        StoreError: the mark cannot be removed.
+    """
+    path = mark_path(dataset)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise fsio.storage_error(error, path) from error
+
+
+def incoming_folder(dataset: DatasetFiles) -> Path:
+    """Where things for a dataset that is already here arrive; it outlives an interruption."""
+    return dataset.folder / "info" / "incoming"
+
+
+def lock_path(dataset: DatasetFiles) -> Path:
+    """The lock of whoever lets something arrive there."""
+    return dataset.folder / "info" / "incoming.lock"

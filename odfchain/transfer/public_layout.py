@@ -1,0 +1,152 @@
+"""Where things are behind the URL of a dataset: the simple transfer protocol's keys.
+
+    refs/head                 hash of the newest block, as text
+    blocks/f1620…             metadata blocks
+    data/f1620…               slices
+    checkpoints/f1620…        checkpoints
+    hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
+    refs/head.jws             optional: the owner's signature of the head
+    attestations/audits.jws   optional: what auditors say, one signed statement to a line
+
+Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.
+The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder.
+Source: specification "Dataset Layout"; RFC-007 of Open Data Fabric.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote, urlsplit
+
+from odfchain.errors import InvalidIdError, StoreError, UnsupportedPeerError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetName
+from odfchain.limits import ATTEST
+from odfchain.store.interfaces import check_object_name
+from odfchain.trust.attestations import ATTESTATIONS_KEY
+from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+
+HEAD_KEY = "refs/head"
+HINT_KEY = "hints/chain"
+INDEX_KEY = "datasets.json"
+"""Beside the datasets of a repository: what there is (RFC-021)."""
+
+_OBJECT = re.compile(r"(blocks|data|checkpoints)/([!-~]{46,70})", re.ASCII)
+_SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az", "ipfs", "ipns"})
+_ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
+
+
+class Part(Enum):
+    """The kinds of objects that a dataset consists of."""
+
+    BLOCK = "blocks"
+    DATA = "data"
+    CHECKPOINT = "checkpoints"
+
+
+class SignedFile(Enum):
+    """The files of signed statements: unlike objects they change, and nothing about them is known before."""
+
+    HEAD = HEAD_SIGNATURE_KEY
+    AUDITS = ATTESTATIONS_KEY
+
+    @property
+    def limit(self) -> int:
+        """The largest that is read [bytes]."""
+        return ATTEST.statement_bytes + 1 if self is SignedFile.HEAD else ATTEST.attestations_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """The place of an object under a dataset's URL."""
+
+    part: Part
+    name: Multihash
+
+    def __post_init__(self) -> None:
+        check_object_name(self.name)
+
+    def __str__(self) -> str:
+        return f"{self.part.value}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> ObjectKey | None:
+        """The object that a key names, in whatever multibase encoding; None for every other text.
+
+        Source: specification "Hash Representation": every encoding in state "final" has to be read.
+        """
+        found = _OBJECT.fullmatch(text)
+        if found is None:
+            return None
+        try:
+            return cls(Part(found[1]), Multihash.parse(found[2]))
+        except (InvalidIdError, StoreError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUrl:
+    """The URL of a dataset or of a repository of datasets; it ends in a slash."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> PeerUrl:
+        """The URL with a slash at its end.
+
+        Raises:
+            UnsupportedPeerError: not a URL, of a scheme that nothing here speaks, or with a query.
+        """
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            raise UnsupportedPeerError(f"{text!r} is not a URL") from None
+        scheme = parts.scheme.lower()
+        if scheme not in _SCHEMES and not _ENDPOINT.fullmatch(scheme):
+            raise UnsupportedPeerError(
+                f"{text}: datasets cannot be carried over {scheme or 'that'!r}",
+                hint="the schemes are file, http, https, s3, s3+http, s3+https, gs, az, ipfs and ipns",
+            )
+        if parts.query or parts.fragment:
+            raise UnsupportedPeerError(f"{text}: the URL of a dataset has no query and no fragment")
+        if not parts.netloc and scheme != "file":
+            raise UnsupportedPeerError(f"{text}: the URL names no host")
+        if scheme == "file" and parts.netloc not in ("", "localhost"):
+            raise UnsupportedPeerError(
+                f"{text}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
+            )
+        return cls(text if text.endswith("/") else f"{text}/")
+
+    @property
+    def scheme(self) -> str:
+        """The protocol, in lower case."""
+        return urlsplit(self.text).scheme.lower()
+
+    def dataset(self, path: str) -> PeerUrl:
+        """The dataset of a repository at this URL; `path` is its alias."""
+        return PeerUrl.parse(f"{self.text}{path}/")
+
+    def name(self) -> DatasetName:
+        """What a dataset from here is called when nothing else is said: the end of the path, else the host.
+
+        Raises:
+            InvalidIdError: neither can be the name of a dataset.
+        """
+        parts = urlsplit(self.text)
+        segments = [unquote(segment) for segment in parts.path.split("/") if segment]
+        text = segments[-1] if segments else parts.hostname or ""
+        try:
+            return DatasetName(text)
+        except InvalidIdError as error:
+            raise InvalidIdError(f"{self}: {error}", hint="say what to call it: --as NAME") from None
+
+    def public(self) -> str:
+        """What messages may show: no user and no password."""
+        parts = urlsplit(self.text)
+        host = parts.netloc.rpartition("@")[2]
+        return parts._replace(netloc=host).geturl()
+
+    def __str__(self) -> str:
+        return self.public()

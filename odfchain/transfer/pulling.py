@@ -1,0 +1,339 @@
+"""Pulling: a dataset from a peer becomes, or continues, a dataset of this workspace.
+
+    incoming/<alias>/       a new dataset on its way; it appears by one rename when it is complete
+    <dataset>/info/incoming/    what arrives for a dataset that is here already
+
+Order: head and signature, blocks back to a known one, all append rules, then slices and checkpoints, then the
+blocks become visible oldest first, then one compare-and-swap of the head, then its signature. An interruption
+before that leaves the dataset as it was, and what arrived is used by the next pull. Source: specification
+"Dataset Sharing"; RFC-021.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.chain.history import History
+from odfchain.errors import (
+    ChainsDifferError,
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    NameCollisionError,
+    SignatureError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.model.events import Seed
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store import fsio
+from odfchain.store.interfaces import HEAD, ObjectStore
+from odfchain.store.local import LocalObjectStore
+from odfchain.transfer.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
+from odfchain.transfer.differences import (
+    Destination,
+    Source,
+    blocks_of,
+    refuse_difference,
+    refuse_other_dataset,
+    refuse_rollback,
+)
+from odfchain.transfer.examination import Examination
+from odfchain.transfer.partial import (
+    incoming_folder,
+    is_partial,
+    lock_path,
+    missing,
+    selection_of,
+    set_selection,
+    unmark,
+)
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.peer_links import PeerLinks, Spool
+from odfchain.transfer.received import checked_blocks, index_chain
+from odfchain.transfer.signed_heads import Offer, read_offer
+from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
+from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
+from odfchain.trust.policy import NO_POLICY
+from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signed_head import BlockAt
+
+
+def pull_dataset(
+    workspace: WorkspaceFiles,
+    peer: Peer,
+    alias: DatasetAlias,
+    options: SyncOptions = DEFAULTS,
+    progress: Progress = SILENT,
+) -> SyncOutcome:
+    """The dataset called `alias` has the peer's head and everything it refers to, or is as it was.
+
+    Raises:
+        DatasetNotFoundError: the peer has no such dataset.
+        NameCollisionError: the dataset is here under another name.
+        DestinationAheadError, DatasetsDivergedError, RollbackError: the chains are not one line.
+        SignatureError: the head's signature is not what the options want.
+        CorruptedPeerError: what the peer sent is wrong; the message names the object or the block.
+        AccessError, TransferError: the peer refuses or cannot be reached.
+        RefConflictError: another writer moved the head meanwhile.
+        BrokenChainError, CodecError: the local dataset is damaged.
+        StorageFullError, StoreError: it cannot be stored.
+    """
+    offer = read_offer(peer, options.signature or NO_POLICY)
+    if offer is None:
+        raise DatasetNotFoundError(
+            f"{peer.where}: there is no dataset (no refs/head)",
+            hint="check the URL: it ends in the dataset's name; "
+            "`odfchain search --repo URL` lists what a repository has",
+        )
+    incoming = workspace.root / "incoming"
+    fsio.make_folder(incoming)
+    key = alias.key.replace("/", "+")
+    with fsio.locked(incoming / f".lock-{key}"):
+        present = _present(workspace, alias)
+        if present is None:
+            return _Pull(workspace, peer, offer, options, progress, incoming / key).create(alias)
+        if options.dataset_id not in (None, present.id):
+            raise NameCollisionError(
+                f"{present.alias} is {present.id}, and {options.dataset_id} was asked for",
+                hint="choose another name: --as NAME",
+            )
+        shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
+        with fsio.locked(lock_path(present)):
+            area = incoming_folder(present)
+            return _Pull(workspace, peer, offer, options, progress, area).update(present)
+
+
+def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
+    try:
+        return workspace.dataset(ref)
+    except DatasetNotFoundError:
+        return None
+
+
+def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
+    """The hashes of a whole chain by number."""
+    count = len(newest_first)
+    return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """What was checked: the seed if it was there; objects and kinds of events, oldest first."""
+
+    seed: Seed | None
+    objects: list[DataObject]
+    kinds: list[str]
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull; `area` is where things arrive."""
+
+    workspace: WorkspaceFiles
+    peer: Peer
+    offer: Offer
+    options: SyncOptions
+    progress: Progress
+    area: Path
+    objects: int = field(default=0, init=False)
+    bytes: int = field(default=0, init=False)
+    statements: Examination = field(init=False)
+
+    def __post_init__(self) -> None:
+        policy = self.options.signature or NO_POLICY
+        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
+
+    @property
+    def head(self) -> Multihash:
+        return self.offer.head
+
+    @property
+    def memory(self) -> SeenHeads:
+        return SeenHeads(self.workspace.root / "seen")
+
+    # --- a dataset that is not here yet ------------------------------------------------------------
+
+    def create(self, alias: DatasetAlias) -> SyncOutcome:
+        hidden = self.area / "dataset"
+        DatasetFiles.create_folders(hidden, alias)
+        dataset = DatasetFiles.open(hidden)
+        spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
+        with self._refusing(), self._links(spool, None) as links:
+            source = self._source(links, known=-1)
+            blocks = whole_chain(links, self.head)
+            received = self._check(links, blocks, None)
+            assert received.seed is not None  # noqa: S101 - the rules want it first
+            dataset_id = received.seed.dataset_id
+            self._check_id(dataset_id)
+            with self.statements.proving():
+                here = _present(self.workspace, dataset_id)  # under another name
+                seen = self.statements.examine(
+                    dataset_id, here, source.number, _by_number(blocks), links, str(alias)
+                )
+                self._check_new(dataset_id, alias)
+                if seen is not None:
+                    refuse_rollback(source, seen, None)
+        selection = self.options.selection
+        self._bring(dataset, selection.of(received.objects))
+        unmark(dataset)  # an earlier attempt may have had other options
+        if not selection.everything:
+            set_selection(dataset, selection)
+        self.progress.phase("Publishing", len(blocks))
+        self._publish_hidden(dataset, spool, blocks)
+        index_chain(dataset, blocks, received.kinds)
+        self.statements.keep(dataset, dataset_id)
+        dataset = self.workspace.adopt(dataset)
+        return self._done(SyncStatus.CREATED, dataset, source, None, len(blocks))
+
+    def _check_id(self, dataset_id: DatasetId) -> None:
+        wanted = self.options.dataset_id
+        if wanted is not None and dataset_id != wanted:
+            raise CorruptedPeerError(
+                f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
+            )
+
+    def _check_new(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        try:
+            self.workspace.check_new(dataset_id, alias)
+        except NameCollisionError as error:
+            raise NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
+
+    def _publish_hidden(self, dataset: DatasetFiles, spool: Spool, blocks: Sequence[Multihash]) -> None:
+        spool.keep_only(blocks)
+        for path in dataset.folder.glob(
+            f"*/{fsio.TEMP_PREFIX}*"
+        ):  # of a pull that died; nobody else writes here
+            fsio.remove_quietly(path)
+        for _ in fsio.sync_files([spool.path(name) for name in reversed(blocks)]):
+            self.progress.advance()
+        fsio.sync_folder(spool.folder)
+        dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
+
+    # --- a dataset that is here --------------------------------------------------------------------
+
+    def update(self, dataset: DatasetFiles) -> SyncOutcome:
+        seed, old = dataset.seed, dataset.chain.head()
+        assert old is not None  # noqa: S101 - it has a seed
+        ours = ChainLinks(dataset.chain)
+        store = LocalObjectStore(dataset.folder / "blocks")
+        spool = Spool(self.area / "blocks")
+        fsio.make_folder(spool.folder)
+        with self._refusing(), self._links(spool, store) as links:
+            source = self._source(links, known=ours.link(old).sequence_number)
+            found = compare(self.head, links, old, ours)
+            self._guard(source, dataset, Destination(str(dataset.alias), old, ours, seed), found)
+            if isinstance(found, Equal):
+                self.statements.keep(dataset, seed.dataset_id)
+                return self._done(SyncStatus.UP_TO_DATE, dataset, source, old, 0)
+            if isinstance(found, Ahead):
+                status, blocks, history = SyncStatus.UPDATED, found.blocks, dataset.chain.history(old)
+                received = self._check(links, blocks, history)
+            else:
+                status, blocks = SyncStatus.OVERWRITTEN, whole_chain(links, self.head)
+                received = self._check(links, blocks, None)
+        given = self.options.selection
+        selection = selection_of(dataset) if given.everything else given
+        self._bring(dataset, selection.of(received.objects))
+        if not given.everything:
+            set_selection(dataset, given)
+        self.progress.phase("Publishing", len(blocks))
+        for name in reversed(blocks):
+            if spool.contains(name):
+                store.put_file(spool.path(name), name)
+            self.progress.advance()
+        if status is SyncStatus.OVERWRITTEN:
+            _keep_reachable(dataset, old)
+        dataset.chain.set_ref(HEAD, self.head, expected=old)
+        self.statements.keep(dataset, seed.dataset_id)
+        return self._done(status, dataset, source, old, len(blocks))
+
+    def _guard(
+        self, source: Source, dataset: DatasetFiles, destination: Destination, found: Comparison
+    ) -> None:
+        refuse_other_dataset(source, destination, found, force=self.options.force)
+        with self.statements.proving():
+            theirs = blocks_of(source, destination, found)
+            seen = self.statements.examine(
+                destination.seed.dataset_id, dataset, source.number, theirs, source.links, destination.name
+            )
+            if seen is not None:
+                refuse_rollback(source, seen, destination)
+            if not self.options.force:
+                refuse_difference(source, destination, found)
+
+    # --- both --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What came from a peer that is refused is of no use to the next attempt."""
+        try:
+            yield
+        except (CorruptedPeerError, ChainsDifferError, NameCollisionError, SignatureError):
+            shutil.rmtree(self.area, ignore_errors=True)
+            raise
+
+    @contextmanager
+    def _links(self, spool: Spool, local: ObjectStore | None) -> Iterator[PeerLinks]:
+        self.progress.phase("Receiving blocks")
+        with PeerLinks(self.peer, spool, local, self.progress) as links:
+            yield links
+            self.bytes += links.received
+
+    def _source(self, links: PeerLinks, *, known: int) -> Source:
+        number = links.prepare(self.head, known)
+        self.progress.phase("Receiving blocks", max(0, number - known - 1))
+        return Source(self.peer, self.head, number, links)
+
+    def _check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> _Received:
+        seed: Seed | None = None
+        objects: list[DataObject] = []
+        kinds: list[str] = []
+        self.progress.phase("Checking blocks", len(blocks))
+        for found in checked_blocks(self.peer, links, blocks, base):
+            if isinstance(found.block.event, Seed):
+                seed = found.block.event
+            objects += objects_of(found.block)
+            kinds.append(found.block.event.KIND)
+            self.progress.advance()
+        return _Received(seed, objects, kinds)
+
+    def _bring(self, dataset: DatasetFiles, wanted: Sequence[DataObject]) -> None:
+        lacking = absent(dataset, wanted)
+        folder = self.area / "objects"
+        self.bytes += bring(
+            dataset, self.peer, lacking, folder, parallel=self.options.parallel, progress=self.progress
+        )
+        self.objects = len(lacking)
+
+    def _done(
+        self, status: SyncStatus, dataset: DatasetFiles, source: Source, old: Multihash | None, blocks: int
+    ) -> SyncOutcome:
+        shutil.rmtree(self.area, ignore_errors=True)
+        seen = Seen(source.number, self.head, self.statements.text)
+        self.memory.remember(dataset.id, seen, lower=self.statements.forgets)
+        lacking = len(missing(dataset)) if is_partial(dataset) else 0
+        return SyncOutcome(
+            status,
+            old,
+            self.head,
+            blocks,
+            self.objects,
+            self.bytes,
+            lacking,
+            self.statements.signature,
+            self.statements.attestations,
+            tuple(self.statements.warnings),
+        )
+
+
+def _keep_reachable(dataset: DatasetFiles, old: Multihash) -> None:
+    """Name the head that is about to be overwritten, so that its chain is not garbage."""
+    name = f"overwritten-{old.digest.hex()[:16]}"
+    dataset.chain.set_ref(name, old, expected=dataset.chain.head(name))

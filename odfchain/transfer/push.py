@@ -1,0 +1,370 @@
+"""Sending a dataset to a place that can be written to.
+
+Slices and checkpoints go first, then blocks, oldest first, then the hint, then the head by one
+compare-and-swap, and last what is signed (`odfchain.transfer.push_signed`). So whoever reads there sees the
+old dataset until it sees all of the new one, and what was interrupted is continued by running the same again.
+Source: specification "Dataset Sharing"; RFC-021.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from odfchain.codec.blocks import decode_block
+from odfchain.errors import (
+    BrokenChainError,
+    CodecError,
+    CorruptedPeerError,
+    DatasetNotFoundError,
+    DatasetsDivergedError,
+    DestinationAheadError,
+    ObjectNotFoundError,
+    OdfchainError,
+    TransferError,
+    UnsupportedPeerError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import SHARING
+from odfchain.model.events import Seed
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.local import LocalObjectStore
+from odfchain.transfer.compare import (
+    Ahead,
+    Behind,
+    BlockLink,
+    ChainLinks,
+    Diverged,
+    Equal,
+    HashList,
+    compare,
+    whole_chain,
+)
+from odfchain.transfer.differences import shortened
+from odfchain.transfer.open import open_writable
+from odfchain.transfer.peer import WritablePeer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.push_signed import push_statements
+from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.trust.signed_head import SignatureStatus
+from odfchain.trust.signing_keys import Did
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """How to push."""
+
+    create: bool = True
+    """Make the dataset at the destination when there is none."""
+    force: bool = False
+    """Overwrite what the destination has and the source has not."""
+    parallel: int = SHARING.parallel
+    """Objects that are sent at the same time [count]."""
+    trusted: tuple[Did, ...] = ()
+    """Auditors whose attestations come first where there is no room for all."""
+
+
+_OPTIONS = PushOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushPlan:
+    """What a push would do; nothing is written yet."""
+
+    where: str
+    old_head: Multihash | None
+    """The destination's head; None when there is no dataset."""
+    new_head: Multihash
+    blocks: Sequence[Multihash]
+    """The blocks to be sent, oldest first."""
+    objects: tuple[DataObject, ...]
+    """The slices and checkpoints to be sent; what the destination has is left out."""
+    present: int
+    """Slices and checkpoints of these blocks that the destination has already [count]."""
+    overwrites: bool
+    """Whether blocks of the destination are given up."""
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.old_head == self.new_head
+
+    @property
+    def bytes(self) -> int:
+        """Size of the slices and checkpoints to be sent [bytes]."""
+        return sum(item.size for item in self.objects)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOutcome:
+    """What a push did."""
+
+    plan: PushPlan
+    caveat: str | None
+    """What the user should know of how the head was swapped."""
+    signature: SignatureStatus = SignatureStatus.UNSIGNED
+    """What the destination's head is now."""
+    problem: str | None = None
+    """What was not written after the head."""
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether there was nothing to do."""
+        return self.plan.up_to_date
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks written to the destination [count]; with `force` over other blocks, the whole chain."""
+        return len(self.plan.blocks)
+
+
+def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:
+    """What `push_dataset` would send; the destination is only read, and no further than needed.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset at the destination, and none is to be made.
+        DestinationAheadError, DatasetsDivergedError: the destination has blocks that the source has not.
+        ObjectNotFoundError: a slice or checkpoint to be sent is not in this workspace.
+        TransferError: the destination cannot be reached, refuses, or is damaged.
+        BrokenChainError, StoreError, CodecError: the local dataset is damaged.
+    """
+    head = dataset.chain.head()
+    if head is None:
+        raise BrokenChainError(f"{dataset.alias}: the dataset has no head")
+    old = peer.head()
+    if old is None and not options.create:
+        raise DatasetNotFoundError(f"{peer.where}: there is no such dataset", hint="allow to create it")
+    local = ChainLinks(dataset.chain)
+    destination = _DestinationLinks(dataset, peer)
+    found = compare(head, local, old, destination)
+    if isinstance(found, Ahead | Equal):
+        newest_first = found.blocks if isinstance(found, Ahead) else ()
+    else:
+        assert old is not None  # noqa: S101 - what is not there is not ahead
+        if not options.force:
+            raise _differ(dataset, peer, head, old, found)
+        if isinstance(found, Diverged) and found.common is None:
+            _check_same_dataset(dataset, peer, head, old, found, destination.seed)
+        newest_first = whole_chain(local, head)
+    blocks = HashList(reversed(newest_first))
+    objects, present = _missing_there(dataset, peer, blocks, options)
+    return PushPlan(
+        where=peer.where,
+        old_head=old,
+        new_head=head,
+        blocks=blocks,
+        objects=objects,
+        present=present,
+        overwrites=isinstance(found, Behind | Diverged),
+    )
+
+
+def push_dataset(
+    dataset: DatasetFiles,
+    peer: WritablePeer,
+    options: PushOptions = _OPTIONS,
+    progress: Progress = SILENT,
+) -> PushOutcome:
+    """Make the destination's chain the same as the local one; readers there see all of it or nothing.
+
+    Every file is hashed before it is sent. What the destination has already is not sent again.
+
+    Raises:
+        RefConflictError: somebody else moved the destination's head meanwhile; it stays where they put it.
+        ObjectCorruptedError: a local file does not hash to its name; the destination's head stays.
+        And all errors of `plan_push`.
+    """
+    plan = plan_push(dataset, peer, options)
+    caveat = None
+    if not plan.up_to_date:
+        _send(dataset, peer, plan, options, progress)
+        caveat = peer.caveat
+    signed = push_statements(dataset, peer, plan.new_head, options.trusted)
+    return PushOutcome(plan=plan, caveat=caveat, signature=signed.signature, problem=signed.problem)
+
+
+def _send(
+    dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
+) -> None:
+    stores = {Part.DATA: dataset.data, Part.CHECKPOINT: dataset.checkpoints}
+    blocks = LocalObjectStore(dataset.folder / "blocks")
+
+    def send_object(item: DataObject) -> None:
+        peer.put(item.key, stores[item.key.part].verified_path(item.key.name), progress)
+
+    def send_block(name: Multihash) -> None:
+        peer.put(ObjectKey(Part.BLOCK, name), blocks.verified_path(name), SILENT)
+        progress.advance()
+
+    if plan.objects:
+        progress.phase(f"Sending {dataset.alias}", plan.bytes)
+        _in_parallel(send_object, plan.objects, options.parallel)
+    progress.phase(f"Sending blocks of {dataset.alias}", len(plan.blocks))
+    _in_parallel(send_block, plan.blocks, options.parallel)
+    _put_hint(dataset, peer, plan.new_head, progress)
+    peer.swap_head(plan.old_head, plan.new_head)
+
+
+def open_destination(url: PeerUrl) -> WritablePeer:
+    """The peer to push to; nothing is asked of it yet.
+
+    Raises:
+        UnsupportedPeerError: what the URL names cannot change, or nothing here speaks its protocol.
+        AccessError: datasets can only be read there.
+        TransferError: the environment does not say what an object store needs.
+    """
+    if url.scheme in ("ipfs", "ipns"):
+        raise UnsupportedPeerError(
+            f"{url}: what an IPFS address names cannot be written through a gateway",
+            hint="push to a folder (file:///…), and add that folder with your IPFS node",
+        )
+    return open_writable(url)
+
+
+class _DestinationLinks:
+    """The links of the destination's chain; a block that is here too is not asked for."""
+
+    def __init__(self, dataset: DatasetFiles, peer: WritablePeer) -> None:
+        self._chain = dataset.chain
+        self._peer = peer
+        self.seed: Seed | None = None
+        """The first event of the destination's chain, when its first block was read."""
+
+    def link(self, name: Multihash) -> BlockLink:
+        here = self._chain.contains(name)
+        data = self._chain.get_bytes(name) if here else self._peer.block(name)
+        try:
+            block = decode_block(data)
+        except CodecError as error:
+            raise CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
+        if isinstance(block.event, Seed):
+            self.seed = block.event
+        return BlockLink(block.sequence_number, block.prev_block_hash)
+
+    def broken(self, problem: str) -> OdfchainError:
+        return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
+
+
+def _count(blocks: int) -> str:
+    return f"{blocks:,} block{'' if blocks == 1 else 's'}"
+
+
+def _differ(
+    dataset: DatasetFiles,
+    peer: WritablePeer,
+    head: Multihash,
+    old: Multihash,
+    found: Behind | Diverged,
+) -> OdfchainError:
+    there = f"the head is {shortened(old)} there, {shortened(head)} here"
+    if isinstance(found, Behind):
+        count = len(found.blocks)
+        return DestinationAheadError(
+            f"{peer.where} has {_count(count)} that {dataset.alias} has not: {there}",
+            source_head=str(head),
+            destination_head=str(old),
+            source_blocks=0,
+            destination_blocks=count,
+            common=str(head),
+            hint="pull them first, or give them up with --force",
+        )
+    common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
+    return DatasetsDivergedError(
+        f"{dataset.alias} and {peer.where} went apart {common}: {_count(found.source_blocks)} only here, "
+        f"{_count(found.destination_blocks)} only there; {there}",
+        source_head=str(head),
+        destination_head=str(old),
+        source_blocks=found.source_blocks,
+        destination_blocks=found.destination_blocks,
+        common=str(found.common) if found.common else None,
+        hint="pull the other one under a new name (--as) to compare them, push to another place, "
+        "or overwrite the destination with --force",
+    )
+
+
+def _check_same_dataset(
+    dataset: DatasetFiles,
+    peer: WritablePeer,
+    head: Multihash,
+    old: Multihash,
+    found: Diverged,
+    theirs: Seed | None,
+) -> None:
+    """Force gives up blocks of a dataset, never another dataset in its place."""
+    ours = dataset.seed
+    if theirs is not None and (theirs.dataset_id, theirs.dataset_kind) == (
+        ours.dataset_id,
+        ours.dataset_kind,
+    ):
+        return
+    name = f"the dataset {theirs.dataset_id}" if theirs else "a chain that begins without Seed"
+    raise DatasetsDivergedError(
+        f"{peer.where} holds {name}, not {dataset.alias} ({ours.dataset_id}); nothing was overwritten",
+        source_head=str(head),
+        destination_head=str(old),
+        source_blocks=found.source_blocks,
+        destination_blocks=found.destination_blocks,
+        common=None,
+        hint="push to another place, or remove what is there first",
+    )
+
+
+def _missing_there(
+    dataset: DatasetFiles, peer: WritablePeer, blocks: Iterable[Multihash], options: PushOptions
+) -> tuple[tuple[DataObject, ...], int]:
+    """The objects of these blocks that the destination has not, and how many it has.
+
+    An object that is missing here is no fault as long as it is there: a partial copy can be pushed on.
+    """
+    wanted: dict[ObjectKey, DataObject] = {}
+    for name in blocks:
+        for item in objects_of(dataset.chain.get(name)):
+            wanted.setdefault(item.key, item)
+    there: set[ObjectKey] = set()
+
+    def look(key: ObjectKey) -> None:
+        if peer.contains(key):
+            there.add(key)
+
+    _in_parallel(look, wanted, options.parallel)
+    missing = [found for key, found in wanted.items() if key not in there]
+    for item in missing:
+        store = dataset.data if item.key.part is Part.DATA else dataset.checkpoints
+        if not store.contains(item.key.name):
+            what = "slice" if item.key.part is Part.DATA else "checkpoint"
+            raise ObjectNotFoundError(
+                f"{store.locate(item.key.name)}: the {what} of block {item.sequence_number} is missing; "
+                "nothing was sent",
+                hint=f"bring it from another copy first: odfchain fetch {dataset.alias} --from URL",
+            )
+    return tuple(missing), len(there)
+
+
+def _put_hint(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, progress: Progress) -> None:
+    if dataset.chain.get(head).sequence_number >= SHARING.hinted_blocks:
+        return
+    try:
+        peer.put_hint(dataset.chain.hashes(head))
+    except TransferError as error:
+        progress.note(f"the hint for faster clones was not written: {error}")
+
+
+def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) -> None:
+    """Work on all items, begun in their order, on some threads; none is begun after a failure."""
+    pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="odfchain-push")
+    pending: deque[Future[None]] = deque()
+    try:
+        for item in items:
+            if len(pending) >= 2 * workers:
+                pending.popleft().result()
+            pending.append(pool.submit(work, item))
+        while pending:
+            pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

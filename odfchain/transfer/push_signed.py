@@ -1,0 +1,95 @@
+"""Signed statements on their way out: after the head, so that nothing is signed there that nobody can read.
+
+What the destination has is not lost: the better signature of the head stays, and attestations are joined. Two
+pushes at the same moment may each write what they know; the next one joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odfchain.errors import StoreError, TransferError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.text import one_line
+from odfchain.transfer.peer import WritablePeer
+from odfchain.transfer.public_layout import SignedFile
+from odfchain.transfer.signed_heads import better, chain_at, in_chain
+from odfchain.trust.attestations import AttestationLine, joined, read_attestations_file, read_lines
+from odfchain.trust.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature
+from odfchain.trust.signing_keys import Did
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What the destination has beside its head now; `problem` says what could not be written there."""
+
+    signature: SignatureStatus
+    problem: str | None = None
+
+
+def push_statements(
+    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, trusted: Sequence[Did] = ()
+) -> Statements:
+    """The destination, whose head is `head`, has its signature and the attestations of this chain.
+
+    A failure there is no failure of the push, which is done by then; nor are local statements that cannot be
+    read.
+
+    Raises:
+        BrokenChainError, CodecError: the local dataset cannot be read.
+    """
+    status = SignatureStatus.UNSIGNED
+    dataset_id, block_at = dataset.id, chain_at(dataset, head)
+    try:
+        status = _push_signature(dataset, dataset_id, peer, head, block_at)
+        _push_attestations(dataset, dataset_id, peer, block_at, trusted)
+    except (TransferError, StoreError) as error:
+        return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
+    return Statements(status)
+
+
+def _push_signature(
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash, block_at: BlockAt
+) -> SignatureStatus:
+    number = dataset.chain.get(head).sequence_number
+    here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
+    ours, theirs = (check_head(c, dataset_id, head, number, block_at=block_at) for c in (here, there))
+    best = better(theirs, ours, Timestamp.now())
+    if best != there and peer.head() == head:
+        peer.put_signed(SignedFile.HEAD, best)
+    return check_head(best, dataset_id, head, number, block_at=block_at).status
+
+
+def _push_attestations(
+    dataset: DatasetFiles,
+    dataset_id: DatasetId,
+    peer: WritablePeer,
+    block_at: BlockAt,
+    trusted: Sequence[Did],
+) -> None:
+    wanted = in_chain(block_at)
+
+    def valid(content: bytes | None) -> list[AttestationLine]:
+        lines = read_lines(content, dataset_id)
+        return [line for line in lines if line.attestation is not None and wanted(line.attestation)]
+
+    ours = valid(read_attestations_file(dataset.folder))
+    if not ours:
+        return
+    there = _there(peer, SignedFile.AUDITS)
+    kept, _ = joined(valid(there), ours, trusted)
+    content = b"".join(line.text + b"\n" for line in kept)
+    if content != there:
+        peer.put_signed(SignedFile.AUDITS, content)
+
+
+def _there(peer: WritablePeer, file: SignedFile) -> bytes | None:
+    """What the destination has; where that is nothing that can be read, anything is better."""
+    try:
+        return peer.signed(file)
+    except TransferError:
+        return b""

@@ -1,0 +1,485 @@
+"""Sharing as a user asks for it: references instead of URLs, remembered places, the workspace's settings.
+
+Peers are opened and closed here, and where a dataset came from or went to is remembered after it did. A token
+that is given goes to the place that is named in the same call, never to one that is only remembered: a file
+in a copied workspace must not decide who gets it. Tokens that the user keeps (`odfchain login`) go to places
+of their own origin, remembered or not. Source: specification "Dataset Sharing"; RFC-021.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from odfchain.errors import (
+    DatasetNotFoundError,
+    InvalidIdError,
+    OdfchainError,
+    StoreError,
+    UnsupportedPeerError,
+    UsageError,
+    WorkspaceError,
+)
+from odfchain.ids.did import DID_ODF_PREFIX, DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias, RepoName
+from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.head_signature import head_signature
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer.aliases import (
+    AliasKind,
+    add_alias,
+    aliases,
+    delete_alias,
+    policy_of,
+    read_reference,
+    resolve_remote,
+    set_policy,
+)
+from odfchain.transfer.open import PeerOptions, open_peer, options_of
+from odfchain.transfer.partial import FetchOutcome, LocalSlices, fetch_missing, local_slices
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.push import (
+    PushOptions,
+    PushOutcome,
+    PushPlan,
+    open_destination,
+    plan_push,
+    push_dataset,
+)
+from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
+from odfchain.transfer.sync import SyncOptions, SyncOutcome
+from odfchain.trust.policy import NO_POLICY, SignaturePolicy
+from odfchain.trust.proof_store import EvidenceStore
+from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signed_head import SignatureStatus
+from odfchain.trust.signing_keys import parse_did
+
+if TYPE_CHECKING:
+    from odfchain.repo.workspace_config import ShareConfig
+    from odfchain.transfer.catalog import RepositoryEntry
+
+Ref = str | DatasetId | DatasetAlias
+"""A dataset of this workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A dataset that was pulled: its name here, where it came from, and what was done."""
+
+    alias: DatasetAlias
+    where: str
+    outcome: SyncOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What a workspace exchanges with other places."""
+
+    workspace: WorkspaceFiles
+
+    @property
+    def repositories(self) -> Repositories:
+        """The repositories that the workspace knows by name."""
+        return Repositories(self.workspace.root)
+
+    @property
+    def evidence(self) -> EvidenceStore:
+        """The proofs that owners of datasets signed two histories."""
+        return EvidenceStore(self.workspace.root / "evidence")
+
+    @property
+    def config(self) -> ShareConfig:
+        """The settings; read anew at each call.
+
+        Raises:
+            ManifestError: the file is malformed.
+        """
+        return self.workspace.config.share
+
+    # --- what a reference means --------------------------------------------------------------------
+
+    def is_remote(self, text: str) -> bool:
+        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+
+        Raises:
+            InvalidIdError: a URL without its beginning; the hint says how to write it.
+            ManifestError, UnsupportedPeerError: the registry is damaged.
+        """
+        if "://" in text or text.lower().startswith("file:"):
+            return True
+        try:
+            found = read_reference(text, self.repositories)
+        except InvalidIdError as error:
+            if (hint := intended_url(text)) is not None:
+                raise InvalidIdError(str(error), hint=hint) from None
+            return False
+        return not (
+            isinstance(found, DatasetAlias) or (isinstance(found, RemoteDatasetId) and not found.repo)
+        )
+
+    def url_of(self, ref: str) -> PeerUrl:
+        """The URL that a reference to a remote dataset stands for.
+
+        Raises:
+            InvalidIdError: no reading fits.
+            WorkspaceError: no repository has this name.
+            UnsupportedPeerError: nothing here speaks the URL's protocol.
+            ManifestError: the registry is damaged.
+        """
+        return resolve_remote(ref, self.repositories)
+
+    def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
+        """Where a remote dataset is: as `url_of`, but for `repo/did:odf:…` the repository is asked.
+
+        Raises:
+            DatasetNotFoundError: the repository has no dataset of this id.
+            And all errors of `url_of` and `list_repository`.
+        """
+        url, wanted = self.url_of(ref), _id_in(ref)
+        if wanted is None:
+            return url
+        from odfchain.transfer.by_id import find_by_id  # noqa: PLC0415 - few references are ids
+
+        prefix, _, _ = ref.partition("/")
+        repository = self.repositories.get(RepoName(prefix))
+        return find_by_id(repository, wanted, self._options(self.config.parallel, token))
+
+    def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Peer:
+        """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet.
+
+        Raises:
+            As `place_of` and `open_peer`.
+        """
+        return self._open(self.place_of(ref, token), parallel or self.config.parallel, token)
+
+    def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
+        """The dataset of this workspace that was pulled from, or pushed to, what a reference names.
+
+        Raises:
+            ManifestError: the registry of repositories is damaged.
+        """
+        try:
+            if isinstance(ref, RemoteDatasetId):
+                return self.workspace.dataset(ref.id)
+            url = self.url_of(str(ref))
+        except (DatasetNotFoundError, InvalidIdError, UnsupportedPeerError, WorkspaceError):
+            return None
+        return self._from(url, *AliasKind)
+
+    def named(self, ref: str) -> DatasetFiles:
+        """The dataset of this workspace that a reference names; `a/b` may also have meant a repository.
+
+        Raises:
+            InvalidIdError: not a reference.
+            DatasetNotFoundError: there is no such dataset.
+        """
+        try:
+            return self.workspace.dataset(ref)
+        except DatasetNotFoundError as error:
+            prefix, slash, _ = ref.partition("/")
+            if not slash:
+                raise
+            raise DatasetNotFoundError(
+                f"{error.message}, and no repository {prefix!r}",
+                hint=f"`odfchain repo add {prefix} URL` makes one known",
+            ) from None
+
+    def is_copy(self, dataset: Ref | DatasetFiles) -> bool:
+        """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
+
+        It does so when the dataset was pulled from there, and was not created here or has nothing else to be
+        pulled from: whoever extends a copy of somebody's dataset leaves their chain.
+
+        Raises:
+            ManifestError, StoreError: what is remembered of it cannot be read.
+            BrokenChainError, CodecError: its chain cannot be read.
+            DatasetNotFoundError: there is no such dataset.
+        """
+        if not isinstance(dataset, DatasetFiles):
+            dataset = self.workspace.dataset(dataset)
+        if not aliases(dataset, AliasKind.PULL):
+            return False
+        if not self.workspace.has_key(dataset.id):
+            return True
+        return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
+
+    def aliases(self, ref: Ref, kind: AliasKind) -> tuple[str, ...]:
+        """Where a dataset is pulled from or pushed to; what was used last comes first.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+            ManifestError, StoreError: what is remembered of it cannot be read.
+        """
+        return aliases(self.workspace.dataset(ref), kind)
+
+    def add_alias(self, ref: Ref, kind: AliasKind, text: str) -> str:
+        """A place is remembered for a dataset, before those that are known; returned as it is written down.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+            WorkspaceError: no repository has this name.
+            And all errors of `odfchain.transfer.aliases.add_alias`.
+        """
+        dataset = self.workspace.dataset(ref)
+        self.url_of(text)
+        return add_alias(dataset, kind, text)
+
+    def delete_alias(self, ref: Ref, kind: AliasKind, text: str | None = None) -> tuple[str, ...]:
+        """A place of a dataset is forgotten, or all of this kind; what was is returned.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset.
+            And all errors of `odfchain.transfer.aliases.delete_alias`.
+        """
+        return delete_alias(self.workspace.dataset(ref), kind, text)
+
+    # --- carrying datasets -------------------------------------------------------------------------
+
+    def pull(
+        self,
+        ref: str,
+        alias: str | DatasetAlias | None = None,
+        options: SyncOptions | None = None,
+        *,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> Pulled:
+        """A dataset elsewhere is here, complete and checked, or everything is as it was.
+
+        `ref` is a URL or `repo/name`, or a copy in this workspace, which comes from where it came before.
+        Without `alias` the dataset that was pulled from there before is continued, else a new one gets the
+        last part of the URL as its name. A signature that was required once is required from then on, until
+        `options` say that none is.
+
+        Raises:
+            UsageError: a copy cannot be given another name, or it is not known where it comes from.
+            And all errors of `url_of`, `open_peer` and `pull_dataset`.
+        """
+        options = options or SyncOptions(parallel=self.config.parallel)
+        if self.is_remote(ref):
+            target = DatasetAlias.parse(alias) if isinstance(alias, str) else alias
+            url, wanted = self.place_of(ref, token), _id_in(ref)
+            options = replace(options, dataset_id=wanted or options.dataset_id)
+            if target is None:
+                remembered = self._present(wanted) or self._from(url)
+                target = remembered.alias if remembered else DatasetAlias(None, url.name())
+            return self._pull(url, ref, target, options, token, progress)
+        dataset = self.named(ref)
+        if alias is not None:
+            raise UsageError(f"{dataset.alias} is here already; `rename` gives it another name")
+        known = aliases(dataset, AliasKind.PULL)
+        if not known:
+            raise UsageError(
+                f"it is not known where {dataset.alias} comes from",
+                hint=f"name it: odfchain pull URL --as {dataset.alias}",
+            )
+        return self._pull(self.place_of(known[0]), known[0], dataset.alias, options, None, progress)
+
+    def push(
+        self,
+        ref: Ref,
+        target: str | None = None,
+        options: PushOptions | None = None,
+        *,
+        progress: Progress = SILENT,
+    ) -> PushOutcome:
+        """The destination has the dataset's head and everything it refers to, or readers see what it had.
+
+        `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before.
+
+        Raises:
+            UsageError: no target is given or known.
+            DatasetNotFoundError: there is no such dataset here.
+            And all errors of `url_of`, `open_destination` and `push_dataset`.
+        """
+        dataset = self.workspace.dataset(ref)
+        url, remember = self._destination(dataset, target)
+        options = options or PushOptions(parallel=self.config.parallel)
+        trusted = tuple(parse_did(text) for text in self.workspace.config.audit.trusted_auditors)
+        with closing(open_destination(url)) as peer:
+            outcome = push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
+        add_alias(dataset, AliasKind.PUSH, remember)
+        self._published(dataset, outcome.plan.new_head)
+        return outcome
+
+    def plan_push(self, ref: Ref, target: str | None = None, options: PushOptions | None = None) -> PushPlan:
+        """What `push` would send; nothing is written and nothing remembered.
+
+        Raises:
+            As `push`.
+        """
+        dataset = self.workspace.dataset(ref)
+        url, _ = self._destination(dataset, target)
+        with closing(open_destination(url)) as peer:
+            return plan_push(dataset, peer, options or PushOptions(parallel=self.config.parallel))
+
+    def fetch(
+        self,
+        ref: Ref,
+        source: str | None = None,
+        *,
+        since: Timestamp | None = None,
+        last: int | None = None,
+        parallel: int | None = None,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FetchOutcome:
+        """Slices and checkpoints that are missing here are brought from any mirror, trusted by hash alone.
+
+        `source` is a URL or `repo/name`; None is where the dataset was pulled from. A mirror is not
+        remembered.
+
+        Raises:
+            UsageError: no source is given or known.
+            DatasetNotFoundError: there is no such dataset here.
+            And all errors of `url_of`, `open_peer` and `fetch_missing`.
+        """
+        dataset = self.workspace.dataset(ref)
+        known = aliases(dataset, AliasKind.PULL)
+        place = source or (known[0] if known else None)
+        if place is None:
+            raise UsageError(
+                f"it is not known where {dataset.alias} comes from", hint="name a copy of it: --from URL"
+            )
+        parallel = parallel or self.config.parallel
+        with closing(self.open(place, token if source else None, parallel)) as peer:
+            return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def slices(self, ref: Ref) -> LocalSlices | None:
+        """How many slices of a partial copy are here; None for a dataset that is meant to be whole.
+
+        Raises:
+            DatasetNotFoundError: there is no such dataset here.
+            BrokenChainError, StoreError, CodecError: its chain cannot be read.
+        """
+        return local_slices(self.workspace.dataset(ref))
+
+    def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
+        """What a repository has, ordered by alias; it is named, or given by its URL.
+
+        Raises:
+            WorkspaceError: no repository has this name.
+            InvalidIdError: neither a name nor a URL.
+            And all errors of `list_repository`.
+        """
+        from odfchain.transfer.catalog import list_repository  # noqa: PLC0415 - most commands list nothing
+
+        return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
+
+    def repository_url(self, repository: str) -> PeerUrl:
+        """Where a repository is that is named, or given by its URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, UnsupportedPeerError, ManifestError: as `datasets_of`.
+        """
+        if "/" in repository:
+            return parse_peer_url(repository)
+        return self.repositories.get(RepoName(repository))
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    def _pull(
+        self,
+        url: PeerUrl,
+        remember: str,
+        alias: DatasetAlias,
+        options: SyncOptions,
+        token: str | None,
+        progress: Progress,
+    ) -> Pulled:
+        policy = self._policy(url, alias, options.signature)
+        with closing(self._open(url, options.parallel, token)) as peer:
+            chosen = replace(options, signature=policy)
+            outcome = pull_dataset(self.workspace, peer, alias, chosen, progress)
+        dataset = self.workspace.dataset(alias)
+        self._remember_policy(dataset, policy, options.signature)
+        add_alias(dataset, AliasKind.PULL, remember)
+        return Pulled(dataset.alias, str(url), outcome)
+
+    def _policy(self, url: PeerUrl, alias: DatasetAlias, given: SignaturePolicy | None) -> SignaturePolicy:
+        """What is wanted of the head's signature: by the caller, the dataset and the repositories."""
+        if given is not None and not given.required:
+            return given
+        try:
+            own = policy_of(self.workspace.dataset(alias))
+        except DatasetNotFoundError:
+            own = NO_POLICY
+        return (given or NO_POLICY).and_also(own).and_also(self.repositories.policy(url))
+
+    @staticmethod
+    def _remember_policy(
+        dataset: DatasetFiles, policy: SignaturePolicy, given: SignaturePolicy | None
+    ) -> None:
+        """What was required of a copy once is required at every place, until the caller says otherwise.
+
+        The longest age that a repository sets stays the repository's.
+        """
+        if policy.required:
+            wanted = policy_of(dataset).and_also(given or NO_POLICY)
+            set_policy(dataset, wanted.and_also(SignaturePolicy(require=True)))
+        elif given is not None:
+            set_policy(dataset, NO_POLICY)
+
+    def _open(self, url: PeerUrl, parallel: int, token: str | None) -> Peer:
+        return open_peer(url, self._options(parallel, token))
+
+    def _options(self, parallel: int, token: str | None) -> PeerOptions:
+        return options_of(self.config, token=token, parallel=parallel)
+
+    def _present(self, dataset_id: DatasetId | None) -> DatasetFiles | None:
+        try:
+            return self.workspace.dataset(dataset_id) if dataset_id else None
+        except DatasetNotFoundError:
+            return None
+
+    def _from(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
+        """The dataset that was pulled from a URL before, or had it as an alias of one of these kinds."""
+        for dataset in self.workspace.datasets():
+            try:
+                texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
+                known = {self.url_of(text).text for text in texts}
+            except OdfchainError:  # a repository that was forgotten; damage that is that dataset's business
+                continue
+            if url.text in known:
+                return dataset
+        return None
+
+    def _published(self, dataset: DatasetFiles, head: Multihash) -> None:
+        """Whoever pulls this dataset back later, also after it was deleted here, is not sent further back."""
+        number = dataset.chain.get(head).sequence_number
+        text = None
+        with suppress(StoreError):  # something else in the signature's place: the push is done all the same
+            found = head_signature(dataset)
+            if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
+                text = found.text
+        SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))
+
+    def _destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
+        """Where to push to, and how that is remembered."""
+        if target is None:
+            known = aliases(dataset, AliasKind.PUSH)
+            if not known:
+                raise UsageError(
+                    f"it is not known where {dataset.alias} is to be pushed to",
+                    hint="name a repository, or a URL: --to file:///srv/datasets/name",
+                )
+            target = known[0]
+        url = resolve_remote(target, self.repositories, local=dataset.alias)
+        return url, target if "/" in target else f"{target}/{dataset.alias.name}"
+
+
+def _id_in(ref: str) -> DatasetId | None:
+    """The id in `repo/did:odf:…`; None for other references."""
+    _, slash, name = ref.partition("/")
+    return DatasetId.parse(name) if slash and name.startswith(DID_ODF_PREFIX) else None

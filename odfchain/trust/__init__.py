@@ -1,0 +1,1 @@
+"""Signatures: signed heads, attestations, evidence, policy, and what was seen before."""

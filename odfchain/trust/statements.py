@@ -1,0 +1,247 @@
+"""What is signed: heads by a dataset's own key, verdicts by an auditor's.
+
+Both are values with one signed text each. A signed head says "this block is the newest of this dataset at
+this time"; only the owner can say so, because the dataset's id is the public key. An attestation says "I
+examined the chain up to this block, with this result"; anyone can say so, and whom to believe is the reader's
+choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.keys import DatasetKey
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import ATTEST
+from odfchain.model.timestamp import Timestamp
+from odfchain.store.interfaces import check_object_name
+from odfchain.trust.jws import StatementType, read_statement, sign_statement
+from odfchain.trust.problems import Problem
+from odfchain.trust.signing_keys import Did
+
+_T = TypeVar("_T")
+
+_MAX_SEQUENCE = 2**64 - 1
+_MAX_CHECK = 999
+
+
+class Verdict(StrEnum):
+    """What an examination ended with."""
+
+    CLEAN = "clean"
+    FAULTY = "faulty"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedHead:
+    """The owner's word that a block is the newest of a dataset at a time."""
+
+    dataset_id: DatasetId
+    head: Multihash
+    sequence_number: int
+    time: Timestamp
+
+    def to_json(self) -> dict[str, Any]:
+        """The members that are signed."""
+        return {
+            "datasetId": str(self.dataset_id),
+            "head": str(self.head),
+            "sequenceNumber": self.sequence_number,
+            "time": str(self.time),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUsed:
+    """An engine that transformations were computed again with."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """An auditor's word on a dataset up to a block; `report` is the digest of the report it sums up."""
+
+    auditor: Did
+    dataset_id: DatasetId
+    head: Multihash
+    sequence_number: int
+    time: Timestamp
+    verdict: Verdict
+    report: Multihash
+    checks: tuple[int, ...]
+    not_checked: tuple[int, ...] = ()
+    engines: tuple[EngineUsed, ...] = ()
+    tool: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The members that are signed; the auditor is the signer, and stands in the header."""
+        return {
+            "checks": list(self.checks),
+            "datasetId": str(self.dataset_id),
+            "engines": [{"name": e.name, "version": e.version} for e in self.engines],
+            "head": str(self.head),
+            "notChecked": list(self.not_checked),
+            "report": str(self.report),
+            "sequenceNumber": self.sequence_number,
+            "time": str(self.time),
+            "tool": self.tool,
+            "verdict": str(self.verdict),
+        }
+
+
+def sign_head(key: DatasetKey, head: SignedHead) -> str:
+    """The signed text of a head, one line without its end.
+
+    Raises:
+        UsageError: the key is not the dataset's.
+    """
+    return sign_statement(key, head.dataset_id, StatementType.HEAD, head.to_json())
+
+
+def read_head(text: bytes) -> tuple[Did, SignedHead]:
+    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that).
+
+    Raises:
+        SignatureError: the text is not the signed form of a head.
+    """
+    found = read_statement(text, StatementType.HEAD)
+    members = _Members(found.payload, {"datasetId", "head", "sequenceNumber", "time"})
+    return found.signer, SignedHead(
+        dataset_id=members.id("datasetId"),
+        head=members.hash("head"),
+        sequence_number=members.number("sequenceNumber", _MAX_SEQUENCE),
+        time=members.time("time"),
+    )
+
+
+def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
+    """The signed text of an attestation, one line without its end.
+
+    Raises:
+        UsageError: the key is not the auditor's, or the attestation could not be read again: numbers out of
+            order, or a text or list that is too long.
+    """
+    text = sign_statement(key, attestation.auditor, StatementType.ATTESTATION, attestation.to_json())
+    try:
+        read_attestation(text.encode())
+    except SignatureError as error:
+        raise UsageError(f"an attestation that nobody could read: {error}") from None
+    return text
+
+
+def read_attestation(text: bytes) -> Attestation:
+    """The attestation that was signed.
+
+    Raises:
+        SignatureError: the text is not the signed form of an attestation.
+    """
+    found = read_statement(text, StatementType.ATTESTATION)
+    members = _Members(found.payload, _ATTESTATION)
+    checks, not_checked = members.numbers("checks"), members.numbers("notChecked")
+    if set(checks) & set(not_checked):
+        raise _malformed("a check is both done and not done")
+    try:
+        verdict = Verdict(members.text("verdict"))
+    except ValueError:
+        raise _malformed("its verdict is unknown") from None
+    return Attestation(
+        auditor=found.signer,
+        dataset_id=members.id("datasetId"),
+        head=members.hash("head"),
+        sequence_number=members.number("sequenceNumber", _MAX_SEQUENCE),
+        time=members.time("time"),
+        verdict=verdict,
+        report=members.hash("report"),
+        checks=checks,
+        not_checked=not_checked,
+        engines=tuple(_engine(item) for item in members.items("engines")),
+        tool=members.text("tool"),
+    )
+
+
+_ATTESTATION = {
+    "checks", "datasetId", "engines", "head", "notChecked",
+    "report", "sequenceNumber", "time", "tool", "verdict",
+}  # fmt: skip
+
+
+def _engine(item: Any) -> EngineUsed:
+    if not isinstance(item, dict):
+        raise _malformed("an engine is not an object")
+    members = _Members(item, {"name", "version"})
+    return EngineUsed(members.text("name"), members.text("version"))
+
+
+class _Members:
+    """The members of a payload: exactly the known ones, each read as what it has to be."""
+
+    def __init__(self, payload: dict[str, Any], names: set[str]) -> None:
+        if payload.keys() != names:
+            raise _malformed(f"its members are not {', '.join(sorted(names))}")
+        self._payload = payload
+
+    def text(self, name: str) -> str:
+        value = self._payload[name]
+        if not isinstance(value, str) or not 0 < len(value) <= ATTEST.statement_text:
+            raise _malformed(f"{name!r} is not a text of 1 to {ATTEST.statement_text} characters")
+        if not value.isprintable():
+            raise _malformed(f"{name!r} has characters that cannot be printed")
+        return value
+
+    def number(self, name: str, largest: int) -> int:
+        return _number(self._payload[name], name, 0, largest)
+
+    def items(self, name: str) -> list[Any]:
+        value = self._payload[name]
+        if not isinstance(value, list) or len(value) > ATTEST.statement_items:
+            raise _malformed(f"{name!r} is not a list of at most {ATTEST.statement_items}")
+        return value
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        found = [_number(value, name, 1, _MAX_CHECK) for value in self.items(name)]
+        if found != sorted(set(found)):
+            raise _malformed(f"the numbers of {name!r} are not in ascending order")
+        return tuple(found)
+
+    def id(self, name: str) -> DatasetId:
+        return self._spelled(name, DatasetId.parse)
+
+    def time(self, name: str) -> Timestamp:
+        return self._spelled(name, Timestamp.parse)
+
+    def hash(self, name: str) -> Multihash:
+        value = self._spelled(name, Multihash.parse)
+        try:
+            check_object_name(value)
+        except StoreError:
+            raise _malformed(f"{name!r} is not a sha3-256 hash") from None
+        return value
+
+    def _spelled(self, name: str, parse: Callable[[str], _T]) -> _T:
+        """Values with many spellings are written in one."""
+        text = self._payload[name]
+        try:
+            value = parse(text if isinstance(text, str) else "")
+        except InvalidIdError:
+            raise _malformed(f"{name!r} is malformed") from None
+        if str(value) != text:
+            raise _malformed(f"{name!r} is not spelled as it is printed")
+        return value
+
+
+def _number(value: Any, name: str, smallest: int, largest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
+        raise _malformed(f"{name!r} is not a number from {smallest} to {largest}")
+    return value
+
+
+def _malformed(why: str) -> SignatureError:
+    return SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")

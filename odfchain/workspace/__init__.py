@@ -1,1 +1,0 @@
-"""A workspace: a folder of datasets, their keys and settings."""
