@@ -23,43 +23,60 @@ from odfchain.text import first_line
 
 INTERRUPTED = 130
 
+_TOPICS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start": {
+        "init": ("datasets", "Make a workspace in the current folder."),
+        "new": ("templates", "Write a commented manifest to start from."),
+        "add": ("datasets", "Make datasets from manifests (YAML or JSON)."),
+    },
+    "Bring data": {
+        "pull": ("pull", "Bring datasets up to date, or take one from a URL."),
+        "ingest": ("data", "Ingest files into a root dataset."),
+        "fetch": ("share", "Bring the slices that a partial copy lacks."),
+        "source": ("source", "End where a dataset's rows come from."),
+    },
+    "Look": {
+        "list": ("datasets", "List the datasets of the workspace."),
+        "tail": ("data", "Show the newest records of a dataset."),
+        "log": ("chains", "Show a dataset's metadata chain, newest block first."),
+        "inspect": ("chains", "Show schema, lineage or queries of a dataset."),
+        "blame": ("lineage", "Show where a record comes from."),
+        "block": ("chains", "Turn metadata blocks into YAML or JSON and back."),
+        "digest": ("data", "Print the two hashes of Parquet files."),
+    },
+    "Share": {
+        "serve": ("serve", "Publish the datasets of the workspace over HTTP."),
+        "push": ("share", "Send a dataset to a folder or object store."),
+        "search": ("repo", "Look for datasets in repositories."),
+        "repo": ("repo", "Give names to places that have datasets."),
+        "login": ("login", "Keep a token for a server, or list those kept."),
+        "logout": ("login", "Forget the token for a server."),
+    },
+    "Check": {
+        "verify": ("audit", "Verify chain, rules, and every byte and row."),
+        "attest": ("audit", "Verify a dataset and sign the verdict."),
+        "attestations": ("audit", "List, check and add the verdicts of auditors."),
+        "sign": ("sign", "Sign the head of a dataset anew."),
+        "key": ("sign", "Make and show keys of auditors."),
+        "evidence": ("evidence", "Proof that an owner signed two histories."),
+    },
+    "Keep": {
+        "config": ("config", "Show and change the settings of the workspace."),
+        "rename": ("datasets", "Give a dataset another local name."),
+        "delete": ("datasets", "Remove datasets from the workspace."),
+        "reset": ("upkeep", "Move the head of a dataset back to a block."),
+        "compact": ("upkeep", "Merge small slices of a dataset into larger ones."),
+        "gc": ("upkeep", "Remove what no reference needs any more."),
+        "fsck": ("upkeep", "Find damaged and missing files, and repair them."),
+        "engine": ("engine", "Execute transformations for other processes."),
+        "completions": ("misc", "Print a completion script."),
+        "version": ("misc", "Print the versions of odfchain and its parts."),
+    },
+}
+"""What people do, and the commands for it, the most used first: (module of this package, one line of help)."""
+
 _COMMANDS = {
-    "add": "odfchain.cli.datasets",
-    "attest": "odfchain.cli.audit",
-    "attestations": "odfchain.cli.audit",
-    "blame": "odfchain.cli.lineage",
-    "block": "odfchain.cli.chains",
-    "compact": "odfchain.cli.upkeep",
-    "completions": "odfchain.cli.misc",
-    "config": "odfchain.cli.config",
-    "delete": "odfchain.cli.datasets",
-    "digest": "odfchain.cli.data",
-    "engine": "odfchain.cli.engine",
-    "evidence": "odfchain.cli.evidence",
-    "fetch": "odfchain.cli.share",
-    "fsck": "odfchain.cli.upkeep",
-    "gc": "odfchain.cli.upkeep",
-    "ingest": "odfchain.cli.data",
-    "init": "odfchain.cli.datasets",
-    "inspect": "odfchain.cli.chains",
-    "key": "odfchain.cli.sign",
-    "list": "odfchain.cli.datasets",
-    "log": "odfchain.cli.chains",
-    "login": "odfchain.cli.login",
-    "logout": "odfchain.cli.login",
-    "new": "odfchain.cli.templates",
-    "pull": "odfchain.cli.pull",
-    "push": "odfchain.cli.share",
-    "rename": "odfchain.cli.datasets",
-    "repo": "odfchain.cli.repo",
-    "reset": "odfchain.cli.upkeep",
-    "search": "odfchain.cli.repo",
-    "serve": "odfchain.cli.serve",
-    "sign": "odfchain.cli.sign",
-    "source": "odfchain.cli.source",
-    "tail": "odfchain.cli.data",
-    "verify": "odfchain.cli.audit",
-    "version": "odfchain.cli.misc",
+    name: f"odfchain.cli.{module}" for topic in _TOPICS.values() for name, (module, _) in topic.items()
 }
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
 
@@ -68,7 +85,13 @@ class LazyGroup(click.Group):
     """Loads a command's module only when the command is used: start-up stays short."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return sorted(_COMMANDS)
+        return list(_COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        width = max(map(len, _COMMANDS))
+        for topic, commands in _TOPICS.items():
+            with formatter.section(topic):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         name = _ALIASES.get(cmd_name, cmd_name)

@@ -410,7 +410,7 @@ def _first_marked(
             f"Column `{field.name}` contains 1 null values while none were expected (the column is required)"
         )
     else:
-        written = str(text)
-        shown = written if len(written) <= 60 else written[:57] + "…"
+        written = text if isinstance(text, str | list) else str(text)
+        shown = written if len(str(written)) <= 60 else str(written)[:57] + "…"
         message = f"column `{field.name}`: {shown!r} is not a valid {type_name(field.type, field.extra)}"
     return BadInputError(message, file=file, row=number)

@@ -79,6 +79,17 @@ def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 # --- help and version ------------------------------------------------------------------------------
 
 
+def test_help_groups_commands_by_what_people_do(run: Callable[..., Result]) -> None:
+    lines = run("--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.endswith("...")]
+    listed = [line.split()[0] for line in lines[lines.index("Start:") :] if line.startswith("  ")]
+    assert listed == list(_COMMANDS)
+    assert [line for line in lines if line.endswith(":") and line != "Options:"] == [
+        "Start:", "Bring data:", "Look:", "Share:", "Check:", "Keep:",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("command", sorted(_COMMANDS))
 def test_every_command_explains_itself(run: Callable[..., Result], command: str) -> None:
     result = run(command, "--help")

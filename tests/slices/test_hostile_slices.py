@@ -35,8 +35,9 @@ FILES: dict[str, dict[str, Any]] = EXPECTED["files"]
 
 TIME = Timestamp.parse("2000-01-01T00:00:00Z")
 
+# `ru_maxrss` begins with the size of the process that started this one
 PROGRAM = """
-import contextlib, io, json, resource, sys
+import contextlib, io, json, re, sys
 from pathlib import Path
 from odfchain.cli.main import main
 from odfchain.errors import BadInputError
@@ -54,7 +55,7 @@ for line in sys.stdin:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = decode(args[1]) if args[0] == "decode" else main(args)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) >> 10
     print(json.dumps([code, out.getvalue(), err.getvalue(), peak]))
 """
 
