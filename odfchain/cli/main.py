@@ -73,7 +73,7 @@ _TOPICS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("misc", "Print the versions of odfchain and its parts."),
     },
 }
-"""What people do, and the commands for it, the most used first: (module of this package, one line of help)."""
+"""What people do, and the commands for it, the most used first: (module of this package, help)."""
 
 _COMMANDS = {
     name: f"odfchain.cli.{module}" for topic in _TOPICS.values() for name, (module, _) in topic.items()

@@ -32,7 +32,7 @@ def test_without_a_command_the_help_is_shown_line_by_line(capsys: pytest.Capture
         assert main(args) == 2
         said = capsys.readouterr().err
         assert "Usage:" in said.splitlines()[0]
-        assert "Commands:" in said.splitlines()
+        assert ("Commands:" if args else "Start:") in said.splitlines()
         assert (said.count("Usage:"), "\\n" in said) == (1, False)
 
 
@@ -82,7 +82,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_help_groups_commands_by_what_people_do(run: Callable[..., Result]) -> None:
     lines = run("--help").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert not [line for line in lines if line.endswith("...")]
+    assert not [line for line in lines[1:] if line.endswith("...")]
     listed = [line.split()[0] for line in lines[lines.index("Start:") :] if line.startswith("  ")]
     assert listed == list(_COMMANDS)
     assert [line for line in lines if line.endswith(":") and line != "Options:"] == [

@@ -55,7 +55,7 @@ for line in sys.stdin:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = decode(args[1]) if args[0] == "decode" else main(args)
-    peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+    peak = int(re.search("VmHWM: *\t* *([0-9]+)", Path("/proc/self/status").read_text())[1]) >> 10
     print(json.dumps([code, out.getvalue(), err.getvalue(), peak]))
 """
 
