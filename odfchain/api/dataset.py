@@ -277,10 +277,10 @@ class Dataset:
         """
         from odfchain.slices.reader import check_parquet
         from odfchain.spark.read import spark_path
-        from odfchain.spark.types import carrier_struct
+        from odfchain.spark.types import physical_struct
 
         state = self.state
-        struct = carrier_struct(state.schema.fields if state.schema else ())
+        struct = physical_struct(state.schema.fields if state.schema else ())
         session = self._workspace.session()
         data = self._files.data
         paths = [data.verified_path(ref.slice.physical_hash) for ref in state.slices()]

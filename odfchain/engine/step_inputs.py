@@ -16,7 +16,7 @@ from odfchain.model.engine_messages import TransformRequestInput
 from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.spark.columns import col
-from odfchain.spark.types import carrier_struct, carrier_type
+from odfchain.spark.types import physical_struct, physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +100,7 @@ class StepInput:
         }
         return t.StructType(
             [
-                t.StructField(f.name, signed.get(f.name) or carrier_type(f.type), f.optional)
+                t.StructField(f.name, signed.get(f.name) or physical_type(f.type), f.optional)
                 for f in self.schema.fields
             ]
         )
@@ -127,7 +127,7 @@ class StepInput:
                 given.query_alias, session.createDataFrame([], struct).toDF(*names).coalesce(1),
                 self.columns, False, True, None, True,
             )  # fmt: skip
-        stored = carrier_struct(self.schema.fields)
+        stored = physical_struct(self.schema.fields)
         check_parquet(path)
         frame = session.read.schema(stored).parquet(_literally(path))
         system = self.columns

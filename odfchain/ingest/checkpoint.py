@@ -28,7 +28,7 @@ from odfchain.slices.reader import check_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.read import spark_path
 from odfchain.spark.state_writer import StateSpec, write_state
-from odfchain.spark.types import carrier_struct
+from odfchain.spark.types import physical_struct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +48,7 @@ class LookBack:
 def read_recorded(
     session: SparkSession, recorded: RecordedRows, fields: tuple[ds.DataField, ...]
 ) -> DataFrame | None:
-    """Recorded rows with some of their columns as carriers; None when nothing was ever recorded.
+    """Recorded rows with some of their columns as physical types; None when nothing was ever recorded.
 
     Raises:
         ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
@@ -59,7 +59,7 @@ def read_recorded(
         check_parquet(path)
     if not paths:
         return None
-    return session.read.schema(carrier_struct(fields)).parquet(*map(spark_path, paths))
+    return session.read.schema(physical_struct(fields)).parquet(*map(spark_path, paths))
 
 
 def look_back(

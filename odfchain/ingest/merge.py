@@ -74,7 +74,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """New rows: `ROW_ID` and data columns (event time among them) as carriers."""
+    """New rows: `ROW_ID` and data columns (event time among them) as physical types."""
 
     frame: DataFrame
     schema: ds.DataSchema

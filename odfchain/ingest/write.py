@@ -85,7 +85,7 @@ from odfchain.spark.read import (
     first_bad_row,
     is_milliseconds,
 )
-from odfchain.spark.types import carrier_type
+from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -276,7 +276,7 @@ def _run(
     frame = source.frame
     for f in data.fields:
         if f.name not in source.schema.names:
-            frame = frame.withColumn(f.name, F.lit(None).cast(carrier_type(f.type)))
+            frame = frame.withColumn(f.name, F.lit(None).cast(physical_type(f.type)))
     frame, finer = _in_milliseconds(frame, source, data)
     event_time = col(vocabulary.event_time_column)
     frame = frame.observe(
@@ -396,7 +396,7 @@ def _with_event_times(
     name = vocabulary.event_time_column
     field = data.field(name)
     assert field is not None  # noqa: S101 - with_event_time
-    fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(carrier_type(field.type))
+    fallback = F.timestamp_millis(F.lit(options.event_time.epoch_ms)).cast(physical_type(field.type))
     return frame.withColumn(name, F.coalesce(col(name), fallback))
 
 

@@ -7,7 +7,7 @@ import socket
 from urllib.request import getproxies, proxy_bypass
 
 from odfchain.errors import FetchError
-from odfchain.net.retry import PassingError
+from odfchain.net.retry import TransientError
 
 
 def resolve(host: str, port: int, *, name: str) -> list[str]:
@@ -15,14 +15,14 @@ def resolve(host: str, port: int, *, name: str) -> list[str]:
 
     Raises:
         FetchError: no such host.
-        PassingError: the name service does not answer.
+        TransientError: the name service does not answer.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
             raise FetchError(f"{name}: no such host", hint="check the host name in the URL") from error
-        raise PassingError("the name of the host cannot be resolved now") from error
+        raise TransientError("the name of the host cannot be resolved now") from error
     except (OSError, UnicodeError) as error:
         raise FetchError(f"{name}: not a valid host name") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -20,13 +20,13 @@ from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.net.address import proxy_for, resolve
 from odfchain.net.headers import Headers
-from odfchain.net.retry import Deadline, PassingError
+from odfchain.net.retry import Deadline, TransientError
 from odfchain.net.url import Route, Target
 from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """Status and headers, and the body as it arrives, exactly as it was sent."""
 
     status: int
@@ -119,11 +119,11 @@ def exchange(
     limits: FetchLimits,
     deadline: Deadline,
     name: str,
-) -> Iterator[Answer]:
+) -> Iterator[Response]:
     """Send one GET to the route's present target; the body arrives while the caller is in the block.
 
     Raises:
-        PassingError: no connection, no answer, or a body that breaks off.
+        TransientError: no connection, no response, or a body that breaks off.
         FetchError: it cannot succeed, or time is up.
     """
     target = route.current
@@ -149,7 +149,7 @@ def exchange(
                 yield from response.iter_stream()
 
         with contextlib.closing(chunks()) as body:
-            yield Answer(response.status, Headers(response.headers), body)
+            yield Response(response.status, Headers(response.headers), body)
 
 
 @contextlib.contextmanager
@@ -160,17 +160,17 @@ def _translated(limits: FetchLimits, deadline: Deadline, name: str, *, begun: bo
         deadline.check()
         late = isinstance(error, httpcore.ConnectTimeout)
         seconds = limits.connect_timeout if late else limits.idle_timeout
-        raise PassingError(f"{'no connection' if late else 'no byte'} within {seconds:g} s") from error
+        raise TransientError(f"{'no connection' if late else 'no byte'} within {seconds:g} s") from error
     except httpcore.LocalProtocolError as error:
         raise FetchError(f"{name}: the request cannot be sent") from error
     except httpcore.ProxyError as error:
-        raise PassingError(f"the proxy refuses: {one_line(str(error))}") from error
+        raise TransientError(f"the proxy refuses: {one_line(str(error))}") from error
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         deadline.check()
         raise _failed(error, name, begun=begun) from error
 
 
-def _failed(error: Exception, name: str, *, begun: bool) -> FetchError | PassingError:
+def _failed(error: Exception, name: str, *, begun: bool) -> FetchError | TransientError:
     cause = error.args[0] if error.args and isinstance(error.args[0], OSError) else None
     if isinstance(cause, ssl.SSLCertVerificationError):
         return FetchError(
@@ -179,8 +179,8 @@ def _failed(error: Exception, name: str, *, begun: bool) -> FetchError | Passing
         )
     what = "cannot connect" if isinstance(error, httpcore.ConnectError) else "the connection was lost"
     if cause is not None:
-        return PassingError(f"{what}: {one_line(cause.strerror or str(cause)).lower()}")
-    return PassingError("the body was cut short" if begun else "the server does not answer in HTTP")
+        return TransientError(f"{what}: {one_line(cause.strerror or str(cause)).lower()}")
+    return TransientError("the body was cut short" if begun else "the server does not answer in HTTP")
 
 
 def _pool(route: Route, deadline: Deadline, name: str) -> httpcore.ConnectionPool:
@@ -222,7 +222,7 @@ def _judge_by_name(route: Route, name: str) -> None:
     """Behind a proxy the address is not ours to choose: judge what the name means here, if anything."""
     try:
         addresses = resolve(route.current.host, route.current.port, name=name)
-    except (FetchError, PassingError):
+    except (FetchError, TransientError):
         return
     for address in addresses:
         _admitted(route, [address], name=name)

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from odfchain.errors import AccessError, FetchError, TransferError
 from odfchain.limits import FetchLimits
 from odfchain.net.address import proxy_for, resolve
-from odfchain.net.retry import Deadline, PassingError
+from odfchain.net.retry import Deadline, TransientError
 from odfchain.net.url import Route, Target
 from odfchain.net.wire import Connection
 from odfchain.text import one_line
@@ -37,7 +37,7 @@ def dial(route: Route, tls: TlsContext, *, limits: FetchLimits, deadline: Deadli
     """A new connection to the route's present target, TLS included.
 
     Raises:
-        PassingError: nobody answers now.
+        TransientError: nobody answers now.
         TransferError: the address is refused, or the certificate is not trusted.
         FetchError: no such host, or time is up.
     """
@@ -86,7 +86,7 @@ def _connect(
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock, address
-    raise PassingError(failure)
+    raise TransientError(failure)
 
 
 def _secure(sock: socket.socket, host: str, context: ssl.SSLContext, *, name: str) -> socket.socket:
@@ -101,10 +101,10 @@ def _secure(sock: socket.socket, host: str, context: ssl.SSLContext, *, name: st
         ) from error
     except TimeoutError as error:
         sock.close()
-        raise PassingError("the server does not finish the TLS handshake") from error
+        raise TransientError("the server does not finish the TLS handshake") from error
     except (OSError, ValueError) as error:
         sock.close()
-        raise PassingError("the server does not answer in TLS") from error
+        raise TransientError("the server does not answer in TLS") from error
     except BaseException:
         sock.close()
         raise
@@ -139,7 +139,7 @@ def _dial_proxy(
         plain.close()
         if answer.status in (401, 403, 407):
             raise AccessError(f"{name}: the proxy refuses: HTTP status {answer.status}")
-        raise PassingError(f"the proxy refuses: HTTP status {answer.status}")
+        raise TransientError(f"the proxy refuses: HTTP status {answer.status}")
     sock.settimeout(min(limits.connect_timeout, max(1e-3, deadline.remaining)))
     secured = _secure(sock, target.host, context, name=name)
     return Connection(secured, idle=limits.idle_timeout, name=name, address=address)
@@ -149,7 +149,7 @@ def _judge_by_name(route: Route, name: str) -> str | None:
     """Behind a proxy the address is not ours to choose: judge what the name means here, if anything."""
     try:
         addresses = resolve(route.current.host, route.current.port, name=name)
-    except (FetchError, PassingError):
+    except (FetchError, TransientError):
         return None
     for address in addresses:
         admitted(route, [address], name=name)

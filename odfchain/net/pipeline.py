@@ -22,7 +22,7 @@ from odfchain.errors import FetchError, OdfchainError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.pool import HttpPool
-from odfchain.net.retry import Deadline, PassingError, Timing
+from odfchain.net.retry import Deadline, Timing, TransientError
 from odfchain.net.url import Route
 from odfchain.net.wire import Connection
 
@@ -60,7 +60,7 @@ class HttpPipeline:
 
     def open(self) -> bool:
         """Take a connection that has answered before; returns whether there is one."""
-        with contextlib.suppress(PassingError, OdfchainError):
+        with contextlib.suppress(TransientError, OdfchainError):
             self._connection = self._lend(new=False)
         return self._connection is not None
 
@@ -78,7 +78,7 @@ class HttpPipeline:
             assert self._connection is not None  # noqa: S101 - connected just now
             try:
                 data = self._answer(self._connection)
-            except PassingError:
+            except TransientError:
                 self._lost()
                 continue
             except (FetchError, TransferError):
@@ -101,14 +101,14 @@ class HttpPipeline:
         self._asked.clear()
 
     def _answer(self, connection: Connection) -> bytes | None:
-        answer = connection.next_answer(self._deadline(), self._name)
-        if answer.status != 200 or (answer.headers.get("content-encoding") or "identity") != "identity":
+        response = connection.next_response(self._deadline(), self._name)
+        if response.status != 200 or (response.headers.get("content-encoding") or "identity") != "identity":
             return None
-        return answer.read(LIMITS.block_bytes)
+        return response.read(LIMITS.block_bytes)
 
     def _reconnect(self) -> bool:
         """Ask again, on a new connection, for everything that was not answered."""
-        with contextlib.suppress(PassingError, OdfchainError):
+        with contextlib.suppress(TransientError, OdfchainError):
             self._connection = self._lend(new=True)
             self._answers = 0
             self._send(list(self._asked))
@@ -117,7 +117,7 @@ class HttpPipeline:
     def _send(self, names: Sequence[Multihash]) -> None:
         assert self._connection is not None  # noqa: S101 - the callers have looked
         # a connection that fails here may still hold answers: reading finds out
-        with contextlib.suppress(PassingError, OdfchainError):
+        with contextlib.suppress(TransientError, OdfchainError):
             paths = [self._path(name) for name in names]
             self._connection.send_ahead(paths, self._headers, self._deadline())
 

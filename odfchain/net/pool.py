@@ -12,7 +12,7 @@ from odfchain.limits import FetchLimits
 from odfchain.net.dial import dial
 from odfchain.net.retry import Deadline
 from odfchain.net.url import Route
-from odfchain.net.wire import Answer, Connection, StaleError
+from odfchain.net.wire import Connection, Response, StaleError
 
 _Origin = tuple[str, str, int]
 
@@ -42,13 +42,13 @@ class HttpPool:
             yield
 
     @contextlib.contextmanager
-    def exchange(self, route: Route, headers: bytes, *, deadline: Deadline, name: str) -> Iterator[Answer]:
+    def exchange(self, route: Route, headers: bytes, *, deadline: Deadline, name: str) -> Iterator[Response]:
         """Send one GET to the route's present target; the body is read while the caller is in the block.
 
         A kept connection that turns out to be closed does not count as an attempt.
 
         Raises:
-            PassingError: no connection, no answer, or a body that breaks off.
+            TransientError: no connection, no response, or a body that breaks off.
             TransferError: it cannot succeed, or the pool is closed.
             FetchError: no such host, or time is up.
         """
@@ -62,11 +62,11 @@ class HttpPool:
                 if connection.address is not None:
                     route.connected(connection.address)
                 try:
-                    answer = connection.ask(b"GET", target.path, headers, deadline, name)
+                    response = connection.ask(b"GET", target.path, headers, deadline, name)
                 except StaleError:
                     self._drop(connection)
                     continue
-                yield answer
+                yield response
             except BaseException:
                 self._drop(connection)
                 raise
@@ -83,7 +83,7 @@ class HttpPool:
         gives it back.
 
         Raises:
-            PassingError, TransferError, FetchError: as `exchange`.
+            TransientError, TransferError, FetchError: as `exchange`.
         """
         if not new:
             return self._take(_origin(route), route)

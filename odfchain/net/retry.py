@@ -15,7 +15,7 @@ DEADLINE_HINT = "the workspace's configuration can allow more time: fetch.deadli
 SIZE_HINT = "the workspace's configuration can allow more: fetch.maxBytes"
 
 
-class PassingError(Exception):
+class TransientError(Exception):
     """A failure that may pass; never leaves this package."""
 
     def __init__(self, reason: str, *, wait: float | None = None) -> None:
@@ -73,7 +73,7 @@ def with_retries(
     for tried in range(1, limits.retries + 2):
         try:
             return attempt()
-        except PassingError as error:
+        except TransientError as error:
             failure = error
         if tried > limits.retries:
             break

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from odfchain.errors import TransferError
 from odfchain.limits import SHARING
 from odfchain.net.headers import Headers
-from odfchain.net.retry import Deadline, PassingError
+from odfchain.net.retry import Deadline, TransientError
 from odfchain.text import one_line
 
 _HEAD_BYTES = SHARING.answer_head_bytes
@@ -36,11 +36,11 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 _BODILESS = (204, 304)
 
 
-class StaleError(PassingError):
+class StaleError(TransientError):
     """A connection that was used before had been closed by the other side; a new one may do."""
 
 
-class Answer:
+class Response:
     """Status and headers; the body is read from the connection that it came on."""
 
     __slots__ = ("_connection", "headers", "length", "status", "until_close")
@@ -60,7 +60,7 @@ class Answer:
         """Bytes of the body, as many as are there and fit; 0 at its end.
 
         Raises:
-            PassingError: it breaks off, or nothing comes.
+            TransientError: it breaks off, or nothing comes.
             TransferError: it is not framed as the headers say.
             FetchError: time is up.
         """
@@ -70,7 +70,7 @@ class Answer:
         """The whole body, or None if it is longer than `limit`; memory grows with what has arrived.
 
         Raises:
-            PassingError, TransferError, FetchError: as `read_into`.
+            TransientError, TransferError, FetchError: as `read_into`.
         """
         if self.length is not None and self.length > limit:
             return None
@@ -125,12 +125,12 @@ class Connection:
         """The socket, while nobody reads from it."""
         return self._sock
 
-    def ask(self, method: bytes, path: bytes, headers: bytes, deadline: Deadline, name: str) -> Answer:
-        """Send a request without a body and read the head of the answer.
+    def ask(self, method: bytes, path: bytes, headers: bytes, deadline: Deadline, name: str) -> Response:
+        """Send a request without a body and read the head of the response.
 
         Raises:
             StaleError: the connection had been closed since it was last used.
-            PassingError: no answer.
+            TransientError: no response.
             TransferError: what answers does not keep to the protocol, or says too much.
             FetchError: time is up.
         """
@@ -145,29 +145,29 @@ class Connection:
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
-            raise (StaleError if used else PassingError)(_lost(error)) from error
+            raise (StaleError if used else TransientError)(_lost(error)) from error
         if self._end == 0:
-            raise (StaleError if used else PassingError)("the connection was closed without an answer")
+            raise (StaleError if used else TransientError)("the connection was closed without a response")
         return self._read_head(connects=method == b"CONNECT")
 
     def send_ahead(self, paths: Iterable[bytes], headers: bytes, deadline: Deadline) -> None:
-        """Send GETs whose answers `next_answer` reads in the same order (RFC 9112, 9.3.2).
+        """Send GETs whose answers `next_response` reads in the same order (RFC 9112, 9.3.2).
 
         Raises:
-            PassingError: they cannot be sent.
+            TransientError: they cannot be sent.
             FetchError: time is up.
         """
         try:
             self._set_timeout(deadline)
             self._sock.sendall(b"".join(self._request(b"GET", path, headers) for path in paths))
         except OSError as error:
-            raise PassingError(_lost(error)) from error
+            raise TransientError(_lost(error)) from error
 
-    def next_answer(self, deadline: Deadline, name: str) -> Answer:
-        """The head of the next answer, once the body of the one before was read to its end.
+    def next_response(self, deadline: Deadline, name: str) -> Response:
+        """The head of the next response, once the body of the one before was read to its end.
 
         Raises:
-            PassingError: there is none, because the connection was closed or nothing comes.
+            TransientError: there is none, because the connection was closed or nothing comes.
             TransferError: what answers does not keep to the protocol, or says too much.
             FetchError: time is up.
         """
@@ -188,7 +188,7 @@ class Connection:
         if _QUICKACK is not None and self._start == self._end:
             self._sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
-    def _read_head(self, *, connects: bool) -> Answer:
+    def _read_head(self, *, connects: bool) -> Response:
         allowed = _HEAD_BYTES
         while True:
             head = self._take_head(allowed)
@@ -214,7 +214,7 @@ class Connection:
                 raise TransferError(f"{self.name}: the headers are larger than {_HEAD_BYTES:,} bytes")
             unread = self._end - self._start
             if not self._receive():
-                raise PassingError("the answer was cut short")
+                raise TransientError("the response was cut short")
             scanned = self._start + max(0, unread - 3)  # what is there may have been moved
 
     def _parse(self, lines: list[bytes]) -> Headers:
@@ -222,12 +222,12 @@ class Connection:
         for line in lines:
             match = _HEADER.fullmatch(line)
             if match is None:
-                raise TransferError(f"{self.name}: the answer has a malformed header")
+                raise TransferError(f"{self.name}: the response has a malformed header")
             pairs.append((match[1], match[2]))
         lengths = {value for key, value in pairs if key.lower() == b"content-length"}
         codings = [value for key, value in pairs if key.lower() == b"transfer-encoding"]
         if len(lengths) > 1 or len(codings) > 1 or (lengths and codings):
-            raise TransferError(f"{self.name}: the answer declares its length in several ways")
+            raise TransferError(f"{self.name}: the response declares its length in several ways")
         for value in lengths:
             if not _LENGTH.fullmatch(value):
                 raise TransferError(f"{self.name}: Content-Length is {_quoted(value)}, not a number")
@@ -238,7 +238,7 @@ class Connection:
                 )
         return Headers(pairs)
 
-    def _begin_body(self, status: int, headers: Headers, *, is_new: bool, connects: bool) -> Answer:
+    def _begin_body(self, status: int, headers: Headers, *, is_new: bool, connects: bool) -> Response:
         options = (headers.get("connection") or "").lower()
         self._keep = "close" not in options if is_new else "keep-alive" in options
         if status == 101:
@@ -250,13 +250,13 @@ class Connection:
         self._until_close = length is None and not self._chunked
         self._left = sys.maxsize if self._until_close else length or 0
         self._trailer_bytes = 0
-        return Answer(self, status, headers, length=length, until_close=self._until_close)
+        return Response(self, status, headers, length=length, until_close=self._until_close)
 
     def read_into(self, view: memoryview) -> int:
-        """As `Answer.read_into`.
+        """As `Response.read_into`.
 
         Raises:
-            PassingError, TransferError, FetchError: as there.
+            TransientError, TransferError, FetchError: as there.
         """
         if self._left == 0 and self._chunked:
             self._next_chunk()
@@ -272,7 +272,7 @@ class Connection:
             count = self._guarded(view[:count])
             if count == 0:
                 if not self._until_close:
-                    raise PassingError("the body was cut short")
+                    raise TransientError("the body was cut short")
                 self._left = 0
                 return 0
         self._left -= count
@@ -310,14 +310,14 @@ class Connection:
                 raise self._bad_chunk()
             unread = self._end - self._start
             if not self._receive():
-                raise PassingError("the body was cut short")
+                raise TransientError("the body was cut short")
             scanned = self._start + unread
         line = bytes(self._view[self._start : end])
         self._start = end + 1
         return line.removesuffix(b"\r")
 
     def settle(self) -> bool:
-        """Whether another request can be sent after this answer; a short rest of the body is read for it."""
+        """Whether another request can be sent after this one; a short rest of the body is read for it."""
         rest = memoryview(bytearray(1 << 10))
         read = 0
         with contextlib.suppress(Exception):  # whatever it is, the connection is not used again
@@ -349,7 +349,7 @@ class Connection:
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
-            raise PassingError(_lost(error)) from error
+            raise TransientError(_lost(error)) from error
         self._waited += time.monotonic() - began
         self._came += count
         if self._waited >= self._window:
@@ -360,7 +360,7 @@ class Connection:
         """A window of waiting is over: the time in which others took what came does not count."""
         wanted = int(self._waited * SHARING.bytes_per_second)
         if self._came < wanted:
-            raise PassingError(
+            raise TransientError(
                 f"only {self._came:,} bytes came in {self._waited:.0f} s of waiting, at least {wanted:,} must"
             )
         self._waited, self._came = 0.0, 0
@@ -376,10 +376,10 @@ class Connection:
             self._sock.settimeout(timeout)
             self._timeout = timeout
 
-    def _late(self) -> PassingError:
+    def _late(self) -> TransientError:
         assert self.deadline is not None  # noqa: S101 - ask comes first
         self.deadline.check()
-        return PassingError(f"no byte within {self._idle:g} s")
+        return TransientError(f"no byte within {self._idle:g} s")
 
     def abort(self) -> None:
         """End whatever another thread is waiting for on this connection."""

@@ -19,7 +19,7 @@ from odfchain.model.enums import TimeUnit
 from odfchain.model.time_format import RFC3339
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import any_of
-from odfchain.spark.types import carrier_type
+from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -75,18 +75,18 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
             lower = F.lower(text)
             return F.when(lower == "true", F.lit(True)).when(lower == "false", F.lit(False))
         case ds.DataTypeInt8() | ds.DataTypeInt16() | ds.DataTypeInt32() | ds.DataTypeInt64():
-            return F.when(_untrimmed(text, rules), text.try_cast(carrier_type(data_type)))
+            return F.when(_untrimmed(text, rules), text.try_cast(physical_type(data_type)))
         case ds.DataTypeUInt8() | ds.DataTypeUInt16() | ds.DataTypeUInt32() | ds.DataTypeUInt64():
             number = text.try_cast("decimal(20,0)")
             largest = F.lit(str(_UNSIGNED_MAX[type(data_type)])).cast("decimal(20,0)")
             fits = text.rlike(r"\A\+?[0-9]+\z") & (number <= largest)
-            return F.when(fits, number.cast(carrier_type(data_type)))
+            return F.when(fits, number.cast(physical_type(data_type)))
         case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
             # Java also reads `1d`, `1f` and `0x1p3`; what is rarely true comes first, what is costly last
             suffixed = any_of(text.endswith(c) for c in "dDfF") & ~F.lower(text).isin("inf", "+inf", "-inf")
             hexadecimal = F.contains(text, F.lit("x")) | F.contains(text, F.lit("X"))
             ours = ~suffixed & ~hexadecimal & _untrimmed(text, rules)
-            return _in_range(text, F.when(ours, text.try_cast(carrier_type(data_type))), data_type)
+            return _in_range(text, F.when(ours, text.try_cast(physical_type(data_type))), data_type)
         case ds.DataTypeDecimal(precision=precision, scale=scale):
             exact = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z")
             return F.when(exact, text.try_cast(f"decimal({precision},{scale})"))

@@ -30,7 +30,7 @@ from odfchain.spark.parse import (
     too_fine,
     value_or_fail,
 )
-from odfchain.spark.types import carrier_struct, carrier_type, from_spark_type
+from odfchain.spark.types import from_spark_type, physical_struct, physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -83,7 +83,7 @@ def counting(frame: DataFrame, numbers: Mapping[str, Column]) -> tuple[DataFrame
 
 @dataclass(frozen=True, slots=True)
 class InputFrame:
-    """Rows of an input: `ROW_ID` and the data columns as carriers, and their logical schema."""
+    """Rows of an input: `ROW_ID` and the data columns as physical types, and their logical schema."""
 
     frame: DataFrame
     schema: ds.DataSchema
@@ -245,7 +245,7 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
             f"(it has {', '.join(own.names)})",
             file=file,
         )
-    raw = session.read.schema(carrier_struct(own.fields)).parquet(spark_path(path))
+    raw = session.read.schema(physical_struct(own.fields)).parquet(spark_path(path))
     numbers = {
         f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
         for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
@@ -298,7 +298,7 @@ def bad_parquet(
     try:
         with open_parquet(path) as source:
             own = from_arrow(source.schema_arrow)
-            struct = carrier_struct(own.fields)
+            struct = physical_struct(own.fields)
         session.read.schema(struct).parquet(spark_path(path)).write.format("noop").mode("overwrite").save()
     except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
         reason = "its pages cannot be decoded"
@@ -339,11 +339,11 @@ def _fitting(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
     given = own.inner if isinstance(own, ds.DataTypeOption) else own
     if isinstance(given, ds.DataTypeString):
         return parse_text(column, target.type, DEFAULT_RULES)
-    value = column.try_cast(carrier_type(target.type))
+    value = column.try_cast(physical_type(target.type))
     if isinstance(given, ds.DataTypeFloat64) and isinstance(target.value_type, ds.DataTypeFloat32):
         # a float that is declared keeps what it can of the digits, but not of the size
         return F.when((F.abs(value) != float("inf")) | (F.abs(column) == float("inf")), value)
-    return F.when(value.try_cast(carrier_type(own)).eqNullSafe(column), value)
+    return F.when(value.try_cast(physical_type(own)).eqNullSafe(column), value)
 
 
 def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> InputFrame:
@@ -354,7 +354,7 @@ def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> Inpu
     """
     from pyspark.sql import types as t
 
-    fields = [t.StructField(ROW_ID, t.LongType()), *carrier_struct(schema.fields).fields]
+    fields = [t.StructField(ROW_ID, t.LongType()), *physical_struct(schema.fields).fields]
     return InputFrame(session.createDataFrame([], t.StructType(fields)), schema, file, known_empty=True)
 
 

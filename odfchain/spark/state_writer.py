@@ -47,7 +47,7 @@ class StateFacts:
 def write_state(frame: DataFrame, order: list[Column], spec: StateSpec) -> StateFacts:
     """Order the rows and write them as one file, also when there are none.
 
-    `frame` has the columns of the schema as carriers.
+    `frame` has the columns of the schema as physical types.
 
     Raises:
         StorageFullError: the folder is full.

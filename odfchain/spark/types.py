@@ -1,8 +1,8 @@
 """How logical types travel through Spark.
 
 Spark has no unsigned integers and no half floats, so a column travels as the smallest Spark type that holds
-all its values (its *carrier*) and becomes the declared Arrow type when the slice is written. These are also
-the types as which Spark reads such columns from Parquet.
+all its values (its *physical type*) and becomes the declared Arrow type when the slice is written. These are
+also the types as which Spark reads such columns from Parquet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIMPLE: dict[type[ds.DataType], str] = {
 }
 
 
-def carrier_type(data_type: ds.DataType) -> SparkType:
+def physical_type(data_type: ds.DataType) -> SparkType:
     """The Spark type that carries a logical type.
 
     Raises:
@@ -53,21 +53,21 @@ def carrier_type(data_type: ds.DataType) -> SparkType:
         return found
     match data_type:
         case ds.DataTypeOption(inner=inner):
-            return carrier_type(inner)
+            return physical_type(inner)
         case ds.DataTypeUInt64():
             return t.DecimalType(20, 0)
         case ds.DataTypeDecimal(precision=precision, scale=scale) if precision <= 38 and scale >= 0:
             return t.DecimalType(precision, scale)
         case ds.DataTypeList(item_type=item):
-            return t.ArrayType(carrier_type(item))
+            return t.ArrayType(physical_type(item))
         case ds.DataTypeMap(key_type=key, value_type=value):
-            return t.MapType(carrier_type(key), carrier_type(value))
+            return t.MapType(physical_type(key), physical_type(value))
         case ds.DataTypeStruct(fields=fields):
-            return carrier_struct(fields)
+            return physical_struct(fields)
     raise SchemaError(f"type {data_type.KIND} cannot be processed by Spark")
 
 
-def carrier_struct(fields: tuple[ds.DataField, ...]) -> StructType:
+def physical_struct(fields: tuple[ds.DataField, ...]) -> StructType:
     """The Spark struct that carries these fields; everything is nullable.
 
     Raises:
@@ -75,7 +75,7 @@ def carrier_struct(fields: tuple[ds.DataField, ...]) -> StructType:
     """
     from pyspark.sql import types as t
 
-    return t.StructType([t.StructField(f.name, carrier_type(f.type), True) for f in fields])
+    return t.StructType([t.StructField(f.name, physical_type(f.type), True) for f in fields])
 
 
 def from_spark_type(data_type: SparkType, unit: TimeUnit = TimeUnit.MILLISECOND) -> ds.DataType:
@@ -129,7 +129,7 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     unit = finest_unit(given)
     for f in struct.fields:
         known = given.field(f.name)
-        if known is not None and carrier_type(known.type) == f.dataType:
+        if known is not None and physical_type(known.type) == f.dataType:
             logical = known.value_type
         else:
             logical = _exact(f.dataType, unit)

@@ -26,7 +26,7 @@ EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odf
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class EquivocationDetector:
     """Compares what is offered with what was signed before, for one dataset; `dataset` is its copy here."""
 
     store: EvidenceStore

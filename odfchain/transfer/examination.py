@@ -10,7 +10,7 @@ from odfchain.errors import ChainsDifferError, NameCollisionError, SignatureErro
 from odfchain.ids.did import DatasetId
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.equivocation import EVIDENCE_HINT, Witness
+from odfchain.transfer.equivocation import EVIDENCE_HINT, EquivocationDetector
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.peer_links import PeerLinks
 from odfchain.transfer.signed_heads import (
@@ -82,8 +82,10 @@ class Examination:
             seen = known = None
         self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
         found = judge(self.offer, dataset_id, number, theirs)
-        witness = Witness(EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen)
-        self._proofs = witness.examine(found, number, theirs, links.bytes_of, where=where, now=now)
+        detector = EquivocationDetector(
+            EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen
+        )
+        self._proofs = detector.examine(found, number, theirs, links.bytes_of, where=where, now=now)
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
         about = f"{name} at {where}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from odfchain.errors import AccessError, TransferError, UnsupportedPeerError
-from odfchain.net.retry import PassingError
-from odfchain.net.wire import Answer
+from odfchain.net.retry import TransientError
+from odfchain.net.wire import Response
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.open import DEFAULTS, PeerOptions, limits_of
 from odfchain.transfer.public_layout import INDEX_KEY, PeerUrl
@@ -12,19 +12,19 @@ from odfchain.transfer.public_layout import INDEX_KEY, PeerUrl
 
 class _IndexPeer(HttpPeer):
     def index(self, limit: int) -> bytes | None:
-        def take(answer: Answer, where: str) -> bytes | None:
-            if answer.status in (404, 410):
+        def take(response: Response, where: str) -> bytes | None:
+            if response.status in (404, 410):
                 return None
-            if answer.status in (401, 403):
+            if response.status in (401, 403):
                 raise AccessError(
-                    f"{where}: HTTP status {answer.status}",
+                    f"{where}: HTTP status {response.status}",
                     hint="`odfchain login URL` keeps a token for it",
                 )
-            if answer.status == 429 or answer.status >= 500:
-                raise PassingError(f"HTTP status {answer.status}")
-            if answer.status != 200:
-                raise TransferError(f"{where}: HTTP status {answer.status}")
-            data = answer.read(limit)
+            if response.status == 429 or response.status >= 500:
+                raise TransientError(f"HTTP status {response.status}")
+            if response.status != 200:
+                raise TransferError(f"{where}: HTTP status {response.status}")
+            data = response.read(limit)
             if data is None:
                 raise TransferError(f"{where}: larger than the allowed {limit:,} bytes")
             return data

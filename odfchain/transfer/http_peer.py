@@ -30,9 +30,9 @@ from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.headers import ContentRange, retry_after
 from odfchain.net.pipeline import HttpPipeline
 from odfchain.net.pool import HttpPool
-from odfchain.net.retry import DEADLINE_HINT, Deadline, PassingError, Timing, with_retries
+from odfchain.net.retry import DEADLINE_HINT, Deadline, Timing, TransientError, with_retries
 from odfchain.net.url import Route, Target, parse_target
-from odfchain.net.wire import Answer
+from odfchain.net.wire import Response
 from odfchain.progress import Progress
 from odfchain.store.interfaces import parse_ref
 from odfchain.text import one_line
@@ -111,18 +111,18 @@ class HttpPeer:
         """
         return self._request(HEAD_KEY, self._take_head, size=LIMITS.ref_bytes)
 
-    def _take_head(self, answer: Answer, where: str) -> Multihash | None:
+    def _take_head(self, response: Response, where: str) -> Multihash | None:
         absent = _ABSENT if not self._ipfs_gateway else (*_ABSENT, 500)
-        if answer.status in absent:
+        if response.status in absent:
             return None
-        if answer.status in _DENIED:
+        if response.status in _DENIED:
             raise _denied(
-                answer.status,
+                response.status,
                 where,
                 "there may be no such dataset: many static hosts answer 403 for what is absent",
             )
-        _check_success(answer, where)
-        data = answer.read(LIMITS.ref_bytes)
+        _check_success(response, where)
+        data = response.read(LIMITS.ref_bytes)
         if data is None:
             raise TransferError(f"{where}: larger than the {LIMITS.ref_bytes} bytes of a reference")
         try:
@@ -137,9 +137,9 @@ class HttpPeer:
             CorruptedPeerError, AccessError, TransferError: as every method of a peer.
         """
 
-        def take(answer: Answer, where: str) -> bytes:
-            _check_object(answer, where)
-            data = answer.read(LIMITS.block_bytes)
+        def take(response: Response, where: str) -> bytes:
+            _check_object(response, where)
+            data = response.read(LIMITS.block_bytes)
             if data is None:
                 raise TransferError(f"{where}: larger than the {LIMITS.block_bytes:,} bytes of a block")
             actual = hash_bytes(data)
@@ -175,8 +175,8 @@ class HttpPeer:
         """
         with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
 
-            def take(answer: Answer, where: str) -> None:
-                _receive(answer, where, incoming)
+            def take(response: Response, where: str) -> None:
+                _receive(response, where, incoming)
 
             while not incoming.complete():
                 self._request(str(key), take, size=size, received=lambda: incoming.received)
@@ -188,12 +188,12 @@ class HttpPeer:
             CorruptedPeerError, AccessError, TransferError: as every method of a peer.
         """
 
-        def take(answer: Answer, where: str) -> bytes | None:
-            status = answer.status
+        def take(response: Response, where: str) -> bytes | None:
+            status = response.status
             if (400 <= status <= 499 and status not in _PASSING) or (self._ipfs_gateway and status == 500):
                 return None
-            _check_success(answer, where)
-            data = answer.read(file.limit)
+            _check_success(response, where)
+            data = response.read(file.limit)
             if data is None:
                 raise TransferError(f"{where}: larger than the allowed {file.limit:,} bytes")
             return data
@@ -203,9 +203,9 @@ class HttpPeer:
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the peer says; None when it says nothing of use."""
 
-        def take(answer: Answer, where: str) -> bytes | None:
-            _check_success(answer, where)
-            return answer.read(size)
+        def take(response: Response, where: str) -> bytes | None:
+            _check_success(response, where)
+            return response.read(size)
 
         size = hint_bytes(limit)
         with contextlib.suppress(TransferError):
@@ -220,13 +220,13 @@ class HttpPeer:
     def _request(
         self,
         key: str,
-        take: Callable[[Answer, str], _T],
+        take: Callable[[Response, str], _T],
         *,
         size: int,
         received: Callable[[], int] = lambda: 0,
         limits: FetchLimits | None = None,
     ) -> _T:
-        """What `take` makes of the answer, after as many attempts as that needs and the limits allow."""
+        """What `take` makes of the response, after as many attempts as that needs and the limits allow."""
         limits = limits or self._limits
         name = f"{self._where}{key}"
         first = replace(self._base, path=self._base.path + key.encode("ascii"))
@@ -236,10 +236,10 @@ class HttpPeer:
             where = name
             while True:
                 headers = self._headers(route, received())
-                with self._pool.exchange(route, headers, deadline=deadline, name=where) as answer:
-                    location = answer.headers.location() if answer.status in _REDIRECTS else None
+                with self._pool.exchange(route, headers, deadline=deadline, name=where) as response:
+                    location = response.headers.location() if response.status in _REDIRECTS else None
                     if location is None:
-                        return take(answer, where)
+                        return take(response, where)
                 route.follow(location, self._secrets)
                 where = f"{name} (redirected to {route.current.public(self._secrets)})"
 
@@ -275,61 +275,61 @@ def _as_transfer_errors() -> Iterator[None]:
         raise TransferError(error.message, hint=hint) from error
 
 
-def _receive(answer: Answer, where: str, incoming: Incoming) -> None:
-    """The rest of an object, or the whole of it, from an answer.
+def _receive(response: Response, where: str, incoming: Incoming) -> None:
+    """The rest of an object, or the whole of it, from a response.
 
     Raises:
-        PassingError: it breaks off, or does not continue what is there.
+        TransientError: it breaks off, or does not continue what is there.
         CorruptedPeerError, AccessError, TransferError: as `Peer.fetch`.
     """
     start = incoming.received
-    if start and answer.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+    if start and response.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
         incoming.restart()
-        raise PassingError("the peer cannot continue the object")
-    if start and answer.status == http.HTTPStatus.PARTIAL_CONTENT:
-        _check_encoding(answer, where)
-        part = ContentRange.parse(answer.headers.get("content-range"))
+        raise TransientError("the peer cannot continue the object")
+    if start and response.status == http.HTTPStatus.PARTIAL_CONTENT:
+        _check_encoding(response, where)
+        part = ContentRange.parse(response.headers.get("content-range"))
         if part is None or part.first != start or part.total not in (None, incoming.size):
             incoming.restart()
-            raise PassingError("the peer continued with something else than the rest of the object")
+            raise TransientError("the peer continued with something else than the rest of the object")
     else:
-        _check_object(answer, where)
-        if answer.length not in (None, incoming.size):
-            raise incoming.refuse(f"{answer.length:,} bytes, not the {incoming.size:,} of the object")
+        _check_object(response, where)
+        if response.length not in (None, incoming.size):
+            raise incoming.refuse(f"{response.length:,} bytes, not the {incoming.size:,} of the object")
         if start:
             incoming.restart()
-    while (room := incoming.room) and (count := answer.read_into(room)):
+    while (room := incoming.room) and (count := response.read_into(room)):
         incoming.append(count)
     if incoming.received < incoming.size:
         what = f"ended after {incoming.received:,} of {incoming.size:,} bytes"
-        if start == 0 and not answer.until_close:
+        if start == 0 and not response.until_close:
             raise incoming.refuse(f"the object {what}")
-        raise PassingError(f"the body {what}")
+        raise TransientError(f"the body {what}")
 
 
-def _check_object(answer: Answer, where: str) -> None:
-    if answer.status in _ABSENT:
+def _check_object(response: Response, where: str) -> None:
+    if response.status in _ABSENT:
         raise CorruptedPeerError(
-            f"{where}: not there (HTTP status {answer.status}), though the chain refers to it",
+            f"{where}: not there (HTTP status {response.status}), though the chain refers to it",
             hint="the peer's copy is incomplete: try another peer that has the dataset",
         )
-    if answer.status in _DENIED:
-        raise _denied(answer.status, where, "many static hosts answer 403 for what is absent")
-    _check_success(answer, where)
+    if response.status in _DENIED:
+        raise _denied(response.status, where, "many static hosts answer 403 for what is absent")
+    _check_success(response, where)
 
 
-def _check_success(answer: Answer, where: str) -> None:
-    status = answer.status
+def _check_success(response: Response, where: str) -> None:
+    status = response.status
     if status not in (200, 203):
         what = f"HTTP status {status}{_phrase(status)}"
         if status in _PASSING or 500 <= status <= 599:
-            raise PassingError(what, wait=retry_after(answer.headers))
+            raise TransientError(what, wait=retry_after(response.headers))
         raise TransferError(f"{where}: {what}")
-    _check_encoding(answer, where)
+    _check_encoding(response, where)
 
 
-def _check_encoding(answer: Answer, where: str) -> None:
-    encoding = answer.headers.get("content-encoding") or "identity"
+def _check_encoding(response: Response, where: str) -> None:
+    encoding = response.headers.get("content-encoding") or "identity"
     if encoding.lower() != "identity":
         raise TransferError(
             f"{where}: the body is encoded as {one_line(encoding, 40)!r}, though plain bytes were asked for",

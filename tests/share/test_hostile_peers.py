@@ -590,7 +590,7 @@ class TestPassingFailures:
             pytest.param(cut(End.CLOSE), "cut short", id="truncated"),
             pytest.param(cut(End.RESET), "connection was lost|cut short", id="reset within"),
             pytest.param(raw(end=End.RESET), "connection was lost", id="reset"),
-            pytest.param(raw(), "closed without an answer", id="closed"),
+            pytest.param(raw(), "closed without a response", id="closed"),
             pytest.param(raw(b"HTTP/1.1 200 OK\r\nContent-"), "cut short", id="half a head"),
             pytest.param(raw(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"), "503", id="busy"),
         ],

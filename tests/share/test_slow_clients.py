@@ -15,7 +15,7 @@ import pytest
 from served import ask, make_dataset
 
 from odfchain.limits import SHARING
-from odfchain.net.retry import Deadline, PassingError, Timing
+from odfchain.net.retry import Deadline, Timing, TransientError
 from odfchain.net.wire import Connection
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import connection
@@ -191,7 +191,7 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = Deadline(1_048_576, Timing(), name="x")
     try:
         answer = reading.ask(b"GET", b"/", b"", deadline, "x")
-        with pytest.raises(PassingError, match=r"only [0-9]+ bytes came in 0 s of waiting, at least"):
+        with pytest.raises(TransientError, match=r"only [0-9]+ bytes came in 0 s of waiting, at least"):
             answer.read(1 << 40)
     finally:
         over.set()

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from odfchain.errors import FetchError
 from odfchain.ingest.fetch.fetcher import FetchContext
 from odfchain.net.headers import ContentRange, Headers, range_validator
-from odfchain.net.retry import SIZE_HINT, Deadline, PassingError
+from odfchain.net.retry import SIZE_HINT, Deadline, TransientError
 from odfchain.store.fsio import remove_quietly, storage_error
 from odfchain.text import one_line
 
@@ -88,7 +88,7 @@ class Download:
         """The rest of the body follows.
 
         Raises:
-            PassingError: it is not the rest of the same body; the next attempt begins anew.
+            TransientError: it is not the rest of the same body; the next attempt begins anew.
             FetchError: the body is larger than allowed.
         """
         part = ContentRange.parse(headers.get("content-range"))
@@ -103,7 +103,7 @@ class Download:
             or (tag is not None and tag != known.get("etag"))
         ):
             self.forget()
-            raise PassingError("the server continued with something else than the rest of the body")
+            raise TransientError("the server continued with something else than the rest of the body")
         self._total = self._total if part.total is None else part.total
         self._check_size(self._total or part.last + 1)
 
@@ -134,12 +134,12 @@ class Download:
         """The file with the whole body.
 
         Raises:
-            PassingError: the body ended early.
+            TransientError: the body ended early.
         """
         assert self._stream is not None  # noqa: S101 - begin comes first
         assert self._path is not None  # noqa: S101
         if self._total is not None and self.received < self._total:
-            raise PassingError(f"the body ended after {self.received:,} of {self._total:,} bytes")
+            raise TransientError(f"the body ended after {self.received:,} of {self._total:,} bytes")
         try:
             self._stream.close()
         except OSError as error:

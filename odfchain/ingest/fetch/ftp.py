@@ -26,7 +26,7 @@ from odfchain.ingest.fetch.fetcher import (
 from odfchain.ingest.fetch.ftp_session import WIRE, FileFacts, FtpSession, Place, words
 from odfchain.ingest.fetch.state import is_known
 from odfchain.net.headers import Headers
-from odfchain.net.retry import Deadline, PassingError, Timing, with_retries
+from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
 from odfchain.net.template import redact, unreadable_name
 from odfchain.text import one_line
 
@@ -130,7 +130,7 @@ class _Fetch:
         """Connect, and bring the file if it is news.
 
         Raises:
-            PassingError: worth another attempt.
+            TransientError: worth another attempt.
             FetchError: not worth one.
         """
         with (
@@ -146,7 +146,7 @@ class _Fetch:
             self._retrieve(session, facts)
             if facts.modified is not None and session.modified(self._place.file) != facts.modified:
                 self._download.forget()
-                raise PassingError("the file changed while it was read")
+                raise TransientError("the file changed while it was read")
             session.leave()
         path = self._download.finish()
         return Fetched(path=path, name=self._name, state=state, event_time=facts.modified)
@@ -168,7 +168,7 @@ class _Fetch:
                 if facts.size is not None and download.received + len(chunk) > facts.size:
                     download.forget()
                     self._restarts = self._restarts and not restarted
-                    raise PassingError(f"more came than the announced {facts.size:,} bytes")
+                    raise TransientError(f"more came than the announced {facts.size:,} bytes")
                 download.append(chunk)
         session.voidresp()
 
@@ -194,9 +194,9 @@ def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise PassingError("the server closed the connection") from error
+        raise TransientError("the server closed the connection") from error
     except OSError as error:
-        raise PassingError(f"the connection was lost: {words(error)}") from error
+        raise TransientError(f"the connection was lost: {words(error)}") from error
     except ftplib.Error as error:
         said = str(error).encode(WIRE).decode("utf-8", "replace")
         said = one_line(redact(said, secrets))
@@ -206,5 +206,5 @@ def _translated(name: str, secrets: frozenset[str]) -> Iterator[None]:
             hint = "check the user and the password in the URL" if said.startswith("530") else None
             raise FetchError(f"{name}: FTP reply {said}", hint=hint) from error
         if isinstance(error, ftplib.error_temp):
-            raise PassingError(f"FTP reply {said}") from error
-        raise PassingError(f"the server does not answer in FTP{f': {said}' if said else ''}") from error
+            raise TransientError(f"FTP reply {said}") from error
+        raise TransientError(f"the server does not answer in FTP{f': {said}' if said else ''}") from error

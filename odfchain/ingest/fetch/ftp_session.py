@@ -13,7 +13,7 @@ from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.address import resolve
-from odfchain.net.retry import Deadline, PassingError
+from odfchain.net.retry import Deadline, TransientError
 from odfchain.text import one_line
 
 WIRE = "latin-1"
@@ -51,7 +51,7 @@ class FtpSession(ftplib.FTP):
     """A control connection on which every wait ends at the deadline.
 
     Raises:
-        PassingError: time is up, or the connection fails.
+        TransientError: time is up, or the connection fails.
         FetchError: the server talks without end.
         ftplib.Error: its replies.
     """
@@ -124,7 +124,7 @@ class FtpSession(ftplib.FTP):
             return connection.recv(_CHUNK)
         except TimeoutError as error:
             self._deadline.check()
-            raise PassingError(f"no byte within {self._limits.idle_timeout:g} s") from error
+            raise TransientError(f"no byte within {self._limits.idle_timeout:g} s") from error
 
     def leave(self) -> None:
         """Say goodbye, without waiting for an answer: all that was wanted is here."""
@@ -155,8 +155,8 @@ class FtpSession(ftplib.FTP):
                 failure = error
         self._deadline.check()
         if isinstance(failure, TimeoutError):
-            raise PassingError(f"no connection within {self._limits.connect_timeout:g} s") from failure
-        raise PassingError(f"cannot connect: {words(failure)}") from failure
+            raise TransientError(f"no connection within {self._limits.connect_timeout:g} s") from failure
+        raise TransientError(f"cannot connect: {words(failure)}") from failure
 
 
 def parse_mdtm(reply: str) -> Timestamp | None:

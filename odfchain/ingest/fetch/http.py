@@ -27,14 +27,14 @@ from odfchain.ingest.fetch.fetcher import (
 from odfchain.ingest.fetch.state import is_known, previous_modified, previous_tag
 from odfchain.model.events import SourceState
 from odfchain.net.headers import Headers, http_date, retry_after
-from odfchain.net.retry import Deadline, PassingError, Timing, with_retries
+from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
 from odfchain.net.template import redact
 from odfchain.net.url import Route, Target, parse_target
 from odfchain.text import one_line
 from odfchain.version import __version__
 
 if TYPE_CHECKING:
-    from odfchain.net.connect import Answer
+    from odfchain.net.connect import Response
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)
@@ -104,10 +104,10 @@ class _Fetch:
         self._condition = _condition(context)
 
     def attempt(self) -> FetchResult:
-        """Ask from the first URL on, over its redirects, to an answer.
+        """Ask from the first URL on, over its redirects, to a response.
 
         Raises:
-            PassingError: worth another attempt.
+            TransientError: worth another attempt.
             FetchError: not worth one.
         """
         from odfchain.net.connect import exchange
@@ -123,10 +123,10 @@ class _Fetch:
             where = self._name
             if route.redirected:
                 where = f"{where} (redirected to {route.current.public(self._secrets)})"
-            with exchange(route, headers, limits=limits, deadline=self._deadline, name=where) as answer:
-                location = answer.headers.location() if answer.status in _REDIRECTS else None
+            with exchange(route, headers, limits=limits, deadline=self._deadline, name=where) as response:
+                location = response.headers.location() if response.status in _REDIRECTS else None
                 if location is None:
-                    return self._take(answer, where, conditional=asked is not None)
+                    return self._take(response, where, conditional=asked is not None)
             route.follow(location, self._secrets)
             self._check_redirect(route.current)
 
@@ -157,8 +157,8 @@ class _Fetch:
             headers.append(condition)
         return [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
 
-    def _take(self, answer: Answer, where: str, *, conditional: bool) -> FetchResult:
-        status, headers, download = answer.status, answer.headers, self._download
+    def _take(self, response: Response, where: str, *, conditional: bool) -> FetchResult:
+        status, headers, download = response.status, response.headers, self._download
         if status == http.HTTPStatus.NOT_MODIFIED and conditional:
             return UP_TO_DATE
         if status in (200, 203):
@@ -169,33 +169,33 @@ class _Fetch:
         elif status == http.HTTPStatus.PARTIAL_CONTENT and download.resumable is not None:
             download.resume(headers)
         else:
-            raise self._refused(answer, where)
-        for chunk in answer.chunks:
+            raise self._refused(response, where)
+        for chunk in response.chunks:
             download.append(chunk)
         path = download.finish()
         first = download.headers or headers
         modified = first.date("last-modified")
         return Fetched(path=path, name=self._name, state=_state(first), event_time=modified)
 
-    def _refused(self, answer: Answer, where: str) -> FetchError | PassingError:
-        status = answer.status
+    def _refused(self, response: Response, where: str) -> FetchError | TransientError:
+        status = response.status
         if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and self._download.resumable is not None:
             self._download.forget()
-            return PassingError("the server cannot continue the body")
+            return TransientError("the server cannot continue the body")
         what = f"HTTP status {status}{_phrase(status)}"
         if status in (404, 410):
             return SourceNotFoundError(f"{where}: not found: {what}")
         if status in _PASSING or 500 <= status <= 599:
-            return PassingError(what, wait=retry_after(answer.headers))
-        said = self._excerpt(answer)
+            return TransientError(what, wait=retry_after(response.headers))
+        said = self._excerpt(response)
         hint = "check the credentials in the source's headers" if status in (401, 403) else None
         return FetchError(f"{where}: {what}{f': {said}' if said else ''}", hint=hint)
 
-    def _excerpt(self, answer: Answer) -> str:
+    def _excerpt(self, response: Response) -> str:
         """The first line of what the server says, unless that is markup."""
         body = b""
-        with contextlib.suppress(PassingError):  # what arrived is enough
-            for chunk in answer.chunks:
+        with contextlib.suppress(TransientError):  # what arrived is enough
+            for chunk in response.chunks:
                 body += chunk[:_EXCERPT]
                 if len(body) >= _EXCERPT or b"\n" in body.lstrip():
                     break
