@@ -97,7 +97,7 @@ def write_frame(
     """Order the rows, write them as one slice, and return its facts; None when there are no rows.
 
     `frame` has every column of the target schema except offset and system time, as physical types, and may
-    have others for the order. `short` says that no row holds more than a few KiB; `few` as in `write_ordered`.
+    have others for the order. `short`: no row holds more than a few KiB; `few` as in `write_ordered`.
 
     Raises:
         BadInputError: a value or null that does not fit the schema.
