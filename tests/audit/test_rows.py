@@ -472,7 +472,7 @@ def test_a_state_that_does_not_follow_from_the_slices(changed: DatasetFiles, wha
 
 def test_limits_leave_a_check_out_and_say_so(changed: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     with_state(changed, kept("A", offset=[0], op=[A]), 5)
-    for module in ("corrections", "states"):
+    for module in ("correction_check", "states"):
         small = dataclasses.replace(AUDIT, retractions=1, state_rows=5)
         monkeypatch.setattr(f"odfchain.audit.{module}.AUDIT", small)
     report = verify_dataset(changed)

@@ -39,7 +39,7 @@ def write(path: Path, values: list[Any]) -> Path:
         ("FLOAT", [0.1, 1e300], r"'1e\+300'"),
         ("DATE", [NOON.replace(hour=0), NOON], "'2020-01-01 12:00:00'"),
         ("DECIMAL(5,1)", [Decimal("1.20"), Decimal("1.25")], "'1.25'"),
-        ("ARRAY<BIGINT>", [[1.0], [2.5]], r"'\[2.5\]'"),
+        ("ARRAY<BIGINT>", [[1.0], [2.5]], r"\[2.5\]"),
         ("INT", ["12", " 12"], "' 12'"),
         ("TIMESTAMP", ["2020-01-01", "10:00:00"], "'10:00:00'"),
     ],
