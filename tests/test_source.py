@@ -100,16 +100,16 @@ def test_no_file_name_occurs_in_two_rooms() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 900,
+    "api": 1050,
     "audit": 4750,
     "chain": 1400,
-    "cli": 4650,
+    "cli": 4750,
     "codec": 2900,
     "digest": 550,
     "engine": 6400,
     "floor": 1100,
     "ids": 850,
-    "ingest": 7200,
+    "ingest": 7850,
     "lineage": 2200,
     "model": 2100,
     "net": 1750,

@@ -24,11 +24,14 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from odfchain.api.imported import Imported
     from odfchain.audit.auditing import Auditing
     from odfchain.audit.report import Report
     from odfchain.audit.verification import VerifyOptions
     from odfchain.engine.inprocess import SparkTransformEngine
     from odfchain.engine.interface import TransformEngine
+    from odfchain.ingest.importing import ImportPlan
+    from odfchain.ingest.ingest import IngestOptions
     from odfchain.lineage.questions import Lineage
     from odfchain.model.events import MetadataEvent
     from odfchain.model.sources import Transform
@@ -330,6 +333,41 @@ class Workspace:
             system_columns=system_columns,
         )
         return Dataset(self, made)
+
+    def import_(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        key: Sequence[str] = (),
+        event_time: str | None = None,
+        merge: str | None = None,
+        input_format: str | None = None,
+        force: bool = False,
+        options: IngestOptions | None = None,
+        on_inferred: Callable[[ImportPlan], None] | None = None,
+        progress: Progress = SILENT,
+    ) -> Imported:
+        """Make a dataset of a file and ingest it; nothing stays behind when that fails.
+
+        The columns and their types are inferred from every value and written into `NAME.yaml` beside the
+        file; `on_inferred` is told of them before anything is made. `merge` is `snapshot`, `ledger` (both
+        need a `key`) or `append`; `event_time` is the column of the event time. `force` replaces a manifest.
+
+        Raises:
+            UsageError: the format is not known, a column is not in the file, or there is a manifest.
+            NameCollisionError: there is a dataset of this name.
+            BadInputError, SchemaError: no columns can be made of the file.
+            And all errors of `Dataset.ingest`.
+        """
+        from odfchain.api.imported import import_file
+
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return import_file(
+            self, Path(path), name=name, key=keys, event_time=event_time, merge=merge,
+            input_format=input_format, force=force, options=options, on_inferred=on_inferred,
+            progress=progress,
+        )  # fmt: skip
 
     def rename(self, ref: str, name: str) -> None:
         """Give a dataset another alias; its id and history stay.

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from odfchain.ingest.ingest import IngestOutcome
     from odfchain.model.timestamp import Timestamp
 
+FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
+"""Of files; the keys of `INPUT_FORMATS`, without loading what reads them."""
+
 
 @click.command("ingest")
 @click.argument("dataset", type=DATASET)
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--source-name", metavar="NAME", help="Push source to use when there are several.")
 @click.option(
     "--input-format",
-    type=click.Choice(["csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet"]),
+    type=click.Choice(FORMATS),
     help="Format of the files, when it is not the source's.",
 )
 @click.option("--event-time", type=TIMESTAMP, help="Event time of rows that carry none.")
@@ -81,7 +84,7 @@ def ingest_command(
         else:
             outcome = target.ingest(files, chosen, progress=progress)
         progress.stop()
-        _print_outcome(outcome, output)
+        print_outcome(outcome, output)
 
 
 def silence_libraries() -> None:
@@ -91,7 +94,8 @@ def silence_libraries() -> None:
     logging.getLogger().addHandler(logging.NullHandler())
 
 
-def _print_outcome(outcome: IngestOutcome, output: str) -> None:
+def print_outcome(outcome: IngestOutcome, output: str) -> None:
+    """Print what each file brought, and what was committed."""
     columns = ["file", "rows", "+A", "-R", "-C", "+C", "offsets"]
     rows = [
         {

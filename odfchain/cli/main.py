@@ -26,6 +26,7 @@ INTERRUPTED = 130
 _TOPICS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
         "init": ("datasets", "Make a workspace in the current folder."),
+        "import": ("import_file", "Make a dataset of a file, without a manifest."),
         "new": ("templates", "Write a commented manifest to start from."),
         "add": ("datasets", "Make datasets from manifests (YAML or JSON)."),
     },

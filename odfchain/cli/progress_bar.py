@@ -34,7 +34,7 @@ class TerminalProgress:
         """Remove the line."""
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar = self._task = None
 
     def phase(
         self, name: str, total: int | None = None, *, amount: Callable[[float], str] | None = None

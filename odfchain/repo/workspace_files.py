@@ -305,17 +305,20 @@ class WorkspaceFiles:
                 self._check_free(alias)
             fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
 
-    def delete(self, dataset: DatasetFiles) -> None:
-        """Remove a dataset from the workspace; its private key is kept.
+    def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
+        """Remove a dataset from the workspace; its private key is kept, unless nobody has ever seen it.
 
         Raises:
             StoreError: it cannot be moved away.
         """
+        key = self._key_path(dataset.id) if with_key else None
         with fsio.locked(self.root / "lock"):
             doomed = self.root / "trash" / uuid.uuid4().hex
             fsio.make_folder(doomed.parent)
             fsio.move_folder(dataset.folder, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+        if key is not None:
+            fsio.remove_quietly(key)
 
     # --- keys --------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ def collect(trials: list[Trial]) -> None:
 
 def foresee(trial: Trial, folder: Path) -> None:
     """Refuse what the workers' own code refuses, here and without Spark: this spares the halving of jobs."""
-    from odfchain.ingest.read.formats import _record_source, declared_schema
+    from odfchain.ingest.read.formats import declared_schema, record_source
 
     if trial.found is not None or isinstance(trial.case.step, ReadStepParquet):
         return
@@ -121,7 +121,7 @@ def foresee(trial: Trial, folder: Path) -> None:
         trial.found = trial.malformed() if trial.malformed is not None else None
     else:
         schema = declared_schema(trial.case.step)
-        source, _ = _record_source(folder / "in", trial.case.step, schema, folder)
+        source, _ = record_source(folder / "in", trial.case.step, schema, folder)
         assert schema is not None
         try:
             for _ in record_batches(source, schema.fields):

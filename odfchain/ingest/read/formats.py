@@ -97,6 +97,11 @@ def declared_schema(read: ReadStep) -> ds.DataSchema | None:
         raise SchemaError(f"read.schema: {error}", hint=error.hint) from None
 
 
+def extension_of(path: Path) -> str | None:
+    """The end of a file's name that says its format, None where none does."""
+    return next((e for e in _EXTENSIONS if path.name.lower().endswith(e)), None)
+
+
 def read_step_for(path: Path, input_format: str | None, declared: ReadStep | None) -> ReadStep:
     """The read step to use: the declared one, or another format with the declared schema.
 
@@ -105,7 +110,7 @@ def read_step_for(path: Path, input_format: str | None, declared: ReadStep | Non
     """
     if input_format is None and declared is not None:
         return declared
-    name = input_format or next((f for e, f in _EXTENSIONS.items() if path.name.lower().endswith(e)), None)
+    name = input_format or _EXTENSIONS.get(extension_of(path) or "")
     if name is None or name not in INPUT_FORMATS:
         raise UsageError(
             f"{path}: the format of this file is not known",
@@ -200,7 +205,7 @@ def _open_csv(
     scratch: Path,
     progress: Callable[[int], None] | None,
 ) -> OpenedInput:
-    dialect = _dialect(read)
+    dialect = dialect_of(read)
     traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=progress)
     if traits.size == 0:
         return _empty(session, path, schema)
@@ -241,7 +246,7 @@ def _open_csv(
     )
 
 
-def _dialect(read: ReadStepCsv) -> CsvDialect:
+def dialect_of(read: ReadStepCsv) -> CsvDialect:
     """The characters of a read step.
 
     Raises:
@@ -370,7 +375,7 @@ def _open_document(
 ) -> OpenedInput:
     if path.stat().st_size == 0:
         return _empty(session, path, schema)
-    source, notes = _record_source(path, read, schema, scratch)
+    source, notes = record_source(path, read, schema, scratch)
     opened = _open_records(session, path, read, schema, source)
     return dataclasses.replace(opened, notes=notes)
 
@@ -399,7 +404,7 @@ def _open_records(
     )
 
 
-def _record_source(
+def record_source(
     path: Path,
     read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
     schema: ds.DataSchema | None,

@@ -25,7 +25,6 @@ def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
         BadInputError: a value is finer than a microsecond, naming column and row; or the file is unreadable.
         OversizedInputError: its rows become more than the limits allow.
     """
-    import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
     from odfchain.slices.reader import open_parquet
@@ -35,13 +34,20 @@ def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
         columns = [f.name for f in schema if _converted(f.type) != f.type]
         if not columns:
             return path, ()
-        target = pa.schema([f.with_type(_converted(f.type)) for f in schema])
+        target = schema_in_microseconds(schema)
         copy = scratch / f"microseconds-{uuid.uuid4().hex}"
         with ParquetWriter(copy, target) as sink:
             for batch in _batches(source, target, str(path)):
                 sink.write_batch(batch)
     names = ", ".join(f"`{name}`" for name in columns)
     return copy, (f"nanoseconds are read as microseconds, without loss: {names}",)
+
+
+def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
+    """The schema with microseconds for nanoseconds."""
+    import pyarrow as pa
+
+    return pa.schema([f.with_type(_converted(f.type)) for f in schema])
 
 
 def _converted(data_type: pa.DataType) -> pa.DataType:

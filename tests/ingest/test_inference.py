@@ -1,0 +1,342 @@
+"""What is inferred from files without a schema: never more than every value bears out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odfchain.errors import BadInputError, InvalidIdError, UsageError
+from odfchain.ids.names import DatasetAlias
+from odfchain.ingest.importing import SYSTEM_COLUMNS, ImportPlan, merge_for, name_for, plan_import
+from odfchain.ingest.read.inferred_file import InferredFile, infer_file
+from odfchain.ingest.read.value_kinds import ColumnValues
+from odfchain.model.ddl import parse_ddl, type_name
+from odfchain.model.events import AddPushSource, SetVocab
+from odfchain.spark.json_values import parse_object
+
+
+def of_texts(*texts: str) -> tuple[str, str | None]:
+    column = ColumnValues()
+    for row, text in enumerate(texts, start=1):
+        column.add(text, row)
+    data_type, note = column.inferred()
+    return type_name(data_type), note
+
+
+def of_json(*values: str) -> tuple[str, str | None]:
+    column = ColumnValues()
+    for row, text in enumerate(values, start=1):
+        value = parse_object(f'{{"v": {text}}}')["v"]
+        if value is not None:
+            column.add_json(value, row)
+    data_type, note = column.inferred()
+    return type_name(data_type), note
+
+
+def inferred(path: Path, content: str | bytes) -> InferredFile:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return infer_file(path, path.parent, reserved=SYSTEM_COLUMNS)
+
+
+def types(found: InferredFile) -> dict[str, str]:
+    return {c.name: c.type for c in found.columns}
+
+
+def notes(found: InferredFile) -> dict[str, str]:
+    return {c.name: c.note for c in found.columns if c.note}
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("1", "-2", "0"), "BIGINT"),
+        (("9223372036854775807", "-9223372036854775808", "1"), "BIGINT"),
+        (("1.5", "-0.25", ".5", "1e-05", "1.0E10", "7", "-0"), "DOUBLE"),
+        (("-134.19000244140625", "0.1"), "DOUBLE"),
+        (("true", "FALSE"), "BOOLEAN"),
+        (("2024-02-29", "0001-01-01"), "DATE"),
+        (("2024-05-01T12:00:00", "2024-05-01 12:00", "2024-05-01 12:00:00.5"), "TIMESTAMP(3)"),
+        (("2024-05-01T12:00:00Z", "2024-05-01T12:00:00.123456+02:00"), "TIMESTAMP(6)"),
+        (("2024-05-01T12:00:00.120000Z",), "TIMESTAMP(3)"),
+        (("a", "b"), "STRING"),
+        (("Zürich", "東京"), "STRING"),
+    ],
+)  # fmt: skip
+def test_values_that_agree_have_a_type(texts: tuple[str, ...], expected: str) -> None:
+    assert of_texts(*texts)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        ((), "no values"),
+        (("12", "007"), "numbers with leading zeros, such as '007' in row 2"),
+        (("+41791234567",), "numbers with a plus sign"),
+        (("1", "9223372036854775808"), "such as '9223372036854775808' in row 2"),
+        (("1.5", "9007199254740993"), "whole numbers of more than 15 digits"),
+        (("0.1234567890123456789",), "more digits"),
+        (("1.0e400",), "more digits or a larger exponent"),
+        (("1.0e-320",), "more digits or a larger exponent"),
+        (("1", "2", "N/A"), "mixed: 2 of 3 are whole numbers, others text, such as 'N/A' in row 3"),
+        (("1", ""), "others text, such as '' in row 2"),
+        (("1", " 2"), "others text, such as ' 2' in row 2"),
+        (("true", "1"), "mixed"),
+        (("2024-05-01", "2024-05-01T12:00:00Z"), "mixed"),
+        (("2024-05-01T12:00:00", "2024-05-01T12:00:00Z"), "mixed"),
+        (("2024-05-01T12:00:00.123456789Z",), "times finer than a microsecond"),
+        (("2023-02-28", "2023-02-29"), "others text, such as '2023-02-29' in row 2"),
+        (("2024-05-01", "01.05.2024"), "others text"),
+    ],
+)  # fmt: skip
+def test_what_is_in_doubt_stays_text_and_says_why(texts: tuple[str, ...], why: str) -> None:
+    found, note = of_texts(*texts)
+    assert found == "STRING"
+    assert why in (note or "")
+    assert (note or "").endswith("kept as text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["12E3", "1,5", "0x1F", "1d", "NaN", "inf", "٣", "--1", "-", ".", "1.", "yes", "t", "24:00", "2024-13-01",
+     "0000-01-01", "2024-05-01T12:00:60Z", "2024-05-01T24:00:00Z", "0001-01-01T00:00:00+05:00", "2024-5-1",
+     "2024-05-01T12:00:00+19:00", "2024-05-01T12:00.5Z", "2024-05-01T12:00:00 Z", "20240501T120000Z"],
+)  # fmt: skip
+def test_what_only_resembles_a_value_is_text(text: str) -> None:
+    assert of_texts(text) in (("STRING", None), ("STRING", f"text, such as {text!r} in row 1: kept as text"))
+
+
+def test_a_few_numbers_among_texts_are_no_doubt() -> None:
+    assert of_texts("a", "b", "12") == ("STRING", None)
+    assert of_texts("a", "b") == ("STRING", None)
+
+
+def test_times_say_what_becomes_of_their_zone() -> None:
+    assert of_texts("2024-05-01T12:00:00")[1] == "no zone is given: taken as UTC"
+    assert of_texts("2024-05-01T12:00:00+02:00")[1] == "recorded in UTC"
+    assert of_texts("2024-05-01T12:00:00Z", "2024-05-01T12:00:00+02:00")[1] == "recorded in UTC"
+    assert of_texts("2024-05-01T12:00:00Z")[1] is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("1", "null", "2"), "BIGINT"),
+        (("1", "2.5", "1E5"), "DOUBLE"),
+        (('"1"', '"2"'), "STRING"),
+        (('"true"',), "STRING"),
+        (("1", '"2"'), "STRING"),
+        (("true", "false"), "BOOLEAN"),
+        (('"2024-05-01"',), "DATE"),
+        (("[1, 2]", "[]"), "ARRAY<BIGINT>"),
+        (('["a"]', "[1]"), "ARRAY<STRING>"),
+        (("[1, null]",), "STRING"),
+        (("[]",), "ARRAY<STRING>"),
+        (('{"a": 1}',), "STRING"),
+        (("123456789012345678901234567890",), "STRING"),
+    ],
+)
+def test_json_values(values: tuple[str, ...], expected: str) -> None:
+    assert of_json(*values)[0] == expected
+
+
+def test_texts_in_json_that_look_like_numbers_are_no_doubt() -> None:
+    assert of_json('"007"', '"1"') == ("STRING", None)
+    assert "mixed" in (of_json("1", '"2"')[1] or "")
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def test_a_csv_file(tmp_path: Path) -> None:
+    found = inferred(
+        tmp_path / "a.csv",
+        "\ufeffid,Straße,note,when,gone,flag\r\n"
+        '1,"Größe, 5","two\nlines",2024-05-01,,true\r\n'
+        '2,x,"say ""hi""",2024-05-02,,\r\n',
+    )
+    assert types(found) == {
+        "id": "BIGINT", "Straße": "STRING", "note": "STRING", "when": "DATE", "gone": "STRING",
+        "flag": "BOOLEAN",
+    }  # fmt: skip
+    assert (found.rows, [c.values for c in found.columns]) == (2, [2, 2, 2, 2, 0, 1])
+    assert notes(found) == {"gone": "no values: kept as text"}
+    assert found.read.ddl_schema is not None
+    assert parse_ddl(found.read.ddl_schema).names == tuple(types(found))
+
+
+def test_quoted_empty_cells_are_no_values(tmp_path: Path) -> None:
+    assert types(inferred(tmp_path / "a.csv", '"n","t"\n"1",""\n"","x"\n')) == {"n": "BIGINT", "t": "STRING"}
+
+
+def test_other_separators_are_found_and_said(tmp_path: Path) -> None:
+    for separator in ";\t|":
+        found = inferred(tmp_path / "a.csv", f'"a, b"{separator}c\n1{separator}2,5\n')
+        assert types(found) == {"a, b": "BIGINT", "c": "STRING"}
+        assert found.notes == (f"the separator is {separator!r}",)
+        assert found.read.separator == separator  # type: ignore[union-attr]
+    assert types(inferred(tmp_path / "a.csv", "a\n1\n")) == {"a": "BIGINT"}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("a,b,a", "column 3 is called 'a', too: call it 'a_3'"),
+        ("a,,c", "column 2 has no name: call it 'column_2'"),
+        ("a,op,c", "column 2 is called 'op' as a system column is: call it '_op'"),
+        ("offset,system_time,c", "call it '_offset'; column 2"),
+        ("a,b`c,d", "a backtick or a control character in its name 'b`c': call it 'bc'"),
+        ('a,"b\nc",d', "call it 'bc'"),
+        ("a,__odfchain_row,c", "reserved: call it 'row'"),
+    ],
+)
+def test_names_that_columns_cannot_have_are_refused_with_others(
+    tmp_path: Path, header: str, message: str
+) -> None:
+    with pytest.raises(BadInputError) as caught:
+        inferred(tmp_path / "a.csv", f"{header}\n1,2,3\n")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "no rows"),
+        ("a.csv", b"a,b\n", "no rows"),
+        ("a.ndjson", b"\n", "no rows"),
+        ("a.json", b"[]", "no rows"),
+        ("a.csv", b"a,b\n1,2\n3\n", "(row 2)|row 2"),
+        ("a.csv", b"a\n\xff\n", "line 2"),
+        ("a.csv", b'a,b\n1,"2\n', "no closing quote"),
+        ("a.ndjson", b'{"a": 1}\n{"a": \n', "line 2"),
+        ("a.ndjson", b"{}\n", "no properties"),
+        ("a.ndjson", b'{"a": 1}\n{"A": 1}\n', "differ only by case"),
+        ("a.json", b'[{"a": 1}, 5]', "row 2"),
+        ("a.parquet", b"PAR", "Parquet"),
+    ],
+)
+def test_files_of_which_no_columns_can_be_made(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    with pytest.raises(BadInputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        inferred(tmp_path / name, content)
+
+
+def test_json_files_keep_the_order_of_their_keys(tmp_path: Path) -> None:
+    lines = '{"z": 1, "a": "x"}\n\n{"m": [1.5], "z": null}\n'
+    assert types(inferred(tmp_path / "a.ndjson", lines)) == {
+        "z": "BIGINT", "a": "STRING", "m": "ARRAY<DOUBLE>",
+    }  # fmt: skip
+    assert types(inferred(tmp_path / "a.json", '[{"z": 1}, {"a": {"b": 2}}]')) == {
+        "z": "BIGINT", "a": "STRING",
+    }  # fmt: skip
+    feature = (
+        '{"type": "Feature", "properties": {"n": 1}, "geometry": {"type": "Point", "coordinates": [1, 2]}}'
+    )
+    for name, content in (
+        ("a.ndgeojson", feature),
+        ("a.geojson", f'{{"type": "FeatureCollection", "features": [{feature}]}}'),
+    ):
+        assert types(inferred(tmp_path / name, content)) == {"n": "BIGINT", "geometry": "STRING"}
+
+
+def test_parquet_says_its_types_itself(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "n": pa.array([1], pa.int32()),
+            "t": pa.array([dt.datetime(2024, 5, 1, tzinfo=dt.UTC)], pa.timestamp("ns", "UTC")),
+            "d": pa.array([dt.date(2024, 5, 1)]),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = infer_file(tmp_path / "a.parquet", tmp_path)
+    assert (types(found), found.rows) == ({"n": "INT", "t": "TIMESTAMP(6)", "d": "DATE"}, 1)
+
+
+# --- the dataset -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("sales.csv", "sales"),
+        ("My Sales (2).CSV", "My-Sales-2"),
+        ("my.sales_2024.ndjson", "my.sales-2024"),
+        ("Größe..é.shp.zip", "Grosse.e"),
+        ("-a-.csv", "a"),
+    ],
+)
+def test_a_name_is_made_of_the_files(file: str, name: str) -> None:
+    assert name_for(Path("x") / file, None) == DatasetAlias.parse(name)
+
+
+def test_names_that_cannot_be_made() -> None:
+    with pytest.raises(UsageError, match="no name") as caught:
+        name_for(Path("東京.csv"), None)
+    assert "--as" in str(caught.value.hint)
+    with pytest.raises(InvalidIdError):
+        name_for(Path("a.csv"), "my sales")
+    assert len(str(name_for(Path("x" * 240 + ".csv"), None))) <= 240
+
+
+def test_which_merge_strategy_is_meant() -> None:
+    assert [merge_for(None, ()), merge_for(None, ("id",)), merge_for("ledger", ("id",))] == [
+        "append", "snapshot", "ledger",
+    ]  # fmt: skip
+    for merge, key in (("append", ("id",)), ("snapshot", ()), ("ledger", ()), ("upsert", ("id",))):
+        with pytest.raises(UsageError):
+            merge_for(merge, key)
+
+
+def plan(
+    tmp_path: Path, content: str, *, key: tuple[str, ...] = (), event_time: str | None = None
+) -> ImportPlan:
+    path = tmp_path / "a.csv"
+    found = inferred(path, content)
+    return plan_import(path, found, DatasetAlias.parse("a"), key, event_time, merge_for(None, key))
+
+
+def test_the_event_time_is_a_column_by_the_vocabulary(tmp_path: Path) -> None:
+    made = plan(tmp_path, "id,when\n1,2024-05-01T12:00:00.000001Z\n2,\n", key=("id",), event_time="when")
+    vocabulary, source = made.snapshot.metadata
+    assert vocabulary == SetVocab(event_time_column="when")
+    assert isinstance(source, AddPushSource)
+    assert source.read.ddl_schema == ("id BIGINT", "when TIMESTAMP(3)")
+    assert made.notes == (
+        "rows without an event time: 1; they get the time of ingestion",
+        "event times are kept to the millisecond: what is finer is cut off",
+    )
+    days = plan(tmp_path, "event_time,n\n2024-05-01,1\n")
+    assert days.event_time == "event_time"
+    assert len(days.snapshot.metadata) == 1
+    assert days.notes == ("the event times are days: each counts as its midnight in UTC",)
+    assert plan(tmp_path, "a\n1\n").event_time is None
+
+
+@pytest.mark.parametrize("event_time", ["event_time", None])
+def test_an_event_time_that_is_no_time_is_refused(tmp_path: Path, event_time: str | None) -> None:
+    with pytest.raises(BadInputError, match="'event_time' cannot be the event time: it is STRING"):
+        plan(tmp_path, "event_time\n01.05.2024\n", event_time=event_time)
+    with pytest.raises(BadInputError, match="it is BIGINT"):
+        plan(tmp_path, "event_time\n1714557600\n", event_time=event_time)
+
+
+def test_columns_that_are_not_in_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no column 'ids'") as caught:
+        plan(tmp_path, "id\n1\n", key=("ids",))
+    assert "'id'" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="no column 'when'"):
+        plan(tmp_path, "id\n1\n", event_time="when")
+
+
+def test_nothing_in_a_name_acts_in_the_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "a\nkind: x.csv"
+    found = inferred(path, "id\n1\n")
+    made = plan_import(path, found, DatasetAlias.parse("a"), (), None, "append")
+    assert made.manifest.startswith("# The columns are those of a\\nkind: x.csv,")
