@@ -85,6 +85,8 @@ TRICKY = {
     "quoted.csv": 'a,"b ""c""",-,A,Straße\n1,"two\nlines",,-0,"x, y"\n2,"",.5,1.0E10,\\\n',
     "semi.csv": "a;b\n1;2,5\n",
     "times.csv": "t,u,flag\n2024-05-01 12:00,2024-05-01T12:00:00.5-03:30,TRUE\n0001-01-01T00:00,9999-12-31T23:59:59Z,false\n",
+    "zones.csv": "t\n2024-05-01T12:00:00Z\n2024-05-01 12:00:00.5+02:00\n1900-01-01T00:00:00.000001-17:59\n",
+    "numbers.csv": "a,b\n-134.19000244140625,2.2250738585072014e-307\n.5,-1.7976931348623157e+308\n",
     "doc.json": '[{"a": 1, "b": true}, {"a": 2.5, "c": {"d": null}}]',
     "points.geojson": '{"type": "FeatureCollection", "features": [{"type": "Feature", "properties": {"n": 1}, '
     '"geometry": {"type": "Point", "coordinates": [1, 2]}}]}',

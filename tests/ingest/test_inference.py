@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.errors import BadInputError, InvalidIdError, UsageError
+from odfchain.errors import BadInputError, InvalidIdError, SchemaError, UsageError
 from odfchain.ids.names import DatasetAlias
 from odfchain.ingest.importing import SYSTEM_COLUMNS, ImportPlan, merge_for, name_for, plan_import
 from odfchain.ingest.read.inferred_file import InferredFile, infer_file
@@ -106,7 +106,7 @@ def test_what_is_in_doubt_stays_text_and_says_why(texts: tuple[str, ...], why: s
     "text",
     ["12E3", "1,5", "0x1F", "1d", "NaN", "inf", "٣", "--1", "-", ".", "1.", "yes", "t", "24:00", "2024-13-01",
      "0000-01-01", "2024-05-01T12:00:60Z", "2024-05-01T24:00:00Z", "0001-01-01T00:00:00+05:00", "2024-5-1",
-     "2024-05-01T12:00:00+19:00", "2024-05-01T12:00.5Z", "2024-05-01T12:00:00 Z", "20240501T120000Z"],
+     "2024-05-01T12:00:00+19:00", "2024-05-01T12:00.5Z", "2024-05-01T12:00:00 Z", "2024-05-01T12:00Z", "20240501T120000Z"],
 )  # fmt: skip
 def test_what_only_resembles_a_value_is_text(text: str) -> None:
     assert of_texts(text) in (("STRING", None), ("STRING", f"text, such as {text!r} in row 1: kept as text"))
@@ -257,6 +257,12 @@ def test_parquet_says_its_types_itself(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     found = infer_file(tmp_path / "a.parquet", tmp_path)
     assert (types(found), found.rows) == ({"n": "INT", "t": "TIMESTAMP(6)", "d": "DATE"}, 1)
+
+
+def test_parquet_types_without_a_name_are_refused_with_their_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1], "none": pa.nulls(1)}), tmp_path / "a.parquet")
+    with pytest.raises(SchemaError, match="column 'none': type Null has no DDL name"):
+        infer_file(tmp_path / "a.parquet", tmp_path)
 
 
 # --- the dataset -----------------------------------------------------------------------------------

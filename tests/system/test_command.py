@@ -172,7 +172,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     first, tour, python, derived, shared, audited = (
         m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL)
     )
-    assert [len(part.splitlines()) for part in (first, tour)] == [5, 8]
+    assert [len(part.splitlines()) for part in (first, tour)] == [5, 9]
     tour = first + tour
     for name in ("fixtures", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -185,7 +185,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "merge: snapshot by icao" in done.stderr
-    assert (tmp_path / ".tour" / "my.airports.yaml").is_file()
+    assert (tmp_path / ".first" / "my.airports.yaml").is_file()
     assert "kind: MetadataBlock" in done.stdout
     assert "ok    org.airportsdata.airports: 9 blocks, 4 slices, 25,272 records" in done.stdout
     assert re.search(r"org\.airportsdata\.airports +updated +30176 +8139 +255 +8439 +8439 +5 ", done.stdout)

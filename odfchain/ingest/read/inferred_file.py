@@ -16,7 +16,7 @@ from odfchain.ingest.read.formats import dialect_of, read_step_for, record_sourc
 from odfchain.ingest.read.preflight import scan_text
 from odfchain.ingest.read.value_kinds import ColumnValues
 from odfchain.model import data_schema as ds
-from odfchain.model.ddl import format_ddl, type_name
+from odfchain.model.ddl import format_ddl, format_type, type_name
 from odfchain.model.sources import (
     ReadStep,
     ReadStepCsv,
@@ -285,8 +285,13 @@ def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
         schema = from_arrow(schema_in_microseconds(source.schema_arrow))
         rows = source.metadata.num_rows
     check_names(schema.names, reserved, str(path))
+    for f in schema.fields:
+        try:
+            format_type(f.value_type, f.extra)
+        except SchemaError as error:
+            raise SchemaError(
+                f"{path}: column {printable(f.name, 60)!r}: {error.message}",
+                hint="cast the column, or leave it out, and import the file again",
+            ) from None
     columns = tuple(InferredColumn(f, None) for f in schema.fields)
-    try:
-        return InferredFile(_declaring(ReadStepParquet(), columns), columns, rows)
-    except SchemaError as error:
-        raise SchemaError(f"{path}: {error.message}", hint="leave the column out, or cast it") from None
+    return InferredFile(_declaring(ReadStepParquet(), columns), columns, rows)

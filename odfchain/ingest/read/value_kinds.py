@@ -30,8 +30,8 @@ _PADDED = re.compile(r"[+-]?0[0-9]+(?:\.[0-9]*)?")
 _SIGNED = re.compile(r"\+[0-9]+(?:\.[0-9]*)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)"
-    r"(?:(?<=:[0-9]{2}:[0-9]{2})\.([0-9]{1,9}))?(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2})"
+    r"(?:(:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?)?"
 )
 _BEGINNINGS = frozenset("0123456789+-.tTfF")
 """What a text begins with that may be anything but text."""
@@ -77,8 +77,8 @@ def kind_of(text: str) -> Kind:
     """What a text of a CSV file looks like."""
     if text[:1] not in _BEGINNINGS:
         return Kind.TEXT
-    if text.lower() in ("true", "false"):
-        return Kind.BOOLEAN
+    if text[0] in "tTfF":
+        return Kind.BOOLEAN if text.lower() in ("true", "false") else Kind.TEXT
     return _kind_of_number(text, bare_exponent=False) or _kind_of_time(text)
 
 
@@ -124,13 +124,14 @@ def _kind_of_time(text: str) -> Kind:
         match = _TIME.fullmatch(text) if len(text) >= 16 else None
         if match is None:
             return Kind.TEXT
-        dt.datetime.fromisoformat(match[1] + (match[3] or "Z")).astimezone(dt.UTC)
+        minute, second, fraction, zone = match.groups(default="")
+        dt.datetime.fromisoformat(minute + second + (zone or "Z")).astimezone(dt.UTC)
     except (ValueError, OverflowError):
         return Kind.TEXT
-    digits = len((match[2] or "").rstrip("0"))
+    digits = len(fraction.rstrip("0"))
     if digits > 6:
         return Kind.TOO_FINE
-    if match[3] is None:
+    if not zone:
         return Kind.LOCAL if digits <= 3 else Kind.LOCAL_FINE
     return Kind.ZONED if digits <= 3 else Kind.ZONED_FINE
 
@@ -191,7 +192,7 @@ class ColumnValues:
             return "no values: kept as text"
         if 2 * self.seen.get(Kind.TEXT, 0) > self.count:
             return None
-        ranked = sorted(self.seen, key=lambda kind: -self.seen[kind])
+        ranked = sorted(self.seen, key=lambda kind: (-self.seen[kind], kind is Kind.TEXT))
         most, *others = ranked
         if not others:
             return f"{most.value}, such as {self._example(most)}: kept as text"
