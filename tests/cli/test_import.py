@@ -11,6 +11,7 @@ from support import Result
 
 from odfchain.api import Workspace
 from odfchain.cli.data import FORMATS
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import BadInputError
 from odfchain.ids.names import DatasetAlias
 from odfchain.ingest.read.formats import INPUT_FORMATS
@@ -168,6 +169,14 @@ def test_an_interrupted_import_leaves_nothing(
 
 def test_the_formats_are_those_that_can_be_read() -> None:
     assert set(FORMATS) == set(INPUT_FORMATS)
+
+
+def test_the_line_of_progress_comes_again_after_it_was_removed() -> None:
+    with TerminalProgress() as progress:
+        progress._shown = True
+        progress.phase("Inferring the columns")
+        progress.stop()
+        progress.phase("Starting Spark")
 
 
 def test_names_are_refused_before_anything_is_made(workspace: Workspace, tmp_path: Path) -> None:

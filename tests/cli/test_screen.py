@@ -148,6 +148,7 @@ COMMANDS: dict[str, list[str]] = {
     "sign": ["sign", "evil"],
     "key": ["key", "show", EVIL],
     "new": ["new", "--root", EVIL],
+    "import": ["import", "rows.ndjson", "--as", "rows"],
     "config": ["config", "get", EVIL],
     "config set": ["config", "set", "share.parallel", EVIL],
     "login": ["login", f"http://x.example/{EVIL}"],
@@ -185,6 +186,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("screen")
     workspace = make_workspace(folder)
     (folder / "rows.csv").write_text(EVIL)
+    (folder / "rows.ndjson").write_text(json.dumps({EVIL: EVIL}))
     (folder / "evil.yaml").write_text(json.dumps({"kind": EVIL, EVIL: [EVIL]}))
     (folder / "effects.yaml").write_text(json.dumps(EFFECTS, ensure_ascii=False), encoding="utf-8")
     (found,) = (workspace.dataset("evil").path / "data").iterdir()
@@ -263,6 +265,7 @@ def test_nothing_acts_on_the_terminal(screens: dict[str, str], name: str) -> Non
         "tail json",
         "add effects",
         "source",
+        "import",
         "no dataset",
         "no command",
         "no option",
