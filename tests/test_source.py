@@ -180,7 +180,14 @@ def is_file_like(node: ast.ClassDef) -> bool:
 
 def is_override(node: ast.FunctionDef) -> bool:
     """Hooks of the command-line library; their meaning is defined there."""
-    return node.name in ("list_commands", "format_commands", "get_command", "resolve_command", "convert", "shell_complete")
+    return node.name in (
+        "list_commands",
+        "format_commands",
+        "get_command",
+        "resolve_command",
+        "convert",
+        "shell_complete",
+    )
 
 
 def test_the_public_names() -> None:
