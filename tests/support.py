@@ -277,6 +277,22 @@ def unchanged(folder: Path) -> Iterator[None]:
     assert [p for p in (folder / "staging").iterdir() if p.name != ".lock"] == []
 
 
+class Notes:
+    """What a user is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        pass
+
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
 SOURCE = """\
 kind: DatasetSnapshot
 version: 1

@@ -16,7 +16,7 @@ _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
-IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
+_IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
 """What Arrow raises for a value that Python cannot hold: a year after 9999, bytes that are no text, a time
 zone that nobody knows."""
 
@@ -78,6 +78,6 @@ def plain_value(scalar: pa.Scalar) -> Any:
     """The value; of one that Python cannot hold, a text that says so."""
     try:
         return scalar.as_py()
-    except IMPOSSIBLE:
+    except _IMPOSSIBLE:
         number = getattr(scalar, "value", None)
         return f"{number if isinstance(number, int) else 'a value'} that is no {scalar.type}"

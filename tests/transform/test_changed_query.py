@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import Result, derivative, manifest, unchanged
+from support import Notes, Result, derivative, manifest, unchanged
 
 from odfchain.audit.verification import VerifyOptions
 from odfchain.errors import EngineError, TransformError
@@ -36,22 +36,6 @@ QUERIES = (HOURLY, TWO_HOURS, TOTAL, COUNT, PLAIN, LARGE)
 
 Row = tuple[int, str, int]
 """Minute, key, value."""
-
-
-class Notes:
-    """What a user is told."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        pass
-
-    def advance(self, steps: int = 1) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 @pytest.fixture

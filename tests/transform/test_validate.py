@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Result, derivative, manifest, tree_of, unchanged
+from support import Notes, Result, derivative, manifest, tree_of, unchanged
 
 from odfchain.engine.engine_version import engine_version
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 
 SCHEMA = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
 SELECT = "SELECT event_time, city FROM cities"
-
-
-class Notes:
-    """What a user is told."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        pass
-
-    def advance(self, steps: int = 1) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The second wall around a stranger's query: a process without network that sees only what it was given.
 
-The gate (`spark.query_gate`) decides what may run. This wall stands behind it, in case the gate or Spark
+The gate (`odfchain.sql.gate`) decides what may run. This wall stands behind it, in case the gate or Spark
 errs: where Linux lets a user make namespaces, the engine's process has a network of its own with nothing but
 loopback, and a root folder of its own with the system's programs, Python, Java, and the folders of one
 request. Whether the walls can be had is found out by building them, and said in words for the report; where
