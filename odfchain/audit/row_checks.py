@@ -17,10 +17,10 @@ from odfchain.audit.checks import CORRECTIONS, OFFSETS, SCHEMA, SYSTEM
 from odfchain.audit.form import Finding, Form
 from odfchain.model.events import OffsetInterval
 from odfchain.model.timestamp import Timestamp
+from odfchain.slices.values import PER_SECOND
 from odfchain.text import one_line
 
 _APPEND, _RETRACT, _FROM, _TO = range(4)
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MS_PER_DAY = 86_400_000
 
 Numbers = np.ndarray[Any, Any]
@@ -164,7 +164,7 @@ class RowChecks:
                 wrong = int(np.argmax(back))
                 self._say(SYSTEM, "back", f"row {self._row(wrong)}: the system time goes back")
         self._last_system = int(values[-1])
-        factor = 1_000_000_000 // _PER_SECOND[column.type.unit]
+        factor = 1_000_000_000 // PER_SECOND[column.type.unit]
         began = int(values[0]) * factor if self.system_span is None else self.system_span[0]
         self.system_span = (began, self._last_system * factor)
         if int(values.max()) * factor > self._time.epoch_ns:
@@ -182,7 +182,7 @@ class RowChecks:
         latest = pc.max(number).as_py()
         if latest is None:
             return
-        per_ms = _PER_SECOND[unit] // 1_000
+        per_ms = PER_SECOND[unit] // 1_000
         # part of a millisecond counts as a whole one: writers differ in how they cut it off
         in_ms = latest * _MS_PER_DAY if days else -(-latest // per_ms) if per_ms else latest * 1_000
         if self.latest_ms is None or in_ms > self.latest_ms:

@@ -22,12 +22,12 @@ from odfchain.errors import BadInputError, EngineError, SchemaError
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.slices.marker import find_marker
 from odfchain.slices.reader import ParquetSource, open_parquet
+from odfchain.slices.values import PER_SECOND
 from odfchain.slices.writer import ROW_GROUP_ROWS, SliceInputError, cast_column, parquet_writer
 from odfchain.store import fsio
 from odfchain.text import first_line
 
 _APPEND = 0
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _GROUP_BYTES = 128 << 20
 """Arrow memory of the records that become a row group [bytes]."""
 
@@ -101,7 +101,7 @@ def _oldest(times: pa.Array) -> int | None:
     if not pa.types.is_timestamp(times.type):
         return None
     number = pc.min(times.cast(pa.int64())).as_py()
-    return None if number is None else int(number) * 1_000 // _PER_SECOND[times.type.unit]
+    return None if number is None else int(number) * 1_000 // PER_SECOND[times.type.unit]
 
 
 def _write(

@@ -14,7 +14,8 @@ from odfchain.text import one_line
 
 _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Parts of a second in each of Arrow's units."""
 
 _IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
 """What Arrow raises for a value that Python cannot hold: a year after 9999, bytes that are no text, a time
@@ -69,7 +70,7 @@ def _bounds(data_type: pa.DataType) -> tuple[int, int] | None:
     if t.is_date64(data_type):
         return _FIRST_DAY * 86_400_000, (_LAST_DAY + 1) * 86_400_000 - 1
     if t.is_timestamp(data_type):
-        parts = _PER_SECOND[data_type.unit]
+        parts = PER_SECOND[data_type.unit]
         return _FIRST_DAY * 86_400 * parts, (_LAST_DAY + 1) * 86_400 * parts - 1
     return None
 
