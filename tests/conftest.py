@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import Result
+
+from tests.kit.support import Result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | N
     if worker != "gw0":
         yield path
         return
-    from processes import ODFCHAIN, environment
+    from tests.kit.processes import ODFCHAIN, environment
 
     maker = subprocess.Popen(
         [ODFCHAIN, "-q", "engine", "warm-up"],

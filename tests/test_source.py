@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import ROOT
 
 import odfchain
+from tests.kit.support import ROOT
 
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
@@ -225,9 +225,8 @@ def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
     "command", [["list"], ["log", "cities"], ["inspect", "schema", "cities"], ["version"]]
 )
 def test_commands_without_data_load_neither_spark_nor_arrow(command: list[str], tmp_path: Path) -> None:
-    from support import manifest
-
     from odfchain.api import Workspace
+    from tests.kit.support import manifest
 
     Workspace.init(tmp_path).add(manifest())
     program = (

@@ -7,9 +7,18 @@ import hmac
 import json
 from collections.abc import Callable
 
-import curve
 import pytest
-from forge import (
+
+from odfchain.errors import SignatureError
+from odfchain.ids.did import DatasetId
+from odfchain.trust.attestations import read_lines
+from odfchain.trust.jws import StatementType, read_statement
+from odfchain.trust.problems import Problem
+from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head
+from odfchain.trust.signing_keys import check_public_key
+from odfchain.trust.statements import sign_attestation, sign_head
+from tests.kit import curve
+from tests.kit.forge import (
     AUDITORS,
     DATASET,
     HEAD,
@@ -23,16 +32,7 @@ from forge import (
     signed,
     spaced,
 )
-from support import hash_of
-
-from odfchain.errors import SignatureError
-from odfchain.ids.did import DatasetId
-from odfchain.trust.attestations import read_lines
-from odfchain.trust.jws import StatementType, read_statement
-from odfchain.trust.problems import Problem
-from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head
-from odfchain.trust.signing_keys import check_public_key
-from odfchain.trust.statements import sign_attestation, sign_head
+from tests.kit.support import hash_of
 
 VALID = sign_head(OWNER, signed()).encode()
 PARTS = VALID.split(b".")

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forge import AUDITORS, DATASET, OWNER, STRANGER, TIME, attestation, container, signed
 from hypothesis import given
 from hypothesis import strategies as st
-from support import hash_of
 
 from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
 from odfchain.ids.keys import DatasetKey
@@ -40,6 +38,8 @@ from odfchain.trust.statements import (
     sign_attestation,
     sign_head,
 )
+from tests.kit.forge import AUDITORS, DATASET, OWNER, STRANGER, TIME, attestation, container, signed
+from tests.kit.support import hash_of
 
 
 @pytest.fixture

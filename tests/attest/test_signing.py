@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import faulty
-from support import RAW_SCHEMA, T0, derivative, manifest, push
 
 from odfchain.api import Workspace
 from odfchain.codec.manifest import read_snapshots
@@ -39,6 +37,8 @@ from odfchain.transform.start_over import reset_to_metadata
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
 from odfchain.trust.signer import HeadSigner
+from tests.kit.faults import faulty
+from tests.kit.support import RAW_SCHEMA, T0, derivative, manifest, push
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_commit_of_one_block_and_of_several(cities: DatasetFiles) -> None:
 
 
 def test_an_appended_block(cities: DatasetFiles) -> None:
-    from support import ChainBuilder
+    from tests.kit.support import ChainBuilder
 
     builder = ChainBuilder(cities.chain)
     builder.prev, builder.sequence = cities.chain.head(), 2

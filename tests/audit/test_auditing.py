@@ -10,8 +10,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from derived import FIRST, SECOND, command_line, forge, on_paper, with_level
-from support import ROOT, Result
 
 from odfchain.api import Workspace
 from odfchain.audit.heads import vouched_for
@@ -28,6 +26,8 @@ from odfchain.trust.canonical import report_digest
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.trust.signing_keys import create_key_file
 from odfchain.trust.statements import Attestation, Verdict, read_attestation, sign_attestation
+from tests.kit.derived_dataset import FIRST, SECOND, command_line, forge, on_paper, with_level
+from tests.kit.support import ROOT, Result
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 

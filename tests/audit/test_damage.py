@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from recorded import add, add_slice, schema_event
 
 from odfchain.audit.report import Report
 from odfchain.audit.verify import verify_dataset
@@ -32,6 +31,7 @@ from odfchain.trust.attestations import ATTESTATIONS_KEY, add_attestation
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.trust.signer import HeadSigner
 from odfchain.trust.statements import Attestation, Verdict, sign_attestation
+from tests.kit.recorded_dataset import add, add_slice, schema_event
 
 KEY = DatasetKey.generate()
 AUDITOR = DatasetKey.generate()

@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded
-import report_documents as docs
-from browser import DARK, measure, photograph
-from test_commit import make_seeded
 
 from odfchain.audit.page import render_page
 from odfchain.audit.page_blocks import read_blocks, rows_of, strip_of
@@ -25,6 +21,10 @@ from odfchain.audit.page_words import blocks_in_words, moment, size_in_words
 from odfchain.audit.verify import verify_dataset
 from odfchain.errors import ManifestError, UsageError
 from odfchain.limits import PAGE
+from tests.kit import recorded_dataset as recorded
+from tests.kit import report_documents as docs
+from tests.kit.browser import DARK, measure, photograph
+from tests.kit.commits import make_seeded
 
 HOSTILE = (
     "<script>alert(1)</script>",

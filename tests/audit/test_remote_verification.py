@@ -15,8 +15,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from derived import FIRST, SECOND, command_line, on_paper
-from support import ROOT
 
 from odfchain.api import Workspace
 from odfchain.ids.did import DidKey
@@ -27,6 +25,8 @@ from odfchain.serve.server import RepositoryServer
 from odfchain.trust.attestations import ATTESTATIONS_KEY
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.trust.signing_keys import create_key_file
+from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper
+from tests.kit.support import ROOT
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 

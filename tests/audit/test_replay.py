@@ -9,19 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from derived import (
-    FIRST,
-    MADE,
-    QUERIES,
-    add_rows,
-    block_at,
-    copy_of,
-    executions,
-    forge,
-    make_template,
-    with_level,
-)
-from support import Result, hash_of, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.audit.report import Report
@@ -35,6 +22,19 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from odfchain.transform.execute import TransformOptions
+from tests.kit.derived_dataset import (
+    FIRST,
+    MADE,
+    QUERIES,
+    add_rows,
+    block_at,
+    copy_of,
+    executions,
+    forge,
+    make_template,
+    with_level,
+)
+from tests.kit.support import Result, hash_of, unchanged
 
 OTHER_VERSION = "odfchain_0-spark_4.3.0"
 

@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from recorded import SCHEMA, add, schema_event
-from test_commit import make_seeded
 
 from odfchain.audit.report import Report
 from odfchain.audit.verify import verify_dataset
@@ -25,6 +23,8 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
+from tests.kit.commits import make_seeded
+from tests.kit.recorded_dataset import SCHEMA, add, schema_event
 
 BLOCK_TIME = Timestamp.parse("2000-01-01T00:00:00Z").epoch_ms
 A, R, CF, CT = range(4)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 import pytest
-from derived import FIRST, SECOND, command_line, on_paper
-from support import Result
 
 from odfchain.api import Workspace
 from odfchain.cli.main import main
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper
+from tests.kit.support import Result
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from derived import FIRST, MADE, SECOND, derive, executions, forge, on_paper, with_level
-from support import conformance
 
 from odfchain.api import Workspace
 from odfchain.audit.report import Report
@@ -23,6 +21,8 @@ from odfchain.model import events as ev
 from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from tests.kit.derived_dataset import FIRST, MADE, SECOND, derive, executions, forge, on_paper, with_level
+from tests.kit.support import conformance
 
 
 @pytest.fixture

@@ -13,9 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from recorded import SCHEMA, add, add_slice, schema_event
-from support import execute, hash_of, seeded_id, set_transform
-from test_commit import make_seeded
 
 from odfchain.audit.form import Forms
 from odfchain.audit.verify import CHECKS, Report, verify_dataset
@@ -34,6 +31,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
+from tests.kit.commits import make_seeded
+from tests.kit.recorded_dataset import SCHEMA, add, add_slice, schema_event
+from tests.kit.support import execute, hash_of, seeded_id, set_transform
 
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 CHECKPOINT = b"a checkpoint"

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from support import ChainBuilder, data_slice, hash_of, memory_chain, seeded_id
 
 from odfchain.chain.chain import MetadataChain, link_blocks
 from odfchain.chain.index import EVENT_KINDS, ROW_BYTES
@@ -24,6 +23,7 @@ from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
+from tests.kit.support import ChainBuilder, data_slice, hash_of, memory_chain, seeded_id
 
 
 def grow(builder: ChainBuilder, count: int, seed: int = 0) -> None:
@@ -254,7 +254,7 @@ def test_a_second_seed_in_the_middle_is_refused() -> None:
 
 def test_foreign_bytes_are_kept_as_they_are() -> None:
     """A version 2 block is stored and hashed as received, not written again as version 3."""
-    from support import conformance
+    from tests.kit.support import conformance
 
     chain = memory_chain()
     vector = next(

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support import ChainBuilder, conformance, data_slice, hash_of, memory_chain, seeded_id
 
 from odfchain.chain.kind_rules import belongs_in
 from odfchain.codec.raw_arrow import encode_raw_arrow
@@ -24,6 +23,7 @@ from odfchain.model.sources import (
     TransformSql,
 )
 from odfchain.model.timestamp import Timestamp
+from tests.kit.support import ChainBuilder, conformance, data_slice, hash_of, memory_chain, seeded_id
 
 T = [Timestamp.parse(f"2020-01-0{day}T12:00:00Z") for day in range(1, 10)]
 FOO, BAR = seeded_id("foo"), seeded_id("bar")

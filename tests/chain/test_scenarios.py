@@ -7,7 +7,17 @@ import re
 from typing import Any
 
 import pytest
-from support import (
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
+from odfchain.ids.multihash import Multihash
+from odfchain.model import data_schema as ds
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind, TimeUnit
+from odfchain.model.timestamp import Timestamp
+from odfchain.store.scratch import MemoryScratch
+from tests.kit.support import (
     RAW_SCHEMA,
     TWO_SCHEMAS,
     ChainBuilder,
@@ -24,16 +34,6 @@ from support import (
     seeded_id,
     set_transform,
 )
-
-from odfchain.chain.chain import MetadataChain
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
-from odfchain.ids.multihash import Multihash
-from odfchain.model import data_schema as ds
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind, TimeUnit
-from odfchain.model.timestamp import Timestamp
-from odfchain.store.scratch import MemoryScratch
 
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 T = Timestamp.parse("2020-01-01T12:00:00Z")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import ChainBuilder, conformance, memory_chain
 
 from odfchain.codec.raw_arrow import DATE_UNIT, encode_raw_arrow
 from odfchain.errors import AppendError
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
 from odfchain.model.enums import TimeUnit
+from tests.kit.support import ChainBuilder, conformance, memory_chain
 
 TABLE = {row["change"]: row["result"] for row in conformance("writer_cases")["set_data_schema_migration"]}
 INT, TEXT = ds.DataTypeInt64(), ds.DataTypeString()

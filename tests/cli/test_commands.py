@@ -14,8 +14,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import ROOT, Result, manifest
-from test_blocks import vectors
 
 from odfchain.api import Workspace
 from odfchain.cli.common import DurationParam
@@ -25,6 +23,8 @@ from odfchain.codec.tree import from_tree
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import EngineError
 from odfchain.model.block import MetadataBlock
+from tests.kit.block_vectors import vectors
+from tests.kit.support import ROOT, Result, manifest
 
 
 def test_without_a_command_the_help_is_shown_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import FIXTURES
 
 from odfchain.api import Workspace
 from odfchain.cli.main import main
+from tests.kit.support import FIXTURES
 
 FOLDER = FIXTURES / "hostile" / "manifests"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Result
 
 from odfchain.api import Workspace
 from odfchain.cli.data import FORMATS
@@ -15,6 +14,7 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import BadInputError
 from odfchain.ids.names import DatasetAlias
 from odfchain.ingest.read.formats import INPUT_FORMATS
+from tests.kit.support import Result
 
 SALES = "id,city,amount,sold,code\n1,Bern,10.5,2024-05-01,007\n2,Basel,20,2024-05-02,008\n"
 

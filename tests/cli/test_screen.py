@@ -14,11 +14,11 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hostile_dataset import EVIL, make_workspace
-from support import ROOT
 
 from odfchain.cli.main import _COMMANDS
 from odfchain.text import escaped_json, one_line, printable
+from tests.kit.hostile_dataset import EVIL, make_workspace
+from tests.kit.support import ROOT
 
 OURS = re.compile(r"\r(?=\x1b)|\x1b\[(?:0|1|2|3|22|[0-9;]*3[0-7]|9[0-7]|\?25[lh]|2K|1A|K)*[mhlKA]?")
 """What we ourselves send a terminal: colours, bold, and how a progress bar is drawn."""

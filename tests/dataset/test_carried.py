@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.chain.schema_rules import canonical
 from odfchain.codec.manifest import DATASET_SNAPSHOT, read_manifest, read_snapshots, snapshot_document
@@ -21,6 +20,7 @@ from odfchain.model import events as ev
 from odfchain.model.ddl import parse_ddl
 from odfchain.model.sources import ReadStepCsv
 from odfchain.repo.creation import events_of
+from tests.kit.support import conformance
 
 
 def manifest(read: dict[str, Any], *, kind: str = "AddPushSource") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -11,63 +10,20 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from faults import faulty
-from support import RAW_SCHEMA, seeded_id
 
-from odfchain.chain.chain import link_blocks
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import AppendError, RefConflictError, StorageFullError, StoreError
-from odfchain.ids.names import DatasetAlias
-from odfchain.model import events as ev
-from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-
-T = Timestamp.parse("2000-01-01T00:00:00Z")
-
-
-def make_seeded(folder: Path, *more: ev.MetadataEvent) -> DatasetFiles:
-    DatasetFiles.create_folders(folder, DatasetAlias.parse("d"))
-    dataset = DatasetFiles.open(folder)
-    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.ROOT)
-    blocks = link_blocks([seed, *more], prev=None, next_sequence_number=0, system_time=T)
-    dataset.chain.publish(blocks, expected_head=None)
-    return dataset
-
-
-def make_dataset(folder: Path) -> DatasetFiles:
-    return make_seeded(folder, RAW_SCHEMA)
+from tests.kit.commits import T, make_dataset, run, transaction
+from tests.kit.faults import faulty
+from tests.kit.support import IMPORTABLE
 
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> DatasetFiles:
     return make_dataset(tmp_path / "dataset")
-
-
-def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.AddData, StagedFile]:
-    path = staging / "slice"
-    path.write_bytes(content)
-    name = hash_bytes(content)
-    start = 0 if state.last_offset is None else state.last_offset + 1
-    event = ev.AddData(
-        prev_offset=state.last_offset,
-        new_data=ev.DataSlice(
-            logical_hash=name,
-            physical_hash=name,
-            offset_interval=ev.OffsetInterval(start=start, end=start),
-            size=len(content),
-        ),
-    )
-    return event, StagedFile(path, name)
-
-
-def run(dataset: DatasetFiles, content: bytes) -> None:
-    state = DatasetState.read(dataset.chain)
-    with dataset.staging() as staging:
-        event, staged = transaction(staging, state, content)
-        commit(dataset, state, [event], [staged], system_time=T)
 
 
 def names(folder: Path) -> set[str]:
@@ -138,10 +94,9 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None
     code = textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
-        sys.path.insert(0, sys.argv[3])
         from odfchain.repo.dataset_files import DatasetFiles
         from odfchain.store import fsio
-        from test_commit import run
+        from tests.kit.commits import run
 
         dataset, stop = DatasetFiles.open(Path(sys.argv[1])), int(sys.argv[2])
         count = 0
@@ -163,13 +118,11 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None
         run(dataset, b"data")
         print(count)
     """)
-    here = Path(__file__).parent
-    env = os.environ | {"PYTHONPATH": f"{here}:{here.parent}:{here.parent / 'store'}"}
 
     def attempt(folder: Path, stop: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", code, str(folder), str(stop), str(here)],
-            env=env, capture_output=True, text=True, check=False, timeout=60,
+            [sys.executable, "-c", code, str(folder), str(stop)],
+            env=IMPORTABLE, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
 
     make_dataset(tmp_path / "count")

@@ -7,8 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import ChainBuilder, memory_chain, seeded_id
-from test_commit import T, make_dataset
 
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
@@ -23,6 +21,8 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.records import read_all, read_tail
 from odfchain.store.scratch import MemoryScratch
+from tests.kit.commits import T, make_dataset
+from tests.kit.support import ChainBuilder, memory_chain, seeded_id
 
 
 @pytest.fixture(params=[True, False], ids=["indexed", "walked"])
@@ -140,7 +140,7 @@ def set_schema(dataset: DatasetFiles, *names: str) -> None:
 @pytest.fixture
 def filled(tmp_path: Path) -> DatasetFiles:
     """Slices of 3, 2 and 4 records."""
-    from test_commit import make_seeded
+    from tests.kit.commits import make_seeded
 
     dataset = make_seeded(tmp_path / "d")
     set_schema(dataset, "offset", "op", "city")
@@ -202,7 +202,7 @@ def test_an_unknown_column(filled: DatasetFiles) -> None:
 
 
 def test_a_slice_that_does_not_fit_the_declared_schema(tmp_path: Path) -> None:
-    from test_commit import make_seeded
+    from tests.kit.commits import make_seeded
 
     dataset = make_seeded(tmp_path / "d")
     set_schema(dataset, "offset", "op", "population")

@@ -8,10 +8,10 @@ import pytest
 from Crypto.Hash import SHA3_256
 from hypothesis import given
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.digest import sha3
 from odfchain.digest.physical import CHUNK_BYTES, hash_bytes, hash_file, hash_stream
+from tests.kit.support import conformance
 
 
 @given(st.binary(max_size=300))

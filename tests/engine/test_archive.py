@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import hash_of, seeded_id
 
 from odfchain.engine import archive
 from odfchain.engine.archive import (
@@ -27,6 +26,7 @@ from odfchain.engine.archive import (
     write_checkpoint,
 )
 from odfchain.errors import CodecError, EngineError, OdfchainError, StoreError
+from tests.kit.support import hash_of, seeded_id
 
 CONTENT = {"left": b"PAR1 left PAR1", "right-2": bytes(range(256)) * 2 + b".", "empty_": b""}
 MANIFEST = Manifest(

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import traced_corpus
-from support import ROOT
 
 from odfchain.spark.java import find_java
+from tests.kit import traced_corpus
+from tests.kit.support import IMPORTABLE, ROOT
 
 STRACE = shutil.which("strace")
 WATCHED = "open,openat,openat2,creat,execve,execveat,connect"
@@ -81,11 +81,10 @@ def test_the_corpus_opens_nothing_runs_nothing_and_calls_nobody(tmp_path: Path) 
         folder.mkdir()
     canary, trace = private / "canary", tmp_path / "trace"
     canary.write_text("a secret")
-    program = [sys.executable, traced_corpus.__file__, str(request), str(run_folder), str(canary)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    program = [sys.executable, "-m", traced_corpus.__name__, str(request), str(run_folder), str(canary)]
     result = subprocess.run(
         [str(STRACE), *TRACE, "-o", str(trace), *program],
-        cwd=request, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        cwd=request, env=IMPORTABLE, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-2000:]
     with trace.open(encoding="utf-8", errors="replace") as lines:

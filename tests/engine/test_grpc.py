@@ -20,8 +20,6 @@ import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from simulator import PATIENCE, CancellableEngine, SimulatedEngine
-from support import seeded_id
 
 from odfchain.cli.engine import engine_command
 from odfchain.cli.main import Globals
@@ -43,11 +41,13 @@ from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
+from tests.kit.simulator import PATIENCE, CancellableEngine, SimulatedEngine
+from tests.kit.support import ROOT, seeded_id
 
 NOW = Timestamp.parse("2024-05-01T00:00:00Z")
 NOON = Timestamp.parse("2024-04-30T12:00:00Z")
 SQL = TransformSql(engine="simulator", queries=(SqlQueryStep(query="select * from input"),))
-SIMULATOR = Path(__file__).parent / "simulator.py"
+SIMULATOR = ROOT / "tests" / "kit" / "simulator.py"
 
 
 # --- requests --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from cases import MS, InputSlice, input_schema, request_of
 
 from odfchain.engine.inprocess import Checked, SparkTransformEngine
 from odfchain.engine.step_inputs import StepInput
@@ -15,6 +14,7 @@ from odfchain.engine.stream.operators import Kind
 from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
+from tests.kit.transform_cases import MS, InputSlice, input_schema, request_of
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

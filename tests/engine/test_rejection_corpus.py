@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from corpus import SCHEMA, TABLES, own, queries, shared
 
 from odfchain.errors import QueryError
 from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.sql import functions
 from odfchain.sql.query import check_queries, resolved_query, run_queries
+from tests.kit.query_corpus import SCHEMA, TABLES, own, queries, shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

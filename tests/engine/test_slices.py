@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import write_lying
 
 from odfchain.engine.input_slice import RowFacts, cut, row_facts
 from odfchain.errors import BadInputError, StorageFullError, StoreError
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from tests.kit.support import write_lying
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import SIGNED, InputSlice, input_schema, request_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
 from odfchain.slices.hashes import hash_parquet
+from tests.kit.transform_cases import SIGNED, InputSlice, input_schema, request_of
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,11 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import case_process
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import (
+
+from odfchain.engine.inprocess import SparkTransformEngine
+from odfchain.engine.interface import Executed
+from odfchain.engine.remote.client import RemoteEngine
+from odfchain.engine.remote.service import serve
+from odfchain.errors import EngineError, QueryError
+from odfchain.model.engine_messages import TransformRequest
+from odfchain.model.timestamp import Timestamp
+from odfchain.progress import SILENT
+from tests.kit import case_process
+from tests.kit.support import IMPORTABLE, ROOT, conformance
+from tests.kit.transform_cases import (
     AT_ONCE,
     SIGNED,
     UNSIGNED,
@@ -28,16 +37,6 @@ from cases import (
     all_raw_cases,
     rows_expected,
 )
-from support import ROOT, conformance
-
-from odfchain.engine.inprocess import SparkTransformEngine
-from odfchain.engine.interface import Executed
-from odfchain.engine.remote.client import RemoteEngine
-from odfchain.engine.remote.service import serve
-from odfchain.errors import EngineError, QueryError
-from odfchain.model.engine_messages import TransformRequest
-from odfchain.model.timestamp import Timestamp
-from odfchain.progress import SILENT
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -178,12 +177,11 @@ STEPS = range(case_process.last_step() + 1)
 def in_other_processes(folder: Path, master: str, *, fresh: bool) -> dict[tuple[str, int], list[str]]:
     """The answers of another process; or of as many as there are steps, for the cases that have several."""
     (folder / "spark").mkdir(parents=True)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engine")])
-    script = [sys.executable, case_process.__file__, str(folder), "--master", master]
+    script = [sys.executable, "-m", case_process.__name__, str(folder), "--master", master]
     for which in [["--step", str(step)] for step in STEPS] if fresh else [[]]:
         done = subprocess.run(
             [*script, *which],
-            env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False,
+            env=IMPORTABLE, capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
     return {

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import conformance
 
 from odfchain.errors import FetchError, StorageFullError
 from odfchain.ingest.fetch.container import fetch_container
@@ -25,6 +24,7 @@ from odfchain.model.events import SourceState
 from odfchain.model.sources import EnvVar, FetchStepContainer
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
+from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
 CSV = conformance("polling_cases")["common_input"]["CSV37"]

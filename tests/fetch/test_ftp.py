@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ftp_server import MDTM, Ftp, Sending
-from servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
 from odfchain.ingest.fetch.by_url import fetch_url
@@ -17,6 +15,8 @@ from odfchain.ingest.fetch.ftp import fetch_ftp, parse_place
 from odfchain.ingest.fetch.ftp_session import parse_mdtm
 from odfchain.model.sources import EventTimeSourceFromSystemTime, FetchStepUrl
 from odfchain.model.timestamp import Timestamp
+from tests.kit.ftp_server import MDTM, Ftp, Sending
+from tests.kit.servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context
 
 BIG = bytes(range(256)) * 2_000
 STATE = last_modified_state(MODIFIED_TIME)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import conformance
 
 from odfchain.errors import FetchError, SourceNotFoundError
 from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched, etag_state, last_modified_state
@@ -23,6 +22,7 @@ from odfchain.model.sources import (
 )
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
+from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
 FROM_NAME = EventTimeSourceFromPath(pattern=r"data-(\d+-\d+-\d+)\.csv", timestamp_format="%Y-%m-%d")

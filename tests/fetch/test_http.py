@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, closed_port, context
-from stand_ins import write_certificate
 
 import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
@@ -22,6 +20,19 @@ from odfchain.model.events import SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.headers import ContentRange, Headers, http_date, parse_http_date, retry_after
 from odfchain.net.url import is_public, parse_target
+from tests.kit.servers import (
+    CSV37,
+    MODIFIED,
+    MODIFIED_TIME,
+    Clock,
+    Meter,
+    Reply,
+    Request,
+    Server,
+    closed_port,
+    context,
+)
+from tests.kit.stand_ins import write_certificate
 
 BIG = bytes(range(256)) * 2_000
 TAG = {"ETag": '"v1"'}
@@ -194,7 +205,7 @@ def test_http_derived_7_malformed_dates(tmp_path: Path) -> None:
 
 
 def test_every_http_case_is_tested() -> None:
-    from support import conformance
+    from tests.kit.support import conformance
 
     ids = {c["id"] for c in conformance("polling_cases")["cases"] if c["id"].startswith("http.")}
     tested = {"ok", "repeat", "touched", "404", "removed", "unreachable"}

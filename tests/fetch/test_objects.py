@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CSV37, MODIFIED, MODIFIED_TIME, Clock, Meter, Reply, Request, Server, closed_port, context
-from stand_ins import BUCKET, simulated_s3
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
 from odfchain.ingest.fetch.bucket import fetch_object
@@ -18,6 +16,19 @@ from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, FetchResult, etag
 from odfchain.model.events import SourceState
 from odfchain.model.sources import FetchStepUrl
 from odfchain.model.timestamp import Timestamp
+from tests.kit.servers import (
+    CSV37,
+    MODIFIED,
+    MODIFIED_TIME,
+    Clock,
+    Meter,
+    Reply,
+    Request,
+    Server,
+    closed_port,
+    context,
+)
+from tests.kit.stand_ins import BUCKET, simulated_s3
 
 
 class Bucket:

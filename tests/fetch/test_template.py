@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.errors import FetchError
 from odfchain.net.template import expand, names_in, public_name, redact, values_in
 from odfchain.text import one_line, printable
+from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"] if case["area"] == "template"}
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
-from support import conformance
 
 from odfchain.errors import FetchError, SourceNotFoundError
 from odfchain.ingest.fetch.by_url import fetch_url
@@ -23,6 +21,8 @@ from odfchain.model.sources import (
     RequestHeader,
 )
 from odfchain.model.timestamp import Timestamp
+from tests.kit.servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
+from tests.kit.support import conformance
 
 MTIME_NS = 1_445_412_480_123_456_789
 MTIME = Timestamp.parse("2015-10-21T07:28:00.123Z")

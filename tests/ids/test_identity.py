@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import cases, conformance, seeded_id
 
 from odfchain.errors import InvalidIdError
 from odfchain.ids.did import DatasetId
@@ -31,6 +30,7 @@ from odfchain.ids.refs import (
     parse_ref_any,
     parse_ref_remote,
 )
+from tests.kit.support import cases, conformance, seeded_id
 
 PARSERS: dict[str, Any] = {
     "DatasetName": DatasetName,

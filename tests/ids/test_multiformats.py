@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import cases, conformance, seeded_id
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError
@@ -16,6 +15,7 @@ from odfchain.ids import multibase
 from odfchain.ids.did import DidKey
 from odfchain.ids.multicodec import Multicodec, decode_varint, encode_varint
 from odfchain.ids.multihash import Multihash
+from tests.kit.support import cases, conformance, seeded_id
 
 
 @pytest.mark.parametrize("code", cases("multiformats", "multicodec", "codes"))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
+from tests.kit.support import Result, derivative, manifest, unchanged
 
 Cli = Callable[..., Result]
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support import manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.digest.physical import hash_bytes
@@ -20,6 +19,7 @@ from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
+from tests.kit.support import manifest, unchanged
 
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
+from tests.kit.support import manifest, unchanged
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 FIRST, TENTH = "123e4567-e89b-12d3-a456-426614174000", Decimal("1.2")

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from harness import Harness
-from support import Result, manifest, unchanged
 
 from odfchain.api import Workspace
 from odfchain.errors import BadInputError, SchemaError, UsageError
@@ -33,6 +31,8 @@ from odfchain.spark.documents import BATCH_ROWS, Lines, record_batches
 from odfchain.spark.geo import FeatureCollection, FeatureLine
 from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_values import RecordError, json_text
+from tests.kit.reader_harness import Harness
+from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

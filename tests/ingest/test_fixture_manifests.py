@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import ROOT
 
 from odfchain.api import Workspace
+from tests.kit.support import ROOT
 
 FOLDER = ROOT / "fixtures" / "manifests" / "published"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from support import FIXTURES
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.ingest.prepare.prepare import prepare
@@ -27,6 +26,7 @@ from odfchain.spark.documents import DocumentInputError, Lines, record_batches
 from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_values import ObjectLine
 from odfchain.spark.shapefile import find_layer
+from tests.kit.support import FIXTURES
 
 MADE = runpy.run_path(str(FIXTURES / "hostile" / "make.py"))["MADE"]
 SOON = 30

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import Result, manifest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import RefConflictError, UsageError
 from odfchain.ingest.ingest import IngestOptions
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
+from tests.kit.support import Result, manifest
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

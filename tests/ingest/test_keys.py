@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from support import Result, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
@@ -28,6 +27,7 @@ from odfchain.model.sources import (
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import find_marker
 from odfchain.spark.read import ROW_ID
+from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Result, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
 from odfchain.ingest.ingest import IngestOptions
 from odfchain.repo.workspace_config import LateEdits
+from tests.kit.support import Result, manifest, unchanged
 
 FIRST = "event_time,city,population\n2020-01-01,A,1\n2020-01-02,B,2\n2020-01-03,C,\n"
 SECOND = "event_time,city,population\n2020-01-04,D,4\n2020-01-02,B,20\n2020-01-01,A,1\n2020-01-03,C,3\n"

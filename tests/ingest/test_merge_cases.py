@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import ROOT, cases, conformance
 
 from odfchain.errors import IncompatibleSchemaError
 from odfchain.ingest.merge import Merged, MergeInput, current_state, merge
@@ -21,6 +20,7 @@ from odfchain.model.sources import (
 )
 from odfchain.slices.marker import find_marker
 from odfchain.spark.read import ROW_ID
+from tests.kit.support import ROOT, cases, conformance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

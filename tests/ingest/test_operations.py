@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import manifest, unchanged
 
 from odfchain.api import Workspace
 from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import BadInputError, IncompatibleSchemaError, ManifestError
+from tests.kit.support import manifest, unchanged
 
 CHANGELOG = "{kind: ChangelogStream, primaryKey: [city]}"
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"

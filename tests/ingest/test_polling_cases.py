@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ftp_server import Ftp
-from support import ROOT, Result, conformance, unchanged
-from test_pull import file_url, polled, rows, touch
 
 from odfchain.api import Workspace
 from odfchain.errors import BadInputError, FetchError
 from odfchain.ingest.polling import CONTENT_HASH, PullStatus
 from odfchain.model.sources import FetchStepEthereumLogs, FetchStepMqtt
+from tests.kit.ftp_server import Ftp
+from tests.kit.polled_sources import file_url, polled, rows, touch
+from tests.kit.support import ROOT, Result, conformance, unchanged
 
 CSV37 = conformance("polling_cases")["common_input"]["CSV37"]
 
@@ -228,7 +228,7 @@ def test_cases_that_differ_stand_in_the_rfc() -> None:
 
 def test_every_reader_case_is_run() -> None:
     """By the parameters of its test, or by a test that names it."""
-    import test_reader_cases
+    from tests.ingest import test_reader_cases
 
     run = set()
     for name, function in vars(test_reader_cases).items():

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, Result, conformance, derivative, unchanged
 
-from odfchain.api import Dataset, Workspace
+from odfchain.api import Workspace
 from odfchain.errors import (
     AppendError,
     BadInputError,
@@ -25,68 +24,24 @@ from odfchain.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.ingest.polling import PullOptions, PullStatus
 from odfchain.model import events as ev
 from odfchain.model.sources import FetchStepFilesGlob, FetchStepUrl
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
-
-MANIFEST = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: cities
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {fetch}
-      prepare: {prepare}
-      read: {read}
-      {preprocess}merge: {merge}
-"""
-CSV = 'kind: Csv, header: true, schema: ["city STRING", "population BIGINT"]'
-LEDGER = "{kind: Ledger, primaryKey: [city]}"
-SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
-APPEND = "{kind: Append}"
-ABC = "city,population\nA,1000\nB,2000\nC,3000\n"
-
-
-def polled(
-    workspace: Workspace,
-    fetch: str,
-    *,
-    merge: str = APPEND,
-    read: str = CSV,
-    prepare: str = "[]",
-    preprocess: str = "",
-    check: bool = True,
-) -> Dataset:
-    text = MANIFEST.format(
-        fetch="{" + fetch + "}", prepare=prepare, read="{" + read + "}", merge=merge,
-        preprocess=f"preprocess: {preprocess}\n      " if preprocess else "",
-    )  # fmt: skip
-    (dataset,) = workspace.add(text, check=check)
-    return dataset
-
-
-def file_url(path: Path) -> str:
-    return f"kind: Url, url: '{path.as_uri()}'"
-
-
-def at(time: str, **changes: Any) -> PullOptions:
-    return PullOptions(ingest=IngestOptions(system_time=Timestamp.parse(time)), **changes)
-
-
-def touch(path: Path, content: str, seconds: int) -> None:
-    path.write_text(content)
-    os.utime(path, (seconds, seconds))
-
-
-def rows(dataset: Dataset, *columns: str) -> list[list[Any]]:
-    table = dataset.to_arrow([*columns] or ["op", "city", "population"])
-    return [list(row.values()) for row in table.to_pylist()]
-
+from tests.kit.polled_sources import (
+    ABC,
+    APPEND,
+    CSV,
+    MANIFEST,
+    SNAPSHOT,
+    at,
+    file_url,
+    polled,
+    rows,
+    touch,
+)
+from tests.kit.support import ROOT, Result, conformance, derivative, unchanged
 
 # --- one source, many pulls ------------------------------------------------------------------------
 

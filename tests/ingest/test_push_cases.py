@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import conformance, derivative, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, BadInputError, UsageError
@@ -20,6 +19,7 @@ from odfchain.model.enums import TimeUnit
 from odfchain.model.sources import MergeStrategyLedger, ReadStepNdJson
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
+from tests.kit.support import conformance, derivative, unchanged
 
 CASES = {c["id"]: c for c in conformance("polling_cases")["cases"]}
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import plain
-from shapes import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
-from support import ROOT, conformance
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.ingest.read.formats import open_input
@@ -34,6 +31,9 @@ from odfchain.model.sources import (
 )
 from odfchain.spark.failure import explain
 from odfchain.spark.read import first_bad_row
+from tests.kit.reader_harness import plain
+from tests.kit.shapefiles import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
+from tests.kit.support import ROOT, conformance
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -211,7 +211,7 @@ def check(case: dict[str, Any], schema: ds.DataSchema, rows: list[list[Any]]) ->
 
 def test_parquet_reserved_columns(tmp_path: Path, engine: SparkEngine) -> None:
     """parquet.reserved_columns: an exported slice is read; undeclared, its system columns are renamed."""
-    from harness import Harness
+    from tests.kit.reader_harness import Harness
 
     table = pa.table({"offset": pa.array([7], pa.int64()), "op": pa.array([0], pa.int32()), "city": ["A"]})
     pq.write_table(table, tmp_path / "slice.parquet")

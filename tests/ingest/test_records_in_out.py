@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mutations import Case, data_folder, mutations, same
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.ingest.read.formats import open_input
@@ -20,6 +19,7 @@ from odfchain.model.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJso
 from odfchain.spark.documents import DocumentInputError, document_error, record_batches
 from odfchain.spark.failure import explain
 from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
+from tests.kit.mutations import Case, data_folder, mutations, same
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Result, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import IncompatibleSchemaError, SchemaError
@@ -14,6 +13,7 @@ from odfchain.model import events as ev
 from odfchain.model.sources import ReadStepNdJson
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
+from tests.kit.support import Result, manifest, unchanged
 
 TWO = '["city STRING", "population BIGINT"]'
 LEDGER = "{kind: Ledger, primaryKey: [city]}"

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import Harness
-from shapes import LAMBERT, SQUARE, SQUARE_TEXT, WGS84, Field, archive, named, parts
-from support import unchanged
 
 from odfchain.errors import BadInputError
 from odfchain.limits import INPUT
@@ -20,6 +17,9 @@ from odfchain.model.sources import ReadStepEsriShapefile
 from odfchain.spark import shapefile
 from odfchain.spark.json_values import RecordError, json_text
 from odfchain.spark.shapefile import codec_of, find_layer
+from tests.kit.reader_harness import Harness
+from tests.kit.shapefiles import LAMBERT, SQUARE, SQUARE_TEXT, WGS84, Field, archive, named, parts
+from tests.kit.support import unchanged
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

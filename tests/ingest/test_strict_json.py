@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Result, manifest, unchanged
 
 from odfchain.errors import BadInputError
 from odfchain.ingest.read.formats import open_input
@@ -17,6 +16,7 @@ from odfchain.spark.documents import Lines
 from odfchain.spark.failure import explain
 from odfchain.spark.json_values import ObjectLine, RecordError, parse_object
 from odfchain.spark.read import first_bad_row
+from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:
     from odfchain.api import Workspace

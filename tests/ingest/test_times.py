@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.codec.raw_arrow import encode_raw_arrow
+from tests.kit.support import Result, derivative, manifest, unchanged
 
 FINE = dt.datetime(2020, 1, 1, 10, 0, 0, 123456, tzinfo=dt.UTC)
 COARSE = FINE.replace(microsecond=123000)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import Result, derivative, manifest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.codec.raw_arrow import encode_raw_arrow
@@ -17,6 +16,7 @@ from odfchain.model import events as ev
 from odfchain.model.ddl import parse_ddl
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
+from tests.kit.support import Result, derivative, manifest
 
 IDS = [uuid.UUID(int=number << 64 | 7) for number in range(1, 5)]
 TEXTS = {

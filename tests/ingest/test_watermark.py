@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Result, unchanged
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, GuardError
@@ -17,6 +16,7 @@ from odfchain.ingest.watermark import latest_believed, of_data, of_system_time
 from odfchain.model.duration import Duration
 from odfchain.model.sources import WatermarkRule
 from odfchain.model.timestamp import Timestamp
+from tests.kit.support import Result, unchanged
 
 DAY = Duration(86_400_000)
 PLAIN, DELAYED = WatermarkRule(), WatermarkRule(max_delay=DAY)

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import Harness
-from support import conformance
 
 from odfchain.errors import (
     AppendError,
@@ -36,6 +34,8 @@ from odfchain.model.sources import (
     ReadStepParquet,
 )
 from odfchain.model.timestamp import Timestamp
+from tests.kit.reader_harness import Harness
+from tests.kit.support import conformance
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -432,7 +432,7 @@ def test_odd_column_names(tmp_path: Path, engine: SparkEngine) -> None:
     harness = Harness(tmp_path, engine.session, push(merge))
     fields = tuple(ds.DataField(name=n, type=ds.optional(TEXT)) for n in names)
     read = ReadStepCsv(header=True, schema=ds.DataSchema(fields=fields))
-    from harness import to_csv
+    from tests.kit.reader_harness import to_csv
 
     harness.write(to_csv(names, [["k", "1", "2", "3", "4"], ["l", "1", "2", "3", "4"]]), read)
     harness.write(to_csv(names, [["k", "1", "x", "3", "4"], ["l", "1", "2", "3", "4"]]), read)

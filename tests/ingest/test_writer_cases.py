@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import Harness, csv_step, merge_in_force, parquet_columns
-from support import ROOT, conformance
-from test_commit import make_seeded
 
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
@@ -31,6 +28,9 @@ from odfchain.model.sources import (
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
+from tests.kit.commits import make_seeded
+from tests.kit.reader_harness import Harness, csv_step, merge_in_force, parquet_columns
+from tests.kit.support import ROOT, conformance
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import seeded_id
 
 from odfchain.api import Workspace
 from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
 from odfchain.repo.dataset_files import DatasetFiles
+from tests.kit.support import seeded_id
 
 
 @pytest.fixture

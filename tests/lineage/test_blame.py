@@ -7,12 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import derived
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from derivation import Derived, Root, transform_of
-from support import Result, polling, push, seeded_id
 
 from odfchain.api import Workspace
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
@@ -25,6 +22,9 @@ from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.transfer.partial import set_selection
 from odfchain.transfer.slice_files import Selection
+from tests.kit import derived_dataset as derived
+from tests.kit.derivation import Derived, Root, transform_of
+from tests.kit.support import Result, polling, push, seeded_id
 
 Place = Callable[[str], DatasetFiles]
 
@@ -499,8 +499,8 @@ def test_a_record_of_a_long_chain_is_found_by_reading_a_few_blocks(monkeypatch: 
 
 
 def test_offsets_against_the_rules_are_told(home: Workspace, place: Place) -> None:
-    from recorded import add as add_event
-    from support import data_slice
+    from tests.kit.recorded_dataset import add as add_event
+    from tests.kit.support import data_slice
 
     root = Root("r", place("r"))
     root.schema()

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from derivation import Derived, Grown, Root, transform_of
-from support import Result, manifest, seeded_id
 
 from odfchain.api import Workspace
 from odfchain.cli.lineage import print_twigs
@@ -27,6 +25,8 @@ from odfchain.model.enums import DatasetKind
 from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.transfer.aliases import AliasKind, add_alias
+from tests.kit.derivation import Derived, Grown, Root, transform_of
+from tests.kit.support import Result, manifest, seeded_id
 
 Place = Callable[[str], DatasetFiles]
 

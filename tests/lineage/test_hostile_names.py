@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hostile_dataset import make_workspace
 
 from odfchain.lineage.render_dot import to_dot
 from odfchain.lineage.render_html import to_html
+from tests.kit.hostile_dataset import make_workspace
 
 _LINE = re.compile(
     r'digraph lineage \{|\}|  (?:rankdir|node|edge).*;|  n\d+ \[label="(?:[^"\\]|\\.)*", tooltip="(?:[^"\\]|\\.)*", '

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-from derivation import Derived, Grown, Root, transform_of
-from support import Result, polling, push, seeded_id
 
 from odfchain.api import Workspace
 from odfchain.errors import DatasetNotFoundError
@@ -21,6 +19,8 @@ from odfchain.model.sources import (
     TransformSql,
 )
 from odfchain.repo.dataset_files import DatasetFiles
+from tests.kit.derivation import Derived, Grown, Root, transform_of
+from tests.kit.support import Result, polling, push, seeded_id
 
 Place = Callable[[str], DatasetFiles]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
-from support import conformance
 
 from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block, open_manifest
 from odfchain.codec.manifest import block_document, read_block
@@ -18,42 +15,8 @@ from odfchain.errors import CodecError, DecodeError, UnsupportedVersionError
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
-
-sys.path.insert(0, str(Path(__file__).parent))
-from strategies import BLOCKS
-
-FILE = conformance("flatbuffers_blocks")
-
-
-def vectors() -> list[Any]:
-    """(block as a tree, manifest version, hash, hex or None) of every vector in the file."""
-    found = []
-    for name in ("list_A_head", "list_B_v0_166_0"):
-        for v in FILE[name]["vectors"]:
-            block = {k: x for k, x in FILE["block_wrapper"].items() if k != "notes"} | {"event": v["event"]}
-            version = FILE[name]["manifest_version"]
-            found.append(
-                (f"{name}-{v['id']}", block, version, v["block_hash_sha3_256"], v.get("manifest_hex"))
-            )
-    for v in FILE["list_D_block_repository"]["vectors"]:
-        version = v["manifest_version"]
-        found.append(
-            (f"D-{v['id']}-v{version}", v["block"], version, v["block_hash_sha3_256"], v.get("manifest_hex"))
-        )
-    for v in FILE["derived_vectors_not_upstream"]["vectors"]:
-        for version in (2, 3):
-            form = v[f"v{version}"]
-            found.append(
-                (
-                    f"{v['id']}-v{version}",
-                    v["block"],
-                    version,
-                    form["block_hash_sha3_256"],
-                    form["manifest_hex"],
-                )
-            )
-    assert len(found) > 40
-    return [pytest.param(*rest, id=name) for name, *rest in found]
+from tests.kit.block_vectors import FILE, vectors
+from tests.kit.strategies import BLOCKS
 
 
 @pytest.mark.parametrize(("tree", "version", "digest", "hex_bytes"), vectors())
@@ -167,12 +130,11 @@ def test_unknown_slots_are_ignored() -> None:
 
 
 def test_engine_messages_round_trip() -> None:
-    from strategies import dataclass
-
     from odfchain.codec.decoder import Decoder
     from odfchain.codec.encoder import Encoder
     from odfchain.codec.fbs import load_fbs
     from odfchain.model import engine_messages as engine
+    from tests.kit.strategies import dataclass
 
     encoder, decoder = Encoder(load_fbs("odf.fbs"), 4), Decoder(load_fbs("odf.fbs"))
 

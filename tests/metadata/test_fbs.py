@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support import conformance
 
 from odfchain.codec.binding import dataclass_of, enum_of, field_types, wrapped_union
 from odfchain.codec.fbs import SCALARS, FieldKind, load_fbs, parse_fbs
 from odfchain.errors import CodecError
+from tests.kit.support import conformance
 
 ODF = load_fbs("odf.fbs")
 KINDS = {

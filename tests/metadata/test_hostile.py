@@ -6,17 +6,15 @@ hurt: cycles, shared subtrees, deep nesting, huge counts, random noise.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.codec.blocks import decode_block, decode_header, encode_block, open_manifest
 from odfchain.codec.builder import FlatBufferBuilder
@@ -24,11 +22,8 @@ from odfchain.codec.flatbuffer import FlatBuffer
 from odfchain.codec.raw_arrow import decode_raw_arrow
 from odfchain.errors import CodecError, DecodeError
 from odfchain.limits import Limits
-
-sys.path.insert(0, str(Path(__file__).parent))
-import contextlib
-
-from strategies import BLOCKS
+from tests.kit.strategies import BLOCKS
+from tests.kit.support import conformance
 
 
 def fixture_blocks() -> list[bytes]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.chain.schema_rules import canonical
 from odfchain.codec.arrow import from_arrow, to_arrow
@@ -22,8 +19,7 @@ from odfchain.errors import CodecError, SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.ddl import format_ddl, parse_ddl
 from odfchain.model.enums import TimeUnit
-
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.kit.support import conformance
 
 SIMPLE = [
     ds.DataTypeBinary(), ds.DataTypeBool(), ds.DataTypeDate(), ds.DataTypeFloat16(), ds.DataTypeFloat32(),

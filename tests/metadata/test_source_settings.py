@@ -6,13 +6,13 @@ import json
 
 import jsonschema
 import pytest
-from support import ROOT
 
 from odfchain.codec.manifest import read_event, read_snapshots
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.model.duration import Duration
 from odfchain.model.sources import WatermarkRule
+from tests.kit.support import ROOT
 
 DAY = 86_400_000
 SOURCE = """\

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import FIXTURES, cases, conformance
 
 from odfchain.codec.extra import dump_attributes, load_attributes
 from odfchain.codec.manifest import (
@@ -29,6 +28,7 @@ from odfchain.errors import ManifestError
 from odfchain.limits import Limits
 from odfchain.model import data_schema, enums, events, sources
 from odfchain.model.timestamp import Timestamp
+from tests.kit.support import FIXTURES, cases, conformance
 
 FRAGMENTS: dict[str, Any] = {
     "ReadStep": sources.ReadStep,

@@ -17,7 +17,6 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.errors import PrepareError, StoreError
 from odfchain.ingest.prepare import sink as output
@@ -25,6 +24,7 @@ from odfchain.ingest.prepare.decompress import glob_matches
 from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
 from odfchain.model.enums import CompressionFormat
 from odfchain.model.sources import PrepStepDecompress
+from tests.kit.support import conformance
 
 CSV = conformance("polling_cases")["common_input"]["CSV37"].encode()
 GZIP, ZIP = CompressionFormat.GZIP, CompressionFormat.ZIP

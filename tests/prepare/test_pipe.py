@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import conformance
 
 from odfchain.errors import PrepareError
 from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
 from odfchain.model.enums import CompressionFormat
 from odfchain.model.sources import PrepStep, PrepStepDecompress, PrepStepPipe
 from odfchain.progress import Silent
+from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
 COPY = "import shutil, sys; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import FIXTURES, ROOT, tree_of
 
 from odfchain.api import Dataset, Workspace
 from odfchain.ingest.ingest import IngestOptions
 from odfchain.model.timestamp import Timestamp
+from tests.kit.support import FIXTURES, ROOT, tree_of
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pytest
-from support import ROOT, tree_of
 
 from odfchain.api import Dataset, Workspace
+from tests.kit.support import ROOT, tree_of
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_peer import MemoryPeer
-from scenario import Chain, chain_of, numbered
-from support import cases
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.codec.blocks import decode_header
@@ -33,6 +30,9 @@ from odfchain.transfer.compare import (
 )
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.pulling import pull_dataset
+from tests.kit.memory_peer import MemoryPeer
+from tests.kit.scenario import Chain, chain_of, numbered
+from tests.kit.support import cases
 
 
 class CountingLinks:

@@ -10,11 +10,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from forge import OWNER, STRANGER, container, header, signed
-from scenario import Chain
-from served import add_slice, make_dataset
-from signed import COMMON, NOW, Reader, head_of, line, owned, publish
-from support import ROOT, Result, hash_of
 
 from odfchain.cli.main import main
 from odfchain.errors import (
@@ -31,6 +26,11 @@ from odfchain.trust.policy import SignaturePolicy
 from odfchain.trust.proof import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
 from odfchain.trust.proof_store import EvidenceStore, read_evidence_file
 from odfchain.trust.statements import SignedHead, sign_head
+from tests.kit.forge import OWNER, STRANGER, container, header, signed
+from tests.kit.scenario import Chain
+from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.signed_heads import COMMON, NOW, Reader, head_of, line, owned, publish
+from tests.kit.support import ROOT, Result, hash_of
 
 ONE = owned([*COMMON, "one", "two"])
 FORK = owned([*COMMON[:-1], "other", "thing", "more", "yet more"])

@@ -15,14 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import curve
-import forge
 import pytest
-from forge import OWNER, STRANGER, container, header
-from peers import WebPlace, by_threads
-from scenario import Chain
-from signed import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
-from support import hash_of
 
 from odfchain.errors import (
     CorruptedPeerError,
@@ -38,6 +31,12 @@ from odfchain.trust.policy import SignaturePolicy
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.statements import sign_attestation
+from tests.kit import curve, forge
+from tests.kit.forge import OWNER, STRANGER, container, header
+from tests.kit.scenario import Chain
+from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
+from tests.kit.support import hash_of
+from tests.kit.web_peers import WebPlace, by_threads
 
 OLD = owned(COMMON)
 """What the reader has."""

@@ -16,28 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import client as clients
 import pytest
-from client import OURS, Client, Ended, published
-from hostile import (
-    ENDLESS,
-    ENDLESS_CHUNKS,
-    HEADER_FLOOD,
-    End,
-    HostilePeer,
-    Lookup,
-    RealChain,
-    Trick,
-    answer,
-    body,
-    cut,
-    length,
-    lookup,
-    raw,
-)
-from scenario import time_of
-from servers import Clock
-from support import hash_of, seeded_id, tree_of
 
 from odfchain import conformance
 from odfchain.errors import CorruptedPeerError, TransferError
@@ -53,6 +32,27 @@ from odfchain.transfer.http_peer import PEER_LIMITS, HttpPeer
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions
+from tests.kit import pull_client as clients
+from tests.kit.hostile_server import (
+    ENDLESS,
+    ENDLESS_CHUNKS,
+    HEADER_FLOOD,
+    End,
+    HostilePeer,
+    Lookup,
+    RealChain,
+    Trick,
+    answer,
+    body,
+    cut,
+    length,
+    lookup,
+    raw,
+)
+from tests.kit.pull_client import OURS, Client, Ended, published
+from tests.kit.scenario import time_of
+from tests.kit.servers import Clock
+from tests.kit.support import hash_of, seeded_id, tree_of
 
 RSS = 300 << 20
 SECONDS = 15.0

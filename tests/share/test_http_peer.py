@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peers import Published, by_threads
-from servers import Clock, Meter, Reply, Request, Server, closed_port
-from stand_ins import write_certificate
-from support import cases, hash_of
 
 import odfchain
 from odfchain.digest.physical import hash_bytes
@@ -28,6 +24,10 @@ from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
 from odfchain.transfer.http_peer import PEER_LIMITS, HttpPeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from tests.kit.servers import Clock, Meter, Reply, Request, Server, closed_port
+from tests.kit.stand_ins import write_certificate
+from tests.kit.support import cases, hash_of
+from tests.kit.web_peers import Published, by_threads
 
 BODY = bytes(range(256)) * 2_000
 BLOCK = b"a block"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hostile import End, HostilePeer, Trick, answer, body, lookup, raw
-from scenario import Chain, chain_of, numbered
 
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
@@ -23,6 +21,8 @@ from odfchain.transfer.prefetch import AHEAD
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncStatus
+from tests.kit.hostile_server import End, HostilePeer, Trick, answer, body, lookup, raw
+from tests.kit.scenario import Chain, chain_of, numbered
 
 CHAIN = chain_of(numbered(200))
 NAMES = CHAIN.hashes

@@ -17,18 +17,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import client as clients
 import pytest
-from client import OURS, Client, Running, published
-from hostile import HostilePeer, lookup
-from scenario import Chain, chain_of
-from support import tree_of
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.transfer.public_layout import HEAD_KEY
+from tests.kit import pull_client as clients
+from tests.kit.hostile_server import HostilePeer, lookup
+from tests.kit.pull_client import OURS, Client, Running, published
+from tests.kit.scenario import Chain, chain_of
+from tests.kit.support import tree_of
 
 KILLS = 200
 KINDS = ("byte", "file", "end")

@@ -8,10 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import Meter, Reply, Request, Server, closed_port
-from small_s3 import SmallS3, tag_of
-from stand_ins import simulated_s3
-from support import hash_of
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
@@ -27,6 +23,10 @@ from odfchain.progress import SILENT
 from odfchain.transfer.object_peer import LOCK_KEY, ObjectPeer
 from odfchain.transfer.object_space import PEER_LIMITS, ObjectAddress
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
+from tests.kit.servers import Meter, Reply, Request, Server, closed_port
+from tests.kit.small_s3 import SmallS3, tag_of
+from tests.kit.stand_ins import simulated_s3
+from tests.kit.support import hash_of
 
 ONE, TWO, THREE = b"block one", b"block two", b"block three"
 HASHES = [hash_bytes(data) for data in (ONE, TWO, THREE)]

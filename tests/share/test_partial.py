@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_peer import MemoryPeer
-from scenario import ROWS, Chain, chain_of, time_of
-from support import tree_of
 
 from odfchain.errors import CorruptedPeerError, StoreError, TransferError, UsageError
 from odfchain.ids.names import DatasetAlias
@@ -27,6 +24,9 @@ from odfchain.transfer.public_layout import ObjectKey
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.slice_files import EVERYTHING, Selection
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from tests.kit.memory_peer import MemoryPeer
+from tests.kit.scenario import ROWS, Chain, chain_of, time_of
+from tests.kit.support import tree_of
 
 LABELS = ["seed", "schema", "d1", "d2", "note", "d3", "d4"]
 MORE = [*LABELS, "d5", "d6", "d7"]

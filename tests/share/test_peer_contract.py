@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from peers import PLACES, WRITABLE, Place, Published
-from servers import Meter
-from support import hash_of
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
@@ -28,6 +25,9 @@ from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.open import PeerOptions, gateway_url, open_peer, open_writable
 from odfchain.transfer.peer import Peer, WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
+from tests.kit.servers import Meter
+from tests.kit.support import hash_of
+from tests.kit.web_peers import PLACES, WRITABLE, Place, Published
 
 BIG = bytes(range(256)) * 9_000
 NAME = hash_of("a block")

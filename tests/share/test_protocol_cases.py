@@ -11,14 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from case_language import Expected, Given, attempts, check_refusal
-from support import (
-    cases,
-    conformance,
-    hash_of,
-    seeded_id,
-    tree_of,
-)
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import (
@@ -42,6 +34,14 @@ from odfchain.store.scratch import LocalScratch
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from tests.kit.case_language import Expected, Given, attempts, check_refusal
+from tests.kit.support import (
+    cases,
+    conformance,
+    hash_of,
+    seeded_id,
+    tree_of,
+)
 
 DEVIATIONS = {
     "white space around a reference": (

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_peer import MemoryPeer
-from scenario import Chain, chain_of, extend, install, numbered, scenario_steps, time_of
-from support import RAW_SCHEMA, conformance, hash_of, seeded_id, set_transform, tree_of
 
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import (
@@ -39,6 +36,9 @@ from odfchain.transfer import prefetch
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from tests.kit.memory_peer import MemoryPeer
+from tests.kit.scenario import Chain, chain_of, extend, install, numbered, scenario_steps, time_of
+from tests.kit.support import RAW_SCHEMA, conformance, hash_of, seeded_id, set_transform, tree_of
 
 FORCE = SyncOptions(force=True)
 NAME = DatasetAlias.parse("name")

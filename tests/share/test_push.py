@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local import LocalDataset
-from servers import Meter
-from small_s3 import SmallS3
-from support import conformance, tree_of
 
 from odfchain.errors import (
     AccessError,
@@ -29,6 +25,10 @@ from odfchain.transfer.open import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.push import PushOptions, open_destination, plan_push, push_dataset
+from tests.kit.local_folder import LocalDataset
+from tests.kit.servers import Meter
+from tests.kit.small_s3 import SmallS3
+from tests.kit.support import conformance, tree_of
 
 CHAIN = ("seed", "schema", "d1", "d2")
 FORCE = PushOptions(force=True)

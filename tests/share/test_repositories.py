@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local import LocalDataset
-from servers import Reply, Server
-from stand_ins import simulated_s3
-from support import ROOT, conformance
 
 from odfchain.codec.json_schema import manifest_schema
 from odfchain.errors import (
@@ -46,6 +42,10 @@ from odfchain.transfer.open import open_writable
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.push import push_dataset
 from odfchain.transfer.repositories import REPOSITORY, Repositories, parse_peer_url
+from tests.kit.local_folder import LocalDataset
+from tests.kit.servers import Reply, Server
+from tests.kit.stand_ins import simulated_s3
+from tests.kit.support import ROOT, conformance
 
 CASES = conformance("protocol_cases")
 PARSING = CASES["reference_parsing"]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from memory_peer import MemoryPeer
-from scenario import Chain, chain_of, extend, install
-from support import hash_of, seeded_id, tree_of
 
 from odfchain.errors import DestinationAheadError, RollbackError, StoreError
 from odfchain.ids.multibase import encode_base16
@@ -17,6 +14,9 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.seen import Seen, SeenHeads
+from tests.kit.memory_peer import MemoryPeer
+from tests.kit.scenario import Chain, chain_of, extend, install
+from tests.kit.support import hash_of, seeded_id, tree_of
 
 ID = seeded_id("seed")
 LABELS = ["seed", "schema", "d1", "d2"]

@@ -17,8 +17,6 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
-from served import add_slice, ask, make_dataset, raw
-from support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import CorruptedPeerError, TransferError
@@ -36,6 +34,8 @@ from odfchain.transfer.hint_file import parse_hint
 from odfchain.transfer.hints import HintCache, chain_hint
 from odfchain.transfer.public_layout import SignedFile
 from odfchain.transfer.repository_index import RepositoryIndex, parse_index, render_index
+from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
+from tests.kit.support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
 
 BIG = 3_000_000
 

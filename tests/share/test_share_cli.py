@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from served import add_slice, make_dataset
-from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Workspace
 from odfchain.cli.main import main
@@ -19,6 +17,8 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.aliases import AliasKind
 from odfchain.transfer.public_layout import PeerUrl
+from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.support import Result, derivative, manifest, unchanged
 
 Run = Callable[..., Result]
 

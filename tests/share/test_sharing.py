@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from served import add_slice, make_dataset
-from support import derivative, manifest, unchanged
 
 from odfchain import Workspace
 from odfchain.codec.manifest import read_snapshots
@@ -29,6 +27,8 @@ from odfchain.transfer.aliases import AliasKind
 from odfchain.transfer.catalog import RepositoryEntry
 from odfchain.transfer.partial import LocalSlices
 from odfchain.transfer.sync import SyncOptions, SyncStatus
+from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.support import derivative, manifest, unchanged
 
 POLLED = manifest().replace(
     "AddPushSource\n      sourceName: default", "SetPollingSource\n      fetch: {kind: Url, url: 'file:///x'}"

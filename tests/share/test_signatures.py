@@ -8,12 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forge import AUDITORS, OWNER, attestation, signed
-from memory_peer import MemoryPeer
-from scenario import Chain
-from served import add_slice, make_dataset
-from signed import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
-from support import Result, hash_of, unchanged
 
 from odfchain.cli.main import main
 from odfchain.errors import (
@@ -38,6 +32,12 @@ from odfchain.trust.policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.statements import sign_attestation
+from tests.kit.forge import AUDITORS, OWNER, attestation, signed
+from tests.kit.memory_peer import MemoryPeer
+from tests.kit.scenario import Chain
+from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
+from tests.kit.support import Result, hash_of, unchanged
 
 OLD = owned(COMMON)
 NEW = owned([*COMMON, "d3", "note 2"])

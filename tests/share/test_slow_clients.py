@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from served import ask, make_dataset
 
 from odfchain.limits import SHARING
 from odfchain.net.retry import Deadline, Timing, TransientError
@@ -20,6 +19,7 @@ from odfchain.net.wire import Connection
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import connection
 from odfchain.serve.server import RepositoryServer
+from tests.kit.served_workspace import ask, make_dataset
 
 GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from served import make_dataset, read_all
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.progress import SILENT
@@ -24,6 +23,7 @@ from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.open import open_peer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.push import open_destination, push_dataset
+from tests.kit.served_workspace import make_dataset, read_all
 
 SLICES = (700, 1 << 20, 0, 3_000_000)
 

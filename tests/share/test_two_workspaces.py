@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from processes import ODFCHAIN, TIMEOUT, environment, wait_until
-from served import ask
-from servers import closed_port
-from support import Result, manifest, unchanged
+
+from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
+from tests.kit.served_workspace import ask
+from tests.kit.servers import closed_port
+from tests.kit.support import Result, manifest, unchanged
 
 Run = Callable[..., Result]
 

@@ -16,8 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from recorded import add, schema_event
-from support import FIXTURES, ROOT
 
 from odfchain.api import Workspace
 from odfchain.digest.physical import hash_file
@@ -28,6 +26,8 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.slices.bounds import rows_at_a_time
 from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.reader import check_parquet, open_parquet
+from tests.kit.recorded_dataset import add, schema_event
+from tests.kit.support import FIXTURES, ROOT
 
 SLICES = FIXTURES / "hostile" / "slices"
 EXPECTED: dict[str, Any] = yaml.safe_load((SLICES / "expected.yaml").read_text())

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import Result, derivative, manifest, unchanged
 
 from odfchain.api import Workspace
 from odfchain.errors import BadInputError
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.values import check_values
+from tests.kit.support import Result, derivative, manifest, unchanged
 
 DAY = 86_400
 LAST = 253_402_300_799

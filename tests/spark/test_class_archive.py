@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from processes import odfchain, wait_until
 
 from odfchain.spark.class_archive import PATH_VARIABLE, archive_options, archive_path
 from odfchain.spark.gateway import start_gateway
 from odfchain.spark.java import find_java
+from tests.kit.processes import odfchain, wait_until
 
 
 def test_an_archive_that_somebody_else_could_have_written_is_left_alone(

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.errors import QueryError
 from odfchain.model.sources import TransformSql
 from odfchain.sql import functions
 from odfchain.sql.query import check_queries, run_queries
+from tests.kit.support import conformance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
-import os
 import subprocess
 import sys
 import textwrap
@@ -22,39 +21,11 @@ from odfchain.codec.arrow import to_arrow
 from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.physical import hash_file
 from odfchain.model import data_schema as ds
-from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.marker import find_marker
-from odfchain.slices.writer import SliceInputError, SliceSpec, write_slice
-
-VOCABULARY = DatasetVocabulary()
-MS = pa.timestamp("ms", "UTC")
-US = pa.timestamp("us", "UTC")
-SYSTEM = [
-    pa.field("offset", pa.uint64(), nullable=False),
-    pa.field("op", pa.uint8(), nullable=False),
-    pa.field("system_time", MS, nullable=False),
-    pa.field("event_time", MS, nullable=False),
-]
-NOW = 1_577_880_000_000
-
-
-def spec(folder: Path, *fields: pa.Field, start: int = 0, system: list[pa.Field] = SYSTEM) -> SliceSpec:
-    schema = pa.schema([*system, *fields])
-    return SliceSpec(schema.serialize().to_pybytes(), VOCABULARY, start, NOW, str(folder))
-
-
-def batch(count: int, start: int = 0, ops: list[int] | None = None, **columns: pa.Array) -> pa.RecordBatch:
-    """What Spark hands over: no offset, no system time, carriers for types that Spark lacks."""
-    times = pa.array([1_000_000 * (start + i) for i in range(count)], pa.int64()).cast(US)
-    return pa.RecordBatch.from_pydict(
-        {
-            "op": pa.array(ops or [0] * count, pa.int32()),
-            "event_time": times,
-            "__odfchain_row": range(count),
-            **columns,
-        }
-    )
+from odfchain.slices.writer import SliceInputError, write_slice
+from tests.kit.slice_batches import MS, NOW, SYSTEM, US, batch, spec
+from tests.kit.support import IMPORTABLE
 
 
 def test_a_slice(tmp_path: Path) -> None:
@@ -190,7 +161,7 @@ def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import resource, signal, sys
         from pathlib import Path
-        from test_slice_writer import batch, pa, spec
+        from tests.kit.slice_batches import batch, pa, spec
         from odfchain.slices.writer import write_slice
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -200,9 +171,12 @@ def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
         except OSError as error:
             print(error.errno)
     """)
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=IMPORTABLE,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.stdout.strip() == str(errno.EFBIG), result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -213,18 +187,17 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import resource, sys
         from pathlib import Path
-        from test_slice_writer import batch, pa, spec
+        from tests.kit.slice_batches import batch, pa, spec
         from odfchain.slices.writer import write_slice
         one = batch(50_000, x=pa.array(range(50_000), pa.int64()))
         write_slice((one for _ in range(int(sys.argv[2]))), spec(Path(sys.argv[1]), pa.field("x", pa.int64())))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """)
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
 
     def peak(batches: int) -> int:
         result = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path), str(batches)],
-            env=env, capture_output=True, text=True, check=True,
+            env=IMPORTABLE, capture_output=True, text=True, check=True,
         )  # fmt: skip
         return int(result.stdout)
 

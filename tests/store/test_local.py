@@ -10,12 +10,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from faults import faulty
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import RefConflictError, StorageFullError, StoreError
 from odfchain.store import fsio
 from odfchain.store.local import LocalObjectStore, LocalRefStore
+from tests.kit.faults import faulty
 
 A, B = hash_bytes(b"a"), hash_bytes(b"b")
 

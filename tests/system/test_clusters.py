@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from processes import TIMEOUT, environment, make_workspace, odfchain, wait_until
-from support import manifest, unchanged
 
 from odfchain.spark.java import find_java
+from tests.kit.processes import TIMEOUT, environment, make_workspace, odfchain, wait_until
+from tests.kit.support import manifest, unchanged
 
 SNAPSHOT = manifest("{kind: Snapshot, primaryKey: [city]}")
 ONE = "city,population\nA,1\nB,2\nC,3\n"

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 import yaml
-from processes import (
+
+from odfchain.api import Workspace
+from odfchain.codec.manifest import read_snapshots
+from tests.kit.processes import (
     ODFCHAIN,
     TIMEOUT,
     environment,
@@ -25,10 +28,7 @@ from processes import (
     visible,
     wait_until,
 )
-from support import ROOT, manifest, unchanged
-
-from odfchain.api import Workspace
-from odfchain.codec.manifest import read_snapshots
+from tests.kit.support import ROOT, manifest, unchanged
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

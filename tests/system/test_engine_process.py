@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import ODFCHAIN, environment, wait_until
-from support import derivative
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import EngineError, QueryError
 from odfchain.model.timestamp import Timestamp
 from odfchain.transform.execute import TransformOptions
+from tests.kit.processes import ODFCHAIN, environment, wait_until
+from tests.kit.support import derivative
 
 INPUTS = "[{datasetRef: readings}]"
 DAILY = (

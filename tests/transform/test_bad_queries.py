@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Result, derivative, manifest, steps, unchanged
 
 from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedError, QueryError
 from odfchain.transform.execute import TransformOptions, run_transform
+from tests.kit.support import Result, derivative, manifest, steps, unchanged
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

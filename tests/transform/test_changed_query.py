@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import Notes, Result, derivative, manifest, unchanged
 
 from odfchain.audit.verification import VerifyOptions
 from odfchain.errors import EngineError, TransformError
 from odfchain.lineage.blame import blame_records
 from odfchain.model.events import ExecuteTransform, SetTransform
 from odfchain.transform.state_change import StateChange
+from tests.kit.support import Notes, Result, derivative, manifest, unchanged
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

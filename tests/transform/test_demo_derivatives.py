@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import FIXTURES, ROOT
 
 from odfchain.api import Dataset, Workspace
 from odfchain.ingest.polling import PullOptions
 from odfchain.model.timestamp import Timestamp
+from tests.kit.support import FIXTURES, ROOT
 
 MANIFESTS = ROOT / "fixtures" / "manifests"
 AIRPORTS = FIXTURES / "data" / "airports"

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from support import derivative, tree_of
 
 from odfchain.api import Workspace
 from odfchain.codec.arrow import from_arrow
@@ -31,6 +30,7 @@ from odfchain.progress import Progress
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
+from tests.kit.support import derivative, tree_of
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset

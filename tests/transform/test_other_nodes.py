@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from support import derivative, manifest
 
 from odfchain.audit.verification import VerifyOptions
 from odfchain.codec.manifest import read_snapshots
@@ -17,6 +16,7 @@ from odfchain.model import data_schema as ds
 from odfchain.model.events import SetTransform
 from odfchain.repo.settings import edit, setting
 from odfchain.repo.system_columns import SystemColumns
+from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

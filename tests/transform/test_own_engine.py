@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from support import derivative, manifest
 
 from odfchain import Workspace
 from odfchain.cli.main import main
@@ -21,6 +20,7 @@ from odfchain.repo.system_columns import SystemColumns
 from odfchain.repo.workspace_config import TransformConfig
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transform.engines import address_of, remote_engine
+from tests.kit.support import derivative, manifest
 
 HERE = "http://127.0.0.1:1"
 SPARK = TransformConfig(engines={"spark": HERE})

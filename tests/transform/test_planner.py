@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from derivation import Derived, Grown, Root, at, in_memory, on_disk, schema_of, transform_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import conformance
 
 from odfchain.chain.chain import MetadataChain, link_blocks
 from odfchain.errors import AppendError, ChainError, DivergedInputError, TransformError
@@ -33,6 +31,8 @@ from odfchain.transform.planner import (
     plan_recorded,
 )
 from odfchain.transform.start_over import reset_to_metadata
+from tests.kit.derivation import Derived, Grown, Root, at, in_memory, on_disk, schema_of, transform_of
+from tests.kit.support import conformance
 
 
 def root(name: str = "numbers", *, schema: bool = True) -> Root:

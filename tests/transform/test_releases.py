@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import Result, derivative, manifest
 
 from odfchain.errors import QueryError
+from tests.kit.support import Result, derivative, manifest
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

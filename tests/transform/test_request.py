@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from derivation import Derived, Root, at, on_disk, schema_of
 
 from odfchain.codec.arrow import to_arrow
 from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, SchemaError, StoreError
@@ -18,6 +17,7 @@ from odfchain.model.engine_messages import TransformRequest, Watermark
 from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.transform.planner import PlannedStep
 from odfchain.transform.request import build_request, normalized, write_empty_parquet
+from tests.kit.derivation import Derived, Root, at, on_disk, schema_of
 
 
 @pytest.fixture

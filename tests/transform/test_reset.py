@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from derivation import Derived, Grown, Root, at, in_memory, on_disk, transform_of
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import DivergedInputError, RefConflictError, TransformError
@@ -20,6 +19,7 @@ from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 from odfchain.transform.planner import UpToDate
 from odfchain.transform.start_over import reset_to_metadata
+from tests.kit.derivation import Derived, Grown, Root, at, in_memory, on_disk, transform_of
 
 
 @pytest.fixture

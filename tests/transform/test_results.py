@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import derivative, manifest
 
 from odfchain.audit.verification import VerifyOptions
+from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

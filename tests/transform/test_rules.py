@@ -7,8 +7,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import rules_1
-from support import FIXTURES
 
 from odfchain.api import Workspace
 from odfchain.audit.verification import VerifyOptions
@@ -17,6 +15,8 @@ from odfchain.engine.engine_version import RULES, Rules, engine_version, rules_o
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from odfchain.transform.execute import TransformOptions
+from tests.kit import derivative_histories as rules_1
+from tests.kit.support import FIXTURES
 
 ARCHIVE = FIXTURES / "chains" / "rules-1.zip"
 RUNNING = engine_version()

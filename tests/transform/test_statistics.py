@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import derivative, write_lying
 
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
@@ -25,6 +24,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
 from odfchain.spark.read import spark_path
 from odfchain.spark.session import SparkEngine
+from tests.kit.support import derivative, write_lying
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Notes, Result, derivative, manifest, tree_of, unchanged
 
 from odfchain.engine.engine_version import engine_version
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
 from odfchain.model.events import ExecuteTransform, SetTransform
 from odfchain.repo.workspace_files import WorkspaceFiles
+from tests.kit.support import Notes, Result, derivative, manifest, tree_of, unchanged
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset, Workspace

@@ -11,20 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import SCHEMA, add, add_slice, slice_of
-from scenes import (
-    T0,
-    everything,
-    hashes,
-    head_of,
-    killed_everywhere,
-    later,
-    new_workspace,
-    reader_of,
-    records,
-    root,
-)
-from support import RAW_SCHEMA, ChainBuilder, Result, checkpoint, data_slice, memory_chain, unchanged
 
 from odfchain.api import Workspace
 from odfchain.audit.verify import verify_dataset
@@ -53,6 +39,28 @@ from odfchain.upkeep.compact import CompactOptions
 from odfchain.upkeep.gc import GcOptions, collect
 from odfchain.upkeep.jobs import Upkeep
 from odfchain.upkeep.soft import PROVENANCE
+from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of
+from tests.kit.support import (
+    RAW_SCHEMA,
+    ChainBuilder,
+    Result,
+    checkpoint,
+    data_slice,
+    memory_chain,
+    unchanged,
+)
+from tests.kit.upkeep_scenes import (
+    T0,
+    everything,
+    hashes,
+    head_of,
+    killed_everywhere,
+    later,
+    new_workspace,
+    reader_of,
+    records,
+    root,
+)
 
 
 @pytest.fixture

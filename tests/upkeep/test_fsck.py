@@ -9,11 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memory_peer import MemoryPeer
-from recorded import add, add_slice, slice_of
-from scenario import Chain
-from scenes import everything, hashes, head_of, killed_everywhere, later, new_workspace, records, root
-from support import Result, tree_of, unchanged
 
 from odfchain.api import Workspace
 from odfchain.chain.chain import link_blocks
@@ -33,6 +28,20 @@ from odfchain.upkeep.fsck import Finding, FsckOptions, FsckReport, State, fsck
 from odfchain.upkeep.gc import collect
 from odfchain.upkeep.jobs import Upkeep
 from odfchain.upkeep.reachable import keep_reachable
+from tests.kit.memory_peer import MemoryPeer
+from tests.kit.recorded_dataset import add, add_slice, slice_of
+from tests.kit.scenario import Chain
+from tests.kit.support import Result, tree_of, unchanged
+from tests.kit.upkeep_scenes import (
+    everything,
+    hashes,
+    head_of,
+    killed_everywhere,
+    later,
+    new_workspace,
+    records,
+    root,
+)
 
 DRY = FsckOptions(dry_run=True)
 

@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local import LocalDataset
-from scenes import everything, head_of, killed_everywhere, later, new_workspace, root
-from support import ChainBuilder, Result, tree_of
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import BrokenChainError, BusyError, UsageError
@@ -30,6 +27,9 @@ from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.partial import lock_path
 from odfchain.upkeep.gc import SHORTEST_GRACE, GcOptions, collect, collect_workspace
 from odfchain.upkeep.reachable import keep_reachable
+from tests.kit.local_folder import LocalDataset
+from tests.kit.support import ChainBuilder, Result, tree_of
+from tests.kit.upkeep_scenes import everything, head_of, killed_everywhere, later, new_workspace, root
 
 DROP = GcOptions(drop_refs=True)
 

@@ -8,19 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from recorded import add_slice
-from scenes import (
-    everything,
-    hashes,
-    head_of,
-    killed_everywhere,
-    later,
-    new_workspace,
-    reader_of,
-    records,
-    root,
-)
-from support import Result, unchanged
 
 from odfchain.api import Workspace
 from odfchain.errors import (
@@ -44,6 +31,19 @@ from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_si
 from odfchain.upkeep.downstream import Answer
 from odfchain.upkeep.gc import GcOptions, collect
 from odfchain.upkeep.jobs import Upkeep
+from tests.kit.recorded_dataset import add_slice
+from tests.kit.support import Result, unchanged
+from tests.kit.upkeep_scenes import (
+    everything,
+    hashes,
+    head_of,
+    killed_everywhere,
+    later,
+    new_workspace,
+    reader_of,
+    records,
+    root,
+)
 
 SLICES = 4
 LAST = 1 + SLICES

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import conformance
 
 from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import ManifestError
@@ -14,6 +13,7 @@ from odfchain.model import events as ev
 from odfchain.model.block import DatasetSnapshot
 from odfchain.model.sources import SqlQueryStep
 from odfchain.repo.workspace_files import WorkspaceFiles
+from tests.kit.support import conformance
 
 PUSH = """
     - kind: AddPushSource

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import derivative, manifest
 
 from odfchain.api import Workspace
 from odfchain.errors import DatasetNotFoundError, WorkspaceError
@@ -13,6 +12,7 @@ from odfchain.ids.refs import RemoteDatasetId
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
+from tests.kit.support import derivative, manifest
 
 
 def made_of(name: str, *inputs: str) -> str:

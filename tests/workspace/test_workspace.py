@@ -10,7 +10,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from faults import faulty
 
 from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import (
@@ -28,6 +27,7 @@ from odfchain.errors import (
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.block import DatasetSnapshot
 from odfchain.repo.workspace_files import WorkspaceFiles
+from tests.kit.faults import faulty
 
 
 def snapshot(name: str = "org.example.cities", extra: str = "") -> DatasetSnapshot:

@@ -1,0 +1,55 @@
+"""Datasets on paper, and transactions whose slices are any bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from odfchain.chain.chain import link_blocks
+from odfchain.digest.physical import hash_bytes
+from odfchain.ids.names import DatasetAlias
+from odfchain.model import events as ev
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from tests.kit.support import RAW_SCHEMA, seeded_id
+
+T = Timestamp.parse("2000-01-01T00:00:00Z")
+
+
+def make_seeded(folder: Path, *more: ev.MetadataEvent) -> DatasetFiles:
+    DatasetFiles.create_folders(folder, DatasetAlias.parse("d"))
+    dataset = DatasetFiles.open(folder)
+    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.ROOT)
+    blocks = link_blocks([seed, *more], prev=None, next_sequence_number=0, system_time=T)
+    dataset.chain.publish(blocks, expected_head=None)
+    return dataset
+
+
+def make_dataset(folder: Path) -> DatasetFiles:
+    return make_seeded(folder, RAW_SCHEMA)
+
+
+def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.AddData, StagedFile]:
+    path = staging / "slice"
+    path.write_bytes(content)
+    name = hash_bytes(content)
+    start = 0 if state.last_offset is None else state.last_offset + 1
+    event = ev.AddData(
+        prev_offset=state.last_offset,
+        new_data=ev.DataSlice(
+            logical_hash=name,
+            physical_hash=name,
+            offset_interval=ev.OffsetInterval(start=start, end=start),
+            size=len(content),
+        ),
+    )
+    return event, StagedFile(path, name)
+
+
+def run(dataset: DatasetFiles, content: bytes) -> None:
+    state = DatasetState.read(dataset.chain)
+    with dataset.staging() as staging:
+        event, staged = transaction(staging, state, content)
+        commit(dataset, state, [event], [staged], system_time=T)

@@ -1,0 +1,81 @@
+"""The installed command in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from odfchain.spark.class_archive import PATH_VARIABLE
+from tests.kit.support import Result, manifest
+
+ODFCHAIN = Path(sys.executable).parent / "odfchain"
+TIMEOUT = 240
+
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives a few seconds the optimising compiler costs more than it saves: half of all its time."""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment, with the installed command first on the PATH."""
+    ours = ("ODFCHAIN_", "PYSPARK_", "SPARK_")
+    env = {k: v for k, v in os.environ.items() if k == PATH_VARIABLE or not k.startswith(ours)}
+    return env | {"PATH": f"{ODFCHAIN.parent}:{env['PATH']}", "JDK_JAVA_OPTIONS": QUICK_START} | changes
+
+
+def odfchain(folder: Path, *args: object, limit: int | None = None, **options: Any) -> Result:
+    """Runs the command in a folder; `limit` is the largest file it may write [bytes]."""
+
+    def restrict() -> None:
+        assert limit is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = subprocess.run(
+        [ODFCHAIN, *map(str, args)], cwd=folder, env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT, check=False, preexec_fn=restrict if limit else None, **options,
+    )  # fmt: skip
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def make_workspace(folder: Path, text: str | None = None, config: str = "") -> Path:
+    """A workspace with the dataset of a manifest; returns the dataset's folder."""
+    assert odfchain(folder, "init").code == 0
+    if config:
+        path = folder / ".odfchain" / "config.yaml"
+        path.write_text(f"kind: WorkspaceConfig\nversion: 1\ncontent:\n  spark: {config}\n")
+    (folder / "manifest.yaml").write_text(text or manifest())
+    assert odfchain(folder, "add", "manifest.yaml").code == 0
+    (dataset,) = (folder / ".odfchain" / "datasets").iterdir()
+    return dataset
+
+
+def heeds_interrupts() -> None:
+    """For `preexec_fn`: Ctrl-C counts, even where the tests run in the background of a shell that ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None) -> Any:
+    """Returns what `condition` returns once that is true; fails when the process ends before."""
+    deadline = time.monotonic() + TIMEOUT
+    while not (found := condition()):
+        assert process is None or process.poll() is None, "the process ended"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def visible(folder: Path) -> set[str]:
+    """Names of everything in a folder, sub-folders included."""
+    return {str(p.relative_to(folder)) for p in folder.rglob("*")}
+
+
+def still_running(folder: Path) -> list[str]:
+    """Command lines of processes that name a folder."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in listed.stdout.splitlines() if str(folder) in line]

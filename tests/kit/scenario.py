@@ -1,0 +1,157 @@
+"""Chains made from labels, as the shared protocol cases write them, and datasets that hold them.
+
+The same labels always give the same blocks, so two chains share exactly the blocks of their common beginning.
+`seed…` is the seed of a dataset of that name, `schema` declares a schema, `d1` … bring a slice and a
+checkpoint, and everything else is a SetInfo that says the label.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from odfchain.codec.blocks import block_hash, encode_block
+from odfchain.digest.physical import hash_bytes
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.model import events as ev
+from odfchain.model.block import MetadataBlock
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
+from odfchain.transfer.public_layout import ObjectKey, Part
+from tests.kit.support import RAW_SCHEMA, conformance, seeded_id
+
+ROWS = 10
+"""Records of every slice, on paper."""
+
+
+def steps(op: str) -> list[dict[str, Any]]:
+    """The steps of the shared scenario that pull, or that push."""
+    scenario = conformance("protocol_cases")["sync_simple"]
+    found = [step for step in scenario["steps"] if step["op"] == op]
+    assert found
+    return found
+
+
+def scenario_steps(op: str) -> list[Any]:
+    """The same as pytest parameters, named by their number."""
+    import pytest
+
+    return [pytest.param(step, id=f"step-{step['n']}") for step in steps(op)]
+
+
+@dataclass
+class Chain:
+    """Blocks oldest first, and all objects by key."""
+
+    hashes: list[Multihash] = field(default_factory=list)
+    objects: dict[ObjectKey, bytes] = field(default_factory=dict)
+    sequence: int = 0
+    offset: int | None = None
+    checkpoint: Multihash | None = None
+
+    @property
+    def head(self) -> Multihash:
+        return self.hashes[-1]
+
+    @property
+    def blocks(self) -> list[bytes]:
+        return [self.objects[ObjectKey(Part.BLOCK, name)] for name in self.hashes]
+
+    @property
+    def files(self) -> list[ObjectKey]:
+        """Slices and checkpoints."""
+        return [key for key in self.objects if key.part is not Part.BLOCK]
+
+    def key(self, index: int) -> ObjectKey:
+        """Where a block is."""
+        return ObjectKey(Part.BLOCK, self.hashes[index])
+
+    def store(self, part: Part, data: bytes) -> Multihash:
+        key = ObjectKey(part, hash_bytes(data))
+        self.objects[key] = data
+        return key.name
+
+    def append(self, event: ev.MetadataEvent, **changes: Any) -> Multihash:
+        """One more block; with `changes` it may break any rule."""
+        fields: dict[str, Any] = {
+            "system_time": time_of(self.sequence),
+            "prev_block_hash": self.hashes[-1] if self.hashes else None,
+            "sequence_number": self.sequence,
+            "event": event,
+        }
+        return self.append_bytes(encode_block(MetadataBlock(**(fields | changes))))
+
+    def append_bytes(self, data: bytes) -> Multihash:
+        name = block_hash(data)
+        self.objects[ObjectKey(Part.BLOCK, name)] = data
+        self.hashes.append(name)
+        self.sequence += 1
+        return name
+
+    def add_data(self, label: str, *, size: int = 0, **changes: Any) -> Multihash:
+        """A block with a slice (of `size` more bytes) and a checkpoint."""
+        body = f"slice {label}".encode() + b"." * size
+        start = 0 if self.offset is None else self.offset + 1
+        new = ev.DataSlice(
+            logical_hash=hash_bytes(b"logical"),
+            physical_hash=self.store(Part.DATA, body),
+            offset_interval=ev.OffsetInterval(start=start, end=start + ROWS - 1),
+            size=len(body),
+        )
+        state = f"checkpoint {label}".encode()
+        made = ev.Checkpoint(physical_hash=self.store(Part.CHECKPOINT, state), size=len(state))
+        event = ev.AddData(
+            prev_offset=self.offset, prev_checkpoint=self.checkpoint, new_data=new, new_checkpoint=made
+        )
+        self.offset, self.checkpoint = new.offset_interval.end, made.physical_hash
+        return self.append(event, **changes)
+
+
+def time_of(sequence: int) -> Timestamp:
+    """System time of a block: one hour after the one before it."""
+    return Timestamp.from_epoch_ms(1_600_000_000_000 + sequence * 3_600_000)
+
+
+def chain_of(labels: Sequence[str]) -> Chain:
+    """The chain that labels stand for."""
+    chain = Chain()
+    for label in labels:
+        if label.startswith("seed"):
+            chain.append(ev.Seed(dataset_id=seeded_id(label), dataset_kind=DatasetKind.ROOT))
+        elif label == "schema":
+            chain.append(RAW_SCHEMA)
+        elif label.startswith("d") and label[1:].isdigit():
+            chain.add_data(label)
+        else:
+            chain.append(ev.SetInfo(description=label))
+    return chain
+
+
+def numbered(count: int, *more: str) -> list[str]:
+    """Labels of a chain of `count` blocks with a slice here and there."""
+    labels = ["seed", "schema"]
+    labels += [f"d{n}" if n % 5 == 0 else f"note {n}" for n in range(count - 2)]
+    return [*labels[:count], *more]
+
+
+def install(workspace: WorkspaceFiles, name: str, chain: Chain) -> DatasetFiles:
+    """A dataset with this chain, as if it had been made here."""
+    hidden = workspace.root / "trash" / uuid.uuid4().hex
+    alias = DatasetAlias.parse(name)
+    DatasetFiles.create_folders(hidden, alias)
+    dataset = DatasetFiles.open(hidden)
+    extend(dataset, chain)
+    return workspace.adopt(dataset)
+
+
+def extend(dataset: DatasetFiles, chain: Chain) -> None:
+    """Put everything of a chain into a dataset and point its head there."""
+    for key, data in chain.objects.items():
+        (dataset.folder / str(key)).write_bytes(data)
+    dataset.chain.set_ref(HEAD, chain.head, expected=dataset.chain.head())
