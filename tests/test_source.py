@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -263,9 +264,25 @@ def test_every_rfc_states_its_drawbacks() -> None:
 
 
 def test_rfcs_that_the_source_names_exist() -> None:
-    import re
 
     known = {p.name[:3] for p in (ROOT / "rfcs").glob("*.md")}
     for path in MODULES:
         for number in re.findall(r"(?<!ODF )RFC-(\d{3})(?! of ODF)", path.read_text(encoding="utf-8")):
             assert number in known, f"{name_of(path)} names RFC-{number}"
+
+
+def test_tests_share_by_their_kit_only() -> None:
+    """No path is patched, and nothing is imported out of a test module, but once to look at it as a whole."""
+    faults = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(
+            isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(tree)
+        ):
+            faults.append(f"{name_of(path)}: sys.path")
+        faults += [
+            f"{name_of(path)}: {module}"
+            for _, module in imports(tree)
+            if module.partition(".")[0] == "tests" and not module.startswith("tests.kit")
+        ]
+    assert faults == ["tests/ingest/test_polling_cases.py: tests.ingest"]
