@@ -473,12 +473,12 @@ def test_an_interruption(cities: Callable[..., Result], monkeypatch: pytest.Monk
 
 
 def test_every_error_has_a_documented_exit_code() -> None:
-    """RFC-008 and the README list the same codes, and the errors use no other."""
+    """RFC-008 and the manual list the same codes, and the errors use no other."""
     from odfchain import errors
 
     tree = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.OdfchainError)]
     used = {c.exit_code for c in tree} | {0, 2, 130}
-    for document in ("README.md", "rfcs/008-command-line.md"):
+    for document in ("docs/exit-codes.md", "rfcs/008-command-line.md"):
         text = (ROOT / document).read_text(encoding="utf-8")
         listed = {int(n) for n in re.findall(r"^\| *(\d+) \|", text, re.MULTILINE)}
         assert listed == used, document

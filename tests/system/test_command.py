@@ -168,9 +168,11 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 
 
 def test_the_tour_of_the_readme(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """What README and manual say is typed, in this order; the pages go on where the README ends."""
+    pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
+    text, *_ = texts = [(ROOT / page).read_text(encoding="utf-8") for page in pages]
     first, tour, python, derived, shared, audited = (
-        m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", text, re.DOTALL)
+        m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", "".join(texts), re.DOTALL)
     )
     assert [len(part.splitlines()) for part in (first, tour)] == [5, 9]
     tour = first + tour
