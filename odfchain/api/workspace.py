@@ -454,10 +454,10 @@ class Workspace:
     ) -> Iterator[Callable[[Transform], TransformEngine]]:
         """The engines that may execute the transforms of a dataset; `timeout` as in `transform_engine`.
 
-        Queries of datasets that were not created here run behind walls, as the settings say (RFC-020).
+        Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
         """
         from odfchain.repo.dependencies import inputs_of
-        from odfchain.transform.engines import engines_behind_walls, is_isolated
+        from odfchain.transform.engines import is_isolated, sandboxed_engines
 
         config = self._transform_config(timeout)
         if not is_isolated(config, own=self._files.has_key(dataset.id)):
@@ -465,7 +465,7 @@ class Workspace:
             return
         files = dataset._files  # noqa: SLF001 - same package
         remote = functools.partial(self._remote_engine, timeout=timeout)
-        with engines_behind_walls(files, inputs_of(self._files, files), remote, config, progress) as engines:
+        with sandboxed_engines(files, inputs_of(self._files, files), remote, config, progress) as engines:
             yield engines
 
     def close(self) -> None:

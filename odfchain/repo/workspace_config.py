@@ -126,11 +126,11 @@ class IsolationPolicy(Enum):
     """When queries run in a process without network and without the user's files."""
 
     STRANGERS = "strangers"
-    """Queries of datasets that were not created here, where the platform can do it."""
+    """Queries of datasets that were not created here."""
     ALWAYS = "always"
-    """Every query; where the platform cannot do it, none."""
+    """Every query."""
     NEVER = "never"
-    """None: the query gate is the only wall."""
+    """None: nothing stands behind the query gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,26 +68,26 @@ def check_version(transform: Transform, config: TransformConfig) -> None:
 
 
 def is_isolated(config: TransformConfig, *, own: bool) -> bool:
-    """Whether queries of a dataset run behind walls; `own` datasets were created here."""
+    """Whether queries of a dataset run in a sandbox; `own` datasets were created here."""
     return config.isolation is IsolationPolicy.ALWAYS or (
         config.isolation is IsolationPolicy.STRANGERS and not own
     )
 
 
 @contextlib.contextmanager
-def engines_behind_walls(
+def sandboxed_engines(
     dataset: DatasetFiles,
     inputs: Sequence[DatasetFiles],
     engine: Callable[[Transform], TransformEngine | None],
     config: TransformConfig,
     progress: Progress,
 ) -> Iterator[Callable[[Transform], TransformEngine]]:
-    """Engines for one dataset: those that `engine` finds, else Spark in a process of its own behind walls.
+    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process.
 
     That process sees the data of the inputs and the checkpoints of the dataset, and can write in the
     dataset's staging folder; it is started when it is first asked for.
     """
-    from odfchain.engine.sandbox.isolated import isolated_engine
+    from odfchain.engine.sandbox.sandboxed_engine import sandboxed_engine
 
     with contextlib.ExitStack() as resources:
         started: list[TransformEngine] = []
@@ -101,7 +101,7 @@ def engines_behind_walls(
                 read = [*(item.folder / "data" for item in inputs), dataset.folder / "checkpoints"]
                 started.append(
                     resources.enter_context(
-                        isolated_engine(
+                        sandboxed_engine(
                             read,
                             dataset.folder / "staging",
                             scratch,

@@ -1,8 +1,7 @@
-"""The Spark engine in a process of its own behind walls, for queries that strangers wrote.
+"""The Spark engine in a sandboxed process, for queries that others wrote.
 
 The process sees the folders that it is given and nothing of the user's, and has no network but loopback
-inside. What it is asked for, and where it writes, comes over a Unix socket in a folder that both see. Where a
-wall cannot be built the process runs without it, and that is said.
+inside. What it is asked for, and where it writes, comes over a Unix socket in a folder that both see.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.codec.fbs import schema_path
-from odfchain.engine.sandbox.isolation import Isolation, availability, isolated
+from odfchain.engine.sandbox.bubblewrap import require_sandbox, start
 from odfchain.errors import EngineError
 from odfchain.spark.class_archive import PATH_VARIABLE, archive_path
 from odfchain.spark.java import find_java
@@ -28,17 +27,16 @@ if TYPE_CHECKING:
 _SERVE = """\
 import resource, sys
 bytes = int(sys.argv[1]) << 20
-if bytes and sys.platform == "linux":
+if bytes:
     resource.setrlimit(resource.RLIMIT_DATA, (bytes, bytes))
 from odfchain.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
 """The limit holds for Python, and is inherited by Java: what is asked of the system beyond it is refused."""
-_END_SECONDS = 30
 
 
 @contextlib.contextmanager
-def isolated_engine(
+def sandboxed_engine(
     read: Sequence[Path],
     write: Path,
     scratch: Path,
@@ -46,7 +44,6 @@ def isolated_engine(
     progress: Progress,
     deadline: float | None = None,
     memory_mib: int = 0,
-    walls: Isolation | None = None,
 ) -> Iterator[RemoteEngine]:
     """An engine that can read the folders `read` and write in `write`; it ends with the block.
 
@@ -54,26 +51,26 @@ def isolated_engine(
     `memory_mib` [MiB]; 0 is no limit.
 
     Raises:
-        EngineError: it does not start; the message has the last line that it wrote.
+        EngineError: no sandbox can be had here, and the hint is what mends it; or the engine does not start,
+            and the message has the last line that it wrote.
     """
     from odfchain.engine.remote.client import RemoteEngine
 
-    walls = availability() if walls is None else walls
-    if walls.reason:
-        progress.note(f"the query runs {walls}")
-    progress.phase("Starting Spark behind walls")
+    require_sandbox()
+    progress.phase("Starting Spark in a sandbox")
     # the path of a socket must be short, so it lies in a folder of its own
     with tempfile.TemporaryDirectory(prefix="odfchain-") as shared, _log(Path(shared)) as log:
         socket = Path(shared) / "engine.sock"
         archive = archive_path(find_java())
         command = [
-            "/usr/bin/env", f"TMPDIR={scratch}", f"{PATH_VARIABLE}={archive}", sys.executable, "-c", _SERVE,
-            str(memory_mib), "-q", "engine", "serve", "--socket", str(socket), "--print-address",
+            sys.executable, "-c", _SERVE, str(memory_mib),
+            "-q", "engine", "serve", "--socket", str(socket), "--print-address",
             *(["--heap-mib", str(memory_mib // 2)] if memory_mib else []),
         ]  # fmt: skip
         shown = [*read, *_package_files(), *_existing(archive)]
-        process = subprocess.Popen(
-            isolated(command, read=shown, write=[write, Path(shared)], walls=walls),
+        process = start(
+            command, read=shown, write=[write, Path(shared)],
+            environment={"TMPDIR": str(scratch), PATH_VARIABLE: str(archive)},
             cwd=shared, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
         try:
@@ -112,11 +109,9 @@ def _address(process: subprocess.Popen[str], folder: Path) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """The engine and everything it started are gone: the last of them closes the output."""
+    process.kill()
+    process.wait()
     if process.stdout is not None:
+        process.stdout.read()
         process.stdout.close()
