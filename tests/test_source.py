@@ -255,12 +255,19 @@ def test_the_wheel_carries_what_the_package_reads(tmp_path: Path) -> None:
 
 
 def test_every_rfc_states_its_drawbacks() -> None:
-    rfcs = sorted((ROOT / "rfcs").glob("*.md"))
+    rfcs = sorted((ROOT / "rfcs").glob("[0-9]*.md"))
     assert [int(p.name[:3]) for p in rfcs] == list(range(len(rfcs))), "numbers without gaps"
     for path in rfcs:
         text = path.read_text(encoding="utf-8")
         for part in ("**Question.**", "**Decision.**", "**Drawbacks.**"):
             assert part in text, f"{path.name} has no {part}"
+
+
+def test_the_glossary_is_in_order() -> None:
+    text = (ROOT / "rfcs" / "glossary.md").read_text(encoding="utf-8")
+    words = [m[1].casefold() for m in re.finditer(r"^\| (?!word )([a-z][^|]*?) \|", text, re.MULTILINE)]
+    assert len(words) > 20
+    assert words == sorted(words)
 
 
 def test_rfcs_that_the_source_names_exist() -> None:
