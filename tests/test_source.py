@@ -96,15 +96,35 @@ def test_layers_import_downward_only(path: Path) -> None:
 
 
 def test_no_file_name_occurs_in_two_rooms() -> None:
-    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
+    """But for a command's file, which has the command's name: what the command asks for is done in another."""
+    names = Counter(
+        path.name for path in MODULES if path.name != "__init__.py" and path.parent != PACKAGE / "cli"
+    )
     assert {name: count for name, count in names.items() if count > 1} == {}
+
+
+def test_a_command_and_its_file_have_the_same_name() -> None:
+    from odfchain.cli.main import COMMANDS, module_of
+
+    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")}
+    assert files == {module_of(command) for command in COMMANDS} | {"__init__", "main"}
+
+
+def test_commands_do_not_use_each_other() -> None:
+    """What two commands need is in `cli/support`, which knows neither."""
+    for path in (PACKAGE / "cli").rglob("*.py"):
+        for _, module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            if module.startswith("odfchain.cli."):
+                part = module.split(".")[2]
+                asks_for_all = path.name == "completions.py" and part == "main"
+                assert part == "support" or asks_for_all, f"{name_of(path)} imports {module}"
 
 
 LINES = {  # raised only by a commit that says why
     "api": 1050,
     "audit": 4750,
     "chain": 1400,
-    "cli": 4750,
+    "cli": 5050,
     "codec": 2900,
     "digest": 550,
     "engine": 6150,

@@ -1,4 +1,4 @@
-"""The command about the workspace's settings: config."""
+"""`odfchain config`: the settings of the workspace."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import open_workspace, options
-from odfchain.cli.output import format_option, print_records
-from odfchain.cli.screen import echo, echo_json, echo_lines
+from odfchain.cli.support.context import open_workspace, say
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.screen import echo_json, echo_lines
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,5 +147,4 @@ def _edit(name: str, changed: Callable[[Setting], Callable[[Any], Any]], done: s
     root = open_workspace().path
     item = setting(name)
     edit(root, item, changed(item))
-    if not options().quiet:
-        echo(f"{root / 'config.yaml'}: {item} {done}", err=True)
+    say(f"{root / 'config.yaml'}: {item} {done}")

@@ -1,4 +1,4 @@
-"""The command that offers the Spark engine to other processes: engine serve."""
+"""`odfchain engine`: transformations are executed for other processes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import open_workspace, options
-from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo
+from odfchain.cli.support.context import open_workspace, options, silence_libraries
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo
 from odfchain.engine.remote.protocol import DEFAULT_PORT
 from odfchain.errors import NotAWorkspaceError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.engine.remote.service import EngineServer
-
 
 _HEAP_MIB = 2_048
 
@@ -83,7 +82,6 @@ def engine_warm_up() -> None:
     then the old one is left alone. Deleting it does no harm.
     """
     from odfchain.api.warm_up import make_class_archive
-    from odfchain.cli.data import silence_libraries
 
     if not options().debug:
         silence_libraries()

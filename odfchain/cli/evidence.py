@@ -1,4 +1,4 @@
-"""The command about owners who signed two histories: evidence."""
+"""`odfchain evidence`: proof that an owner signed two histories."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, open_workspace, options
-from odfchain.cli.output import format_option, print_records
-from odfchain.cli.screen import echo
+from odfchain.cli.support.context import open_workspace, options, say
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.screen import echo
 from odfchain.errors import SignatureError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -136,5 +137,4 @@ def _export(kept: list[KeptEvidence], target: Path) -> None:
         path = target / name if into_folder else target
         if not fsio.create_file(path, item.evidence.to_bytes()):
             raise StoreError(f"{path}: the file exists already", hint="choose another name")
-        if not options().quiet:
-            echo(f"wrote {path}", err=True)
+        say(f"wrote {path}")

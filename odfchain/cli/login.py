@@ -1,4 +1,4 @@
-"""Commands about tokens for servers: login, logout."""
+"""`odfchain login`: a token for a server is kept."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from odfchain.cli.common import open_workspace, options
-from odfchain.cli.output import format_option, print_records
-from odfchain.cli.repo import REPOSITORY
-from odfchain.cli.screen import ask_secret, echo, is_somebody_there, read_line
+from odfchain.cli.support.context import options, say
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import REPOSITORY
+from odfchain.cli.support.peers import peer_url
+from odfchain.cli.support.screen import ask_secret, echo, is_somebody_there, read_line
 from odfchain.errors import AccessError, UsageError
 
 if TYPE_CHECKING:
@@ -36,12 +37,11 @@ def login_command(place: str | None, from_stdin: bool, plain_http: bool, output:
     if place is None:
         origins = credentials.origins()
         if not origins and output == "table":
-            if not options().quiet:
-                echo("no tokens are kept; `odfchain login URL` keeps one", err=True)
+            say("no tokens are kept; `odfchain login URL` keeps one")
             return
         print_records([{"origin": origin} for origin in origins], ["origin"], output)
         return
-    url = _url(place)
+    url = peer_url(place)
     if is_readable_on_the_way(url) and not plain_http:
         raise AccessError(
             f"{url}: over plain http everybody on the way can read the token",
@@ -63,29 +63,3 @@ def _token(url: PeerUrl, *, from_stdin: bool) -> str:
         raise UsageError("nobody is there to type the token", hint="pipe it in and use --stdin")
     token: str = ask_secret(f"Token for {url}")
     return token.strip()
-
-
-@click.command("logout")
-@click.argument("place", metavar="URL|REPOSITORY", required=False, type=REPOSITORY)
-@click.option("--all", "everything", is_flag=True, help="Forget all tokens.")
-def logout_command(place: str | None, everything: bool) -> None:
-    """Forget the token for a server."""
-    from odfchain.transfer.credentials import Credentials
-
-    if (place is None) != everything:
-        raise UsageError("name the server whose token to forget, or use --all")
-    url = _url(place) if place is not None else None
-    gone = Credentials.of_user().remove(url)
-    if url is not None and not gone:
-        raise UsageError(f"no token is kept for {url}", hint="`odfchain login` lists those that are")
-    if not options().quiet:
-        for origin in gone:
-            echo(f"forgot the token for {origin}", err=True)
-
-
-def _url(place: str) -> PeerUrl:
-    from odfchain.transfer.repositories import parse_peer_url
-
-    if "://" in place:
-        return parse_peer_url(place)
-    return open_workspace().sharing.repository_url(place)

@@ -11,95 +11,101 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
 
-from odfchain.cli.screen import echo
-from odfchain.errors import OdfchainError, QueryError, StoreError, was_interrupted
+from odfchain.cli.support.context import Globals
+from odfchain.cli.support.faults import known_error, report_error
+from odfchain.cli.support.screen import echo
+from odfchain.errors import was_interrupted
 from odfchain.text import first_line
 
 INTERRUPTED = 130
 
-_TOPICS: dict[str, dict[str, tuple[str, str]]] = {
+_TOPICS: dict[str, dict[str, str]] = {
     "Start": {
-        "init": ("datasets", "Make a workspace in the current folder."),
-        "import": ("import_file", "Make a dataset of a file, without a manifest."),
-        "new": ("templates", "Write a commented manifest to start from."),
-        "add": ("datasets", "Make datasets from manifests (YAML or JSON)."),
+        "init": "Make a workspace in the current folder.",
+        "import": "Make a dataset of a file, without a manifest.",
+        "new": "Write a commented manifest to start from.",
+        "add": "Make datasets from manifests (YAML or JSON).",
     },
     "Bring data": {
-        "pull": ("pull", "Bring datasets up to date, or take one from a URL."),
-        "ingest": ("data", "Ingest files into a root dataset."),
-        "fetch": ("share", "Bring the slices that a partial copy lacks."),
-        "source": ("source", "End where a dataset's rows come from."),
+        "pull": "Bring datasets up to date, or take one from a URL.",
+        "ingest": "Ingest files into a root dataset.",
+        "fetch": "Bring the slices that a partial copy lacks.",
+        "source": "End where a dataset's rows come from.",
     },
     "Look": {
-        "list": ("datasets", "List the datasets of the workspace."),
-        "tail": ("data", "Show the newest records of a dataset."),
-        "log": ("chains", "Show a dataset's metadata chain, newest block first."),
-        "inspect": ("chains", "Show schema, lineage or queries of a dataset."),
-        "blame": ("lineage", "Show where a record comes from."),
-        "block": ("chains", "Turn metadata blocks into YAML or JSON and back."),
-        "digest": ("data", "Print the two hashes of Parquet files."),
+        "list": "List the datasets of the workspace.",
+        "tail": "Show the newest records of a dataset.",
+        "log": "Show a dataset's metadata chain, newest block first.",
+        "inspect": "Show schema, lineage or queries of a dataset.",
+        "blame": "Show where a record comes from.",
+        "block": "Turn metadata blocks into YAML or JSON and back.",
+        "digest": "Print the two hashes of Parquet files.",
     },
     "Share": {
-        "serve": ("serve", "Publish the datasets of the workspace over HTTP."),
-        "push": ("share", "Send a dataset to a folder or object store."),
-        "search": ("repo", "Look for datasets in repositories."),
-        "repo": ("repo", "Give names to places that have datasets."),
-        "login": ("login", "Keep a token for a server, or list those kept."),
-        "logout": ("login", "Forget the token for a server."),
+        "serve": "Publish the datasets of the workspace over HTTP.",
+        "push": "Send a dataset to a folder or object store.",
+        "search": "Look for datasets in repositories.",
+        "repo": "Give names to places that have datasets.",
+        "login": "Keep a token for a server, or list those kept.",
+        "logout": "Forget the token for a server.",
     },
     "Check": {
-        "verify": ("audit", "Verify chain, rules, and every byte and row."),
-        "attest": ("audit", "Verify a dataset and sign the verdict."),
-        "attestations": ("audit", "List, check and add the verdicts of auditors."),
-        "sign": ("sign", "Sign the head of a dataset anew."),
-        "key": ("sign", "Make and show keys of auditors."),
-        "evidence": ("evidence", "Proof that an owner signed two histories."),
+        "verify": "Verify chain, rules, and every byte and row.",
+        "attest": "Verify a dataset and sign the verdict.",
+        "attestations": "List, check and add the verdicts of auditors.",
+        "sign": "Sign the head of a dataset anew.",
+        "key": "Make and show keys of auditors.",
+        "evidence": "Proof that an owner signed two histories.",
     },
     "Keep": {
-        "config": ("config", "Show and change the settings of the workspace."),
-        "rename": ("datasets", "Give a dataset another local name."),
-        "delete": ("datasets", "Remove datasets from the workspace."),
-        "reset": ("upkeep", "Move the head of a dataset back to a block."),
-        "compact": ("upkeep", "Merge small slices of a dataset into larger ones."),
-        "gc": ("upkeep", "Remove what no reference needs any more."),
-        "fsck": ("upkeep", "Find damaged and missing files, and repair them."),
-        "engine": ("engine", "Execute transformations for other processes."),
-        "completions": ("misc", "Print a completion script."),
-        "version": ("misc", "Print the versions of odfchain and its parts."),
+        "config": "Show and change the settings of the workspace.",
+        "rename": "Give a dataset another local name.",
+        "delete": "Remove datasets from the workspace.",
+        "reset": "Move the head of a dataset back to a block.",
+        "compact": "Merge small slices of a dataset into larger ones.",
+        "gc": "Remove what no reference needs any more.",
+        "fsck": "Find damaged and missing files, and repair them.",
+        "engine": "Execute transformations for other processes.",
+        "completions": "Print a completion script.",
+        "version": "Print the versions of odfchain and its parts.",
     },
 }
-"""What people do, and the commands for it, the most used first: (module of this package, help)."""
+"""What people do, and the commands for it, the most used first, each with its line of help."""
 
-_COMMANDS = {
-    name: f"odfchain.cli.{module}" for topic in _TOPICS.values() for name, (module, _) in topic.items()
-}
+
+COMMANDS = [name for commands in _TOPICS.values() for name in commands]
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
+
+
+def module_of(command: str) -> str:
+    """The file of a command is named like it; a word of Python gets an underscore."""
+    return f"{command}_" if iskeyword(command) else command
 
 
 class LazyGroup(click.Group):
     """Loads a command's module only when the command is used: start-up stays short."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(_COMMANDS)
+        return COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = max(map(len, _COMMANDS))
+        width = max(map(len, COMMANDS))
         for topic, commands in _TOPICS.items():
             with formatter.section(topic):
-                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         name = _ALIASES.get(cmd_name, cmd_name)
-        module = _COMMANDS.get(name)
-        if module is None:
+        if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(module), f"{name}_command")
+        module = import_module(f"odfchain.cli.{module_of(name)}")
+        command: click.Command = getattr(module, f"{name}_command")
         return command
 
     def resolve_command(
@@ -108,20 +114,10 @@ class LazyGroup(click.Group):
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
-            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else ""
             raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx)
         return super().resolve_command(ctx, args)
-
-
-@dataclass(slots=True)
-class Globals:
-    """The global options."""
-
-    workspace: str | None
-    quiet: bool
-    yes: bool
-    debug: bool
 
 
 @click.command(
@@ -149,20 +145,6 @@ def cli(
     if no_color or os.environ.get("NO_COLOR"):
         ctx.color = False
         os.environ["NO_COLOR"] = "1"  # rich looks there
-
-
-def report_error(error: OdfchainError, *, about: str = "") -> None:
-    """One line for what happened (to what it is about), one for what to do next.
-
-    Where a query is wrong is shown between them.
-    """
-    echo("error: ", fg="red", bold=True, nl=False, err=True)
-    echo(f"{about}: {error}" if about else error, err=True)
-    for line in error.excerpt if isinstance(error, QueryError) else ():
-        echo(f"  {line}", err=True)
-    if error.hint:
-        echo("hint: ", fg="cyan", nl=False, err=True)
-        echo(error.hint, err=True)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -217,19 +199,6 @@ def _report_misuse(error: click.ClickException) -> None:
     # only this one lists choices, which are ours; others quote the arguments
     for line in lines if isinstance(error, click.MissingParameter) else ["\n".join(lines)]:
         echo(("Error: " if line is lines[0] or len(lines) == 1 else "") + line, err=True)
-
-
-def known_error(error: Exception) -> OdfchainError | None:
-    """The error of our tree that an exception is or stands for; None for a fault of ours."""
-    if isinstance(error, OdfchainError):
-        return error
-    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
-        gone = isinstance(error, FileNotFoundError)
-        hint = "it was there a moment ago; run the command again" if gone else None
-        return StoreError(f"{os.fsdecode(error.filename)}: {error.strerror}", hint=hint)
-    from odfchain.spark.failure import explain, is_of_spark
-
-    return explain(error) if is_of_spark(error) else None
 
 
 def _interrupted() -> int:

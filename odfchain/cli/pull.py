@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, TIMESTAMP, DurationParam, merge_options, open_workspace, options
-from odfchain.cli.copies import (
+from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
+from odfchain.cli.support.copies import (
     COLUMNS,
     CopyOptions,
     Remote,
@@ -18,12 +18,13 @@ from odfchain.cli.copies import (
     copy_options,
     copy_row,
     pull_copy,
-    token_for,
 )
-from odfchain.cli.data import silence_libraries
-from odfchain.cli.output import format_option, print_records
-from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo
+from odfchain.cli.support.faults import known_error, report_error
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET, TIMESTAMP, DurationParam, merge_options
+from odfchain.cli.support.peers import token_for
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError, was_interrupted
 
 if TYPE_CHECKING:
@@ -245,8 +246,7 @@ def _set_watermark(
     check_options(context, copies=0, others=1)
     dataset = workspace.dataset(names[0])
     head = dataset.set_watermark(watermark, allow_future=allow_future)
-    if not options().quiet:
-        echo(f"{dataset.alias}: watermark {watermark}, head is {head}", err=True)
+    say(f"{dataset.alias}: watermark {watermark}, head is {head}")
     return 0
 
 
@@ -261,7 +261,6 @@ class _Run:
     output: str
 
     def pull_all(self, targets: list[Target]) -> int:
-        from odfchain.cli.main import known_error, report_error
 
         rows: list[dict[str, Any]] = []
         code = 0

@@ -1,4 +1,4 @@
-"""Commands about places that have datasets: repo, search."""
+"""`odfchain repo`: names for places that have datasets, and where a dataset comes from and goes to."""
 
 from __future__ import annotations
 
@@ -6,40 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, DurationParam, open_workspace, options
-from odfchain.cli.copies import signature_policy, token_for
-from odfchain.cli.output import format_option, human_size, print_records
-from odfchain.cli.screen import echo
-from odfchain.errors import OdfchainError, UnsupportedPeerError, UsageError
+from odfchain.cli.support.context import open_workspace, options, say
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET, REPOSITORY, DurationParam
+from odfchain.cli.support.peers import signature_policy
+from odfchain.cli.support.screen import echo
+from odfchain.errors import UnsupportedPeerError, UsageError
 
 if TYPE_CHECKING:
     from odfchain.transfer.aliases import AliasKind
-    from odfchain.transfer.catalog import RepositoryEntry
     from odfchain.trust.policy import SignaturePolicy
-
-_FOUND = ["dataset", "kind", "records", "size", "blocks"]
-
-
-class RepositoryParam(click.ParamType[str]):
-    """A repository; completes the names that the workspace knows."""
-
-    name = "repository"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        from odfchain.api import Workspace
-
-        del param
-        try:
-            folder = ctx.find_root().params.get("workspace") or "."
-            names = [str(known.name) for known in Workspace.find(folder).sharing.repositories.list()]
-        except OdfchainError:
-            return []
-        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
-
-
-REPOSITORY = RepositoryParam()
 
 
 @click.group("repo")
@@ -67,8 +43,7 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
 
     policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
     known = open_workspace().sharing.repositories.add(RepoName(name), url, policy)
-    if not options().quiet:
-        echo(f"{known.name} is {known.url}", err=True)
+    say(f"{known.name} is {known.url}")
 
 
 @repo_command.command("list")
@@ -84,8 +59,7 @@ def repo_list(output: str) -> None:
         for known in open_workspace().sharing.repositories.list()
     ]
     if not rows and output == "table":
-        if not options().quiet:
-            echo("no repositories yet; make one known with `odfchain repo add NAME URL`", err=True)
+        say("no repositories yet; make one known with `odfchain repo add NAME URL`")
         return
     print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
 
@@ -107,8 +81,7 @@ def repo_delete(name: str) -> None:
     from odfchain.ids.names import RepoName
 
     open_workspace().sharing.repositories.delete(RepoName(name))
-    if not options().quiet:
-        echo(f"forgot {name}", err=True)
+    say(f"forgot {name}")
 
 
 @repo_command.group("alias")
@@ -144,8 +117,7 @@ def alias_add(dataset: str, alias: str, kind: str | None) -> None:
     workspace = open_workspace()
     found = workspace.dataset(dataset)
     known = workspace.sharing.add_alias(found.id, _kind(kind), alias)
-    if not options().quiet:
-        echo(f"{found.alias}: {kind} {_without_password(known)}", err=True)
+    say(f"{found.alias}: {kind} {_without_password(known)}")
 
 
 @repo_alias.command("delete")
@@ -183,57 +155,3 @@ def _without_password(alias: str) -> str:
         return str(PeerUrl.parse(alias))
     except UnsupportedPeerError:
         return "?"
-
-
-@click.command("search")
-@click.argument("text", default="")
-@click.option(
-    "--repo",
-    "repository",
-    type=REPOSITORY,
-    metavar="NAME|URL",
-    help="Look there; else in all that are known.",
-)
-@format_option()
-def search_command(text: str, repository: str | None, output: str) -> int:
-    """List the datasets of repositories whose name or id contains a text.
-
-    The first column is what `odfchain pull` takes.
-    """
-    from odfchain.cli.main import report_error
-    from odfchain.transfer.catalog import search
-
-    sharing = open_workspace().sharing
-    places = [repository] if repository else [str(known.name) for known in sharing.repositories.list()]
-    if not places:
-        raise UsageError(
-            "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
-        )
-    token = token_for([sharing.repository_url(repository)] if repository else [])
-    rows, code = [], 0
-    for place in places:
-        try:
-            found = search(sharing.datasets_of(place, token=token), text)
-        except OdfchainError as error:
-            report_error(error)
-            code = code or error.exit_code
-            continue
-        prefix = str(sharing.repository_url(place)) if "/" in place else f"{place}/"
-        rows += [_row(f"{prefix}{entry.alias}", entry, people=output == "table") for entry in found]
-    if rows or not code:
-        columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
-        print_records(rows, columns, output, right=_FOUND[2:])
-    return code
-
-
-def _row(name: str, entry: RepositoryEntry, *, people: bool) -> dict[str, Any]:
-    size = entry.size
-    return {
-        "dataset": name,
-        "kind": entry.kind.value if entry.kind else None,
-        "records": entry.records,
-        "size": human_size(size) if people and size is not None else size,
-        "blocks": entry.blocks,
-        "id": str(entry.id) if entry.id else None,
-        "head": str(entry.head),
-    }

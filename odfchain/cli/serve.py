@@ -1,11 +1,11 @@
-"""The command that publishes the workspace: serve."""
+"""`odfchain serve`: the workspace is published over HTTP."""
 
 from __future__ import annotations
 
 import click
 
-from odfchain.cli.common import open_workspace, options
-from odfchain.cli.screen import echo
+from odfchain.cli.support.context import open_workspace, options
+from odfchain.cli.support.screen import echo
 from odfchain.serve.server import HOST, PORT
 
 

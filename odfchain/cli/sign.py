@@ -1,14 +1,13 @@
-"""Commands about signatures and keys: sign, key."""
+"""`odfchain sign`: the head of a dataset is signed anew."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from odfchain.cli.common import DATASET, confirm, open_workspace
-from odfchain.cli.output import format_option, print_records
-from odfchain.cli.screen import echo
+from odfchain.cli.support.context import confirm, open_workspace
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.screen import echo
 
 
 @click.command("sign")
@@ -46,47 +45,3 @@ def sign_command(dataset: str, output: str) -> None:
     }
     columns = [name for name in row if name != "signer"]
     print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=("sequenceNumber",))
-
-
-@click.group("key")
-def key_command() -> None:
-    """Keys that sign: made for auditors, and shown for everybody.
-
-    A dataset's own key is made with the dataset.
-    """
-
-
-@key_command.command("create")
-@click.argument("file", type=click.Path(path_type=Path))
-def create_command(file: Path) -> None:
-    """Make a new ed25519 key in FILE and print its public identity, a did:key.
-
-    The file is an unencrypted PEM that only you may read. Whoever has it can sign in your name; an existing
-    file is never replaced.
-    """
-    from odfchain.trust.signing_keys import create_key_file
-
-    key = create_key_file(file)
-    echo(str(key.dataset_id.as_did_key()))
-
-
-@key_command.command("show")
-@click.argument("what", metavar="FILE|DATASET")
-@format_option("table", "json")
-def show_command(what: str, output: str) -> None:
-    """Print the public identities of a key file, or of a dataset of the workspace.
-
-    Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
-    or ends with .pem is always a file.
-    """
-    from odfchain.trust.signing_keys import read_key_file
-
-    path = Path(what)
-    if path.is_file() or "/" in what or path.suffix == ".pem":
-        found, private = read_key_file(path).dataset_id, True
-    else:
-        with open_workspace() as workspace:
-            found, private = workspace.dataset(what).id, workspace.signing.has_key(what)
-    row = {"didKey": str(found.as_did_key()), "didOdf": str(found), "privateKeyHere": private}
-    titles = {"didKey": "did:key", "didOdf": "did:odf", "privateKeyHere": "private key here"}
-    print_records([row], list(row), output, titles=titles)

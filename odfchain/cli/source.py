@@ -1,11 +1,11 @@
-"""The command that ends sources: source."""
+"""`odfchain source`: where a dataset's rows come from is ended."""
 
 from __future__ import annotations
 
 import click
 
-from odfchain.cli.common import DATASET, TIMESTAMP, open_workspace, options
-from odfchain.cli.screen import echo
+from odfchain.cli.support.context import open_workspace, say
+from odfchain.cli.support.parameters import DATASET, TIMESTAMP
 from odfchain.model.timestamp import Timestamp
 
 
@@ -27,5 +27,4 @@ def disable_command(dataset: str, name: str | None, system_time: Timestamp | Non
     """
     found = open_workspace().dataset(dataset)
     event, head = found.disable_source(name, system_time=system_time)
-    if not options().quiet:
-        echo(f"{found.alias}: recorded {event.KIND}, head is {head}", err=True)
+    say(f"{found.alias}: recorded {event.KIND}, head is {head}")

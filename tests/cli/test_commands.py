@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.cli.common import DurationParam
-from odfchain.cli.main import _COMMANDS, main
+from odfchain.cli.main import COMMANDS, main
+from odfchain.cli.support.parameters import DurationParam
 from odfchain.codec.blocks import block_hash, encode_block
 from odfchain.codec.tree import from_tree
 from odfchain.codec.yaml_reader import read_document
@@ -84,13 +84,13 @@ def test_help_groups_commands_by_what_people_do(run: Callable[..., Result]) -> N
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines[1:] if line.endswith("...")]
     listed = [line.split()[0] for line in lines[lines.index("Start:") :] if line.startswith("  ")]
-    assert listed == list(_COMMANDS)
+    assert listed == list(COMMANDS)
     assert [line for line in lines if line.endswith(":") and line != "Options:"] == [
         "Start:", "Bring data:", "Look:", "Share:", "Check:", "Keep:",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", sorted(_COMMANDS))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_explains_itself(run: Callable[..., Result], command: str) -> None:
     result = run(command, "--help")
     assert (result.code, result.err) == (0, "")
@@ -101,7 +101,7 @@ def test_every_command_explains_itself(run: Callable[..., Result], command: str)
 def test_help_lists_every_command(run: Callable[..., Result]) -> None:
     result = run("--help")
     assert result.code == 0
-    for command in _COMMANDS:
+    for command in COMMANDS:
         assert f"\n  {command} " in result.out
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.cli.data import FORMATS
-from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.cli.support.parameters import FORMATS
+from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import BadInputError
 from odfchain.ids.names import DatasetAlias
 from odfchain.ingest.read.formats import INPUT_FORMATS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.cli.main import _COMMANDS
+from odfchain.cli.main import COMMANDS
 from odfchain.text import escaped_json, one_line, printable
 from tests.kit.hostile_dataset import EVIL, make_workspace
 from tests.kit.support import ROOT
@@ -101,7 +101,7 @@ for line in open(sys.argv[1]):
     print(f"\\n+++++{code}", flush=True)
 """
 
-COMMANDS: dict[str, list[str]] = {
+WALKED: dict[str, list[str]] = {
     "log": ["log", "evil"],
     "log made": ["log", "made"],
     **{f"log {o}": ["log", "evil", "-o", o] for o in ("json", "ndjson", "csv", "yaml")},
@@ -234,10 +234,10 @@ def in_a_pipe(folder: Path, *args: str) -> str:
 
 @pytest.fixture(scope="module")
 def screens(folder: Path) -> dict[str, str]:
-    return dict(zip(COMMANDS, on_a_terminal(folder, list(COMMANDS.values())), strict=True))
+    return dict(zip(WALKED, on_a_terminal(folder, list(WALKED.values())), strict=True))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", WALKED)
 def test_nothing_acts_on_the_terminal(screens: dict[str, str], name: str) -> None:
     text = screens[name]
     shown, _, code = text.rpartition("\r\n+++++")
@@ -278,8 +278,8 @@ def test_what_would_act_is_seen(screens: dict[str, str], name: str) -> None:
 
 
 def test_all_commands_are_walked() -> None:
-    walked = {args[0] for args in COMMANDS.values()}
-    assert set(_COMMANDS) - walked == {
+    walked = {args[0] for args in WALKED.values()}
+    assert set(COMMANDS) - walked == {
         "init",
         "engine",
         "completions",
@@ -312,7 +312,7 @@ def test_commands_print_through_one_module() -> None:
     direct = re.compile(
         r"\b(?:click\.s?echo|click\.confirm|click\.prompt|(?<!\.)print|Console|std(?:out|err)\.write)\("
     )
-    for path in (ROOT / "odfchain" / "cli").glob("*.py"):
+    for path in (ROOT / "odfchain" / "cli").rglob("*.py"):
         if path.name != "screen.py":
             found = [line for line in path.read_text().splitlines() if direct.search(line)]
-            assert not found, f"{path.name}: {found[0].strip()}: use odfchain.cli.screen"
+            assert not found, f"{path.name}: {found[0].strip()}: use odfchain.cli.support.screen"

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.cli.engine import engine_command
-from odfchain.cli.main import Globals
+from odfchain.cli.support.context import Globals
 from odfchain.engine.remote import protocol as wire
 from odfchain.engine.remote.client import RemoteEngine
 from odfchain.engine.remote.protocol import EXECUTE_RAW_QUERY, EXECUTE_TRANSFORM, unwrap, wrap

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.cli.lineage import print_twigs
+from odfchain.cli.support.trees import print_twigs
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.limits import LINEAGE
 from odfchain.lineage.drawing import layout_of

@@ -241,7 +241,7 @@ def test_the_token_goes_to_the_server_that_is_named(
 def test_a_token_that_others_can_read_on_the_way_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from odfchain.cli.copies import token_for
+    from odfchain.cli.support.peers import token_for
 
     monkeypatch.setenv("ODFCHAIN_TOKEN", "secret")
     assert token_for([PeerUrl.parse("http://example.com/cities")]) == "secret"
@@ -491,7 +491,7 @@ def test_the_gateway_of_the_settings_is_asked_for_ipfs(run: Run, theirs: Workspa
 def test_progress_counts_blocks_and_bytes() -> None:
     from rich.console import Console
 
-    from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
+    from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 
     shown = TerminalProgress()
     shown._shown = True

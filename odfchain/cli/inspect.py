@@ -1,29 +1,60 @@
-"""Commands that tell where data comes from: inspect lineage, inspect query, blame. None starts Spark."""
+"""`odfchain inspect`: what a dataset declares, and where it comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from odfchain.cli.common import DATASET, open_workspace
-from odfchain.cli.output import format_option, plain, print_records
-from odfchain.cli.screen import console, echo, echo_document, echo_json, echo_page, styled
-from odfchain.errors import ObjectCorruptedError
+from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.output import format_option, print_json, print_records
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.screen import echo, echo_document, echo_json_text, echo_lines, echo_page
+from odfchain.cli.support.trees import print_twigs
+from odfchain.errors import DatasetNotFoundError
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
-
-    from odfchain.lineage.graph_document import Twig
     from odfchain.lineage.queries import Definition
 
+
+@click.group("inspect")
+def inspect_command() -> None:
+    """Look at what a dataset declares, and where it comes from."""
+
+
+@inspect_command.command("schema")
+@click.argument("dataset", type=DATASET)
+@format_option("table", "ddl", "json", "yaml", "ndjson", "csv")
+def inspect_schema(dataset: str, output: str) -> None:
+    """Show a dataset's schema, system columns included."""
+    from odfchain.codec.tree import to_tree
+    from odfchain.codec.yaml_writer import dump_json, dump_yaml
+    from odfchain.model.ddl import format_ddl, type_name
+
+    schema = open_workspace().dataset(dataset).schema
+    if schema is None:
+        raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
+    match output:
+        case "ddl":
+            *lines, last = format_ddl(schema)
+            echo_lines([*(f"{line}," for line in lines), last])
+        case "json":
+            echo_json_text(dump_json(to_tree(schema)))
+        case "yaml":
+            echo_document(dump_yaml(to_tree(schema)))
+        case _:
+            rows = [
+                {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
+                for f in schema.fields
+            ]
+            print_records(rows, ["name", "type", "required"], output)
+
+
 _QUERY_CHARACTERS = 2_000
-_WIDE = 10_000
-"""Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""
 
 
-@click.command("lineage")
+@inspect_command.command("lineage")
 @click.argument("datasets", type=DATASET, nargs=-1)
 @click.option(
     "--downstream", is_flag=True, help="Show what is made of the datasets, not what they are made of."
@@ -48,14 +79,14 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
         case "json":
             from odfchain.lineage.graph_document import graph_document
 
-            _print_json(graph_document(graph))
+            print_json(graph_document(graph))
         case _:
             from odfchain.lineage.graph_document import twigs_of
 
             print_twigs(twigs_of(graph))
 
 
-@click.command("query")
+@inspect_command.command("query")
 @click.argument("dataset", type=DATASET)
 @format_option("table", "json")
 def inspect_query(dataset: str, output: str) -> None:
@@ -64,7 +95,7 @@ def inspect_query(dataset: str, output: str) -> None:
 
     found = open_workspace().lineage.definitions(dataset)
     if output == "json":
-        _print_json([definition_document(item) for item in found])
+        print_json([definition_document(item) for item in found])
         return
     for index, item in enumerate(found):
         if index:
@@ -102,60 +133,3 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
         for line in step["query"].split("\n"):
             text = line.removesuffix("\r").expandtabs(4)
             yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
-
-
-@click.command("blame")
-@click.argument("dataset", type=DATASET)
-@click.option(
-    "--offset", type=click.IntRange(min=0), required=True, metavar="N", help="The record, by its offset."
-)
-@click.option("--to", "last", type=click.IntRange(min=0), metavar="M", help="The last record, of several.")
-@click.option("-r", "--recursive", is_flag=True, help="Go on through all inputs down to the roots.")
-@format_option("table", "json", "tree", default="tree")
-def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, output: str) -> None:
-    """Show where a record comes from: slice, block, source or transform, and the input records it is made of.
-
-    What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
-    """
-    from odfchain.lineage.blame_document import blame_document, blame_twig
-
-    blame = open_workspace().lineage.blame(dataset, offset, last, recursive=recursive)
-    match output:
-        case "json":
-            _print_json(blame_document(blame))
-        case "table":
-            print_records(_flat([blame_twig(blame)]), ["level", "what"], "table", right=["level"])
-        case _:
-            print_twigs([blame_twig(blame)])
-    if blame.damage is not None:
-        raise ObjectCorruptedError(
-            str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
-        )
-
-
-def _print_json(tree: Any) -> None:
-    echo_json(tree, default=plain)
-
-
-def _flat(twigs: Iterable[Twig], level: int = 0) -> Iterator[dict[str, Any]]:
-    for twig in twigs:
-        yield {"level": level, "what": twig.text}
-        yield from _flat(twig.below, level + 1)
-
-
-def print_twigs(twigs: Iterable[Twig]) -> None:
-    """Print indented lines as a tree; nothing in a text acts or is read as markup."""
-    import sys
-
-    from rich.tree import Tree
-
-    target = console(width=None if sys.stdout.isatty() else _WIDE)
-    for twig in twigs:
-        tree = Tree(styled(twig.text, twig.style or "bold"))
-        _grow(tree, twig)
-        target.print(tree)
-
-
-def _grow(tree: Tree, twig: Twig) -> None:
-    for item in twig.below:
-        _grow(tree.add(styled(item.text, item.style)), item)

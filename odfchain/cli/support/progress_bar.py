@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from odfchain.cli.output import human_size
-from odfchain.cli.screen import console, echo, styled
+from odfchain.cli.support.output import human_size
+from odfchain.cli.support.screen import console, echo, styled
 from odfchain.text import printable
 
 if TYPE_CHECKING:

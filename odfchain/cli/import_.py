@@ -1,4 +1,4 @@
-"""The command that makes a dataset of a file: import."""
+"""`odfchain import`: a dataset of a file, without a manifest."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from odfchain.cli.common import open_workspace, options
-from odfchain.cli.data import FORMATS, print_outcome, silence_libraries
-from odfchain.cli.output import format_option
-from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_json
+from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
+from odfchain.cli.support.ingested import print_outcome
+from odfchain.cli.support.output import format_option
+from odfchain.cli.support.parameters import FORMATS
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo, echo_json
 from odfchain.errors import UsageError
 from odfchain.text import printable
 
@@ -74,21 +75,20 @@ def import_command(
             allow_future=allow_future,
         )
 
-        def say(plan: ImportPlan) -> None:
+        def say_inferred(plan: ImportPlan) -> None:
             progress.stop()
             _say_inferred(file, plan)
 
         made = workspace.import_(
             file, name=name, key=key, event_time=event_time, merge=merge, input_format=input_format,
-            force=force, options=chosen, on_inferred=say, progress=progress,
+            force=force, options=chosen, on_inferred=say_inferred, progress=progress,
         )  # fmt: skip
         progress.stop()
     if output == "json":
         echo_json(_document(made))
     else:
         print_outcome(made.outcome, output)
-    if not options().quiet:
-        echo(f"wrote {made.manifest}; later files: odfchain ingest {made.dataset.alias} FILE", err=True)
+    say(f"wrote {made.manifest}; later files: odfchain ingest {made.dataset.alias} FILE")
 
 
 def _say_inferred(file: Path, plan: ImportPlan) -> None:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
-from odfchain.cli.common import TIMESTAMP, DurationParam
-from odfchain.cli.output import human_size
-from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
-from odfchain.cli.screen import echo
+from odfchain.cli.support.output import human_size
+from odfchain.cli.support.parameters import PARALLEL_OPTION, PART_OPTIONS, DurationParam
+from odfchain.cli.support.peers import signature_policy
+from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain.model.timestamp import Timestamp
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.sharing import Pulled, Sharing
-    from odfchain.trust.policy import SignaturePolicy
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-TOKEN_VARIABLE = "ODFCHAIN_TOKEN"  # noqa: S105 - its name, no secret
+
 COLUMNS = ("objects", "bytes", "signature")
 """Of copies, beside those of every pull."""
-
-PARALLEL = click.IntRange(1, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +65,13 @@ def copy_options(command: _Command) -> _Command:
     return collected  # type: ignore[return-value]  # a wrapper of the same
 
 
-def part_options(command: _Command) -> _Command:
-    """The options that choose the newest part of a dataset: `since`, `last`."""
-    for option in reversed(_PART):
-        command = option(command)
-    return command
-
-
-_PART = (
-    click.option(
-        "--since", type=TIMESTAMP, help="Of the data, bring only what was recorded at this time or later."
-    ),
-    click.option(
-        "--last", type=click.IntRange(min=1), metavar="N", help="Of the data, bring only the newest N slices."
-    ),
-)
-PARALLEL_OPTION = click.option(
-    "--parallel", type=PARALLEL, metavar="N", help="Objects transferred at the same time."
-)
 _OPTIONS = (
     click.option(
         "--as", "copy_name", metavar="NAME", help="What to call a dataset that is pulled from a URL."
     ),
     click.option("--force", is_flag=True, help="Replace a copy that has other blocks than its peer."),
     click.option("--metadata-only", is_flag=True, help="Bring the chain of a dataset, and none of its data."),
-    *_PART,
+    *PART_OPTIONS,
     PARALLEL_OPTION,
     click.option(
         "--require-signature/--no-require-signature",
@@ -108,9 +85,12 @@ _OPTIONS = (
     ),
 )
 
+
 _FOR_COPIES = {
     "copy_name", "force", "metadata_only", "since", "last", "parallel", "require_signature", "max_age",
 }  # fmt: skip
+
+
 _FOR_BOTH = {"datasets", "everything", "recursive", "watch", "output"}
 
 
@@ -136,34 +116,6 @@ def check_options(context: click.Context, *, copies: int, others: int) -> None:
             )
 
 
-def token_for(urls: Iterable[PeerUrl]) -> str | None:
-    """The token for the places that the command line names; None when there is none.
-
-    Raises:
-        UsageError: it would go to more than one server.
-    """
-    token = os.environ.get(TOKEN_VARIABLE)
-    if not token:
-        return None
-    origins = {urlsplit(str(url))[:2] for url in urls if url.scheme in ("http", "https")}
-    if len(origins) > 1:
-        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
-        raise UsageError(
-            f"{TOKEN_VARIABLE} is a token for one server, not for {servers}",
-            hint="pull from one server at a time",
-        )
-    for scheme, host in origins:
-        if scheme == "http" and not _is_here(host):
-            said = f"warning: {TOKEN_VARIABLE} goes to {host} over plain http: anybody on the way can read it"
-            echo(said, err=True)
-    return token if origins else None
-
-
-def _is_here(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name in {"localhost", "::1"} or name.startswith("127.")
-
-
 def pull_copy(
     sharing: Sharing, ref: str, chosen: CopyOptions, token: str | None, progress: TerminalProgress
 ) -> Pulled:
@@ -179,21 +131,6 @@ def pull_copy(
         signature=signature_policy(require=chosen.require_signature, max_age=chosen.max_age),
     )
     return sharing.pull(ref, chosen.name, options, token=token, progress=TransferProgress(progress))
-
-
-def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
-    """What the options of a command want of signatures; None when they say nothing.
-
-    Raises:
-        UsageError: they contradict each other.
-    """
-    if require is None and max_age is None:
-        return None
-    if require is False and max_age is not None:
-        raise UsageError("--max-age needs a signature, which --no-require-signature does without")
-    from odfchain.trust.policy import SignaturePolicy
-
-    return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 
 
 def copy_row(pulled: Pulled, *, people: bool) -> dict[str, Any]:

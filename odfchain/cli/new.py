@@ -1,4 +1,4 @@
-"""The command that writes a manifest to start from: new."""
+"""`odfchain new`: a commented manifest to start from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from odfchain.cli.common import options
-from odfchain.cli.screen import echo, echo_document
+from odfchain.cli.support.context import say
+from odfchain.cli.support.screen import echo_document
 from odfchain.errors import UsageError
 from odfchain.ids.names import DatasetAlias
 
@@ -53,6 +53,7 @@ content:
       description: Say what this is
       keywords: [example]
 """
+
 
 DERIVATIVE = """\
 # A derivative dataset: a function of its inputs that anybody can recompute.
@@ -112,5 +113,4 @@ def new_command(name: str, kind: str | None, node: str | None, output: Path | No
         raise UsageError(f"{path} exists already", hint="choose another file with --output") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    if not options().quiet:
-        echo(f"wrote {path}; edit it, then: odfchain add {more}{path}", err=True)
+    say(f"wrote {path}; edit it, then: odfchain add {more}{path}")

@@ -6,14 +6,17 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from odfchain.cli.screen import echo_csv, echo_json, echo_table
+from odfchain.cli.support.screen import echo_csv, echo_json, echo_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
 RECORD_FORMATS = ("table", "json", "ndjson", "csv")
 
 
@@ -112,3 +115,13 @@ def human_age(epoch_ns: int, now_ns: int) -> str:
             count = seconds // size
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "just now"
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number of things for people: `1,200 blocks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def print_json(tree: Any) -> None:
+    """Print a JSON document in which values of all kinds may stand."""
+    echo_json(tree, default=plain)

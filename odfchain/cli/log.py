@@ -1,18 +1,15 @@
-"""Commands that look at chains: log, inspect, block decode and encode. None of them starts Spark."""
+"""`odfchain log`: a dataset's metadata chain, newest block first."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, open_workspace, options
-from odfchain.cli.lineage import inspect_lineage, inspect_query
-from odfchain.cli.output import format_option, human_size, print_records
-from odfchain.cli.screen import echo, echo_document, echo_json_text, echo_lines, standard_input
-from odfchain.errors import DatasetNotFoundError, InvalidIdError, UsageError
+from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.output import format_option, human_size, print_records
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.screen import echo, echo_document, echo_json_text
 
 if TYPE_CHECKING:
     from odfchain.chain.chain import HashedBlock
@@ -156,141 +153,3 @@ def _describe_data(event: Any) -> list[str]:
         lines.append(f"source {state.source_name!r}: {state.kind} {state.value}")
     inputs = getattr(event, "query_inputs", ())
     return lines + [f"input {item.dataset_id}: {item.record_count:,} records" for item in inputs]
-
-
-@click.group("inspect")
-def inspect_command() -> None:
-    """Look at what a dataset declares, and where it comes from."""
-
-
-inspect_command.add_command(inspect_lineage)
-inspect_command.add_command(inspect_query)
-
-
-@inspect_command.command("schema")
-@click.argument("dataset", type=DATASET)
-@format_option("table", "ddl", "json", "yaml", "ndjson", "csv")
-def inspect_schema(dataset: str, output: str) -> None:
-    """Show a dataset's schema, system columns included."""
-    from odfchain.codec.tree import to_tree
-    from odfchain.codec.yaml_writer import dump_json, dump_yaml
-    from odfchain.model.ddl import format_ddl, type_name
-
-    schema = open_workspace().dataset(dataset).schema
-    if schema is None:
-        raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
-    match output:
-        case "ddl":
-            *lines, last = format_ddl(schema)
-            echo_lines([*(f"{line}," for line in lines), last])
-        case "json":
-            echo_json_text(dump_json(to_tree(schema)))
-        case "yaml":
-            echo_document(dump_yaml(to_tree(schema)))
-        case _:
-            rows = [
-                {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
-                for f in schema.fields
-            ]
-            print_records(rows, ["name", "type", "required"], output)
-
-
-@click.group("block")
-def block_command() -> None:
-    """Turn metadata blocks into YAML or JSON and back."""
-
-
-@block_command.command("decode")
-@click.argument("source", metavar="FILE|HASH|-")
-@format_option("yaml", "json", default="yaml")
-def block_decode(source: str, output: str) -> None:
-    """Print a block: a file, the hash of a block in this workspace, or - for standard input.
-
-    Says on standard error when the block's bytes are not the canonical ones for its content, that is, when
-    encoding the printed document would give another hash.
-    """
-    from odfchain.codec.blocks import block_hash, decode_block, encode_block, open_manifest
-    from odfchain.codec.manifest import block_document
-    from odfchain.codec.yaml_writer import dump_json, dump_yaml
-
-    data = _block_bytes(source)
-    version, _ = open_manifest(data)
-    block = decode_block(data)
-    document = block_document(block, version)
-    if output == "json":
-        echo_json_text(dump_json(document))
-    else:
-        echo_document(dump_yaml(document))
-    canonical = encode_block(block, version)
-    if canonical != data and not options().quiet:
-        echo(
-            f"note: not in canonical form: the bytes hash to {block_hash(data)}, "
-            f"encoding this document again gives {block_hash(canonical)}",
-            err=True,
-        )
-
-
-def _block_bytes(source: str) -> bytes:
-    from odfchain.limits import LIMITS
-
-    if source == "-":
-        return standard_input().read(LIMITS.block_bytes + 1)
-    path = Path(source)
-    if path.is_file():
-        with path.open("rb") as stream:
-            return stream.read(LIMITS.block_bytes + 1)
-    from odfchain.ids.multihash import Multihash
-
-    try:
-        name = Multihash.parse(source)
-    except InvalidIdError:
-        raise UsageError(f"{source}: no such file, and not a block hash") from None
-    for dataset in open_workspace().datasets():
-        data = dataset.block_bytes(name)
-        if data is not None:
-            return data
-    raise DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
-
-
-@block_command.command("encode")
-@click.argument("source", metavar="FILE|-")
-@click.option(
-    "--manifest-version",
-    type=click.Choice(["2", "3"]),
-    default="3",
-    show_default=True,
-    help="Manifest version to write; they differ in the alignment of times.",
-)
-@click.option(
-    "--output", "target", type=click.Path(path_type=Path), help="Write the block's bytes here (- for stdout)."
-)
-def block_encode(source: str, manifest_version: str, target: Path | None) -> None:  # fmt: skip
-    """Encode a block given as YAML or JSON and print its multihash.
-
-    The document is a MetadataBlock manifest as `block decode` prints it, or the block alone.
-    """
-    from odfchain.codec.blocks import block_hash, encode_block
-    from odfchain.codec.manifest import read_block
-
-    if source == "-":
-        text, name = standard_input().read(), "<stdin>"
-    else:
-        try:
-            text, name = Path(source).read_bytes(), source
-        except OSError as error:
-            raise UsageError(f"{source}: {error.strerror}") from None
-    _, block = read_block(text, source=name)
-    data = encode_block(block, int(manifest_version))
-    if target is not None and str(target) == "-":
-        if sys.stdout.isatty():
-            raise UsageError(
-                "a block is not text: it would upset the terminal", hint="pipe it on, or name a file"
-            )
-        sys.stdout.buffer.write(data)
-        return
-    if target is not None:
-        try:
-            target.write_bytes(data)
-        except OSError as error:
-            raise UsageError(f"{target}: {error.strerror}") from None
-    echo(str(block_hash(data)))

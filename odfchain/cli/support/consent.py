@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.cli.common import options
-from odfchain.cli.screen import ask, echo, is_somebody_there
+from odfchain.cli.support.context import options
+from odfchain.cli.support.screen import ask, echo, is_somebody_there
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:

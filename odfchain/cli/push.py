@@ -1,4 +1,4 @@
-"""Commands that send datasets to other places, and bring what a partial copy lacks: push, fetch."""
+"""`odfchain push`: a dataset is sent to a folder or object store."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.common import DATASET, open_workspace, options
-from odfchain.cli.copies import PARALLEL_OPTION, part_options, token_for
-from odfchain.cli.output import format_option, human_size, print_records
-from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
-from odfchain.cli.screen import echo
+from odfchain.cli.support.context import open_workspace, options
+from odfchain.cli.support.output import format_option, human_size, print_records
+from odfchain.cli.support.parameters import DATASET, PARALLEL_OPTION
+from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
+from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain.ids.names import DatasetAlias
-    from odfchain.model.timestamp import Timestamp
     from odfchain.transfer.push import PushPlan
 
 _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
-_FETCHED = ["dataset", "objects", "bytes", "missing"]
-_RIGHT = ("blocks", "objects", "bytes", "missing")
 
 
 @click.command("push")
@@ -100,45 +97,4 @@ def _print_push(
             "oldHead": str(plan.old_head) if plan.old_head else None,
             "signature": signature,
         }
-    print_records([row], _PUSHED, output, right=_RIGHT[:3])
-
-
-@click.command("fetch")
-@click.argument("dataset", type=DATASET)
-@click.option("--from", "source", metavar="URL", help="Any copy of the dataset; it need not be trusted.")
-@part_options
-@PARALLEL_OPTION
-@format_option()
-def fetch_command(
-    dataset: str,
-    source: str | None,
-    since: Timestamp | None,
-    last: int | None,
-    parallel: int | None,
-    output: str,
-) -> None:  # fmt: skip
-    """Bring the slices that a partial copy lacks, from where it was pulled or from any other copy.
-
-    Every slice is checked against the hash that the dataset's own chain has for it.
-    """
-    with open_workspace() as workspace:
-        sharing = workspace.sharing
-        found = workspace.dataset(dataset)
-        token = token_for([sharing.url_of(source)] if source else [])
-        with TerminalProgress(quiet=options().quiet) as progress:
-            outcome = sharing.fetch(
-                found.id,
-                source,
-                since=since,
-                last=last,
-                parallel=parallel,
-                token=token,
-                progress=TransferProgress(progress),
-            )
-    row = {
-        "dataset": str(found.alias),
-        "objects": outcome.objects,
-        "bytes": human_size(outcome.bytes) if output == "table" else outcome.bytes,
-        "missing": outcome.missing_slices,
-    }
-    print_records([row], _FETCHED, output, right=_RIGHT[1:])
+    print_records([row], _PUSHED, output, right=("blocks", "objects", "bytes"))

@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from odfchain.cli.output import human_size
-from odfchain.cli.screen import echo, echo_table
+from odfchain.cli.support.output import human_size
+from odfchain.cli.support.screen import echo, echo_table
 
 if TYPE_CHECKING:
     from odfchain.audit.report import Report
@@ -49,9 +49,6 @@ def _replayed(report: Report) -> str:
     count, engines = report.replay.transactions, report.replay.engines
     said = f", replayed {count:,} transaction{'' if count == 1 else 's'}"
     return f"{said} with {' and '.join(engines)}" if engines else said
-
-
-# --- lines -----------------------------------------------------------------------------------------
 
 
 def _print_lines(report: Report) -> None:
@@ -91,9 +88,6 @@ def _named(numbers: list[int]) -> str:
     if len(numbers) > 3:
         return "checks " + ", ".join(map(str, numbers))
     return ", ".join(f"check {n} ({CHECKS[n].name})" for n in numbers)
-
-
-# --- tables ----------------------------------------------------------------------------------------
 
 
 def _print_tables(report: Report, *, verbose: bool) -> None:

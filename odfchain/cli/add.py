@@ -1,20 +1,19 @@
-"""Commands that make, list and remove datasets."""
+"""`odfchain add`: datasets from manifests."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from odfchain.cli.common import DATASET, confirm, open_workspace, options
-from odfchain.cli.consent import Allowed, ask_for_effects
-from odfchain.cli.output import format_option, human_age, human_size, print_records
-from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, standard_input
+from odfchain.cli.support.consent import Allowed, ask_for_effects
+from odfchain.cli.support.context import open_workspace, options
+from odfchain.cli.support.faults import report_error
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo, standard_input
 from odfchain.errors import (
     ManifestError,
     OdfchainError,
@@ -30,17 +29,6 @@ if TYPE_CHECKING:
     from odfchain.ids.names import DatasetAlias
     from odfchain.model.block import DatasetSnapshot
     from odfchain.transform.state_change import StateChange
-
-
-@click.command("init")
-@click.option("--exists-ok", is_flag=True, help="Do not complain if there is one already.")
-def init_command(exists_ok: bool) -> None:
-    """Make a workspace in the current folder."""
-    from odfchain.api import Workspace
-
-    workspace = Workspace.init(Path(options().workspace or "."), exists_ok=exists_ok)
-    if not options().quiet:
-        echo(f"workspace ready in {workspace.path}", err=True)
 
 
 @click.command("add")
@@ -177,7 +165,6 @@ class _Adding:
         return self._each(snapshots, lambda s: self._create(s) if s in new else self._update(s, check=check))
 
     def _each(self, snapshots: list[DatasetSnapshot], work: Callable[[DatasetSnapshot], None]) -> int:
-        from odfchain.cli.main import report_error
 
         code = 0
         for snapshot in snapshots:
@@ -236,92 +223,3 @@ def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
 
 _OF_QUERIES = (QueryError, SchemaError, TransformError)
 """Faults of what a manifest says, which do not say themselves where that was read."""
-
-
-@click.command("list")
-@format_option()
-@click.option("--wide", is_flag=True, help="Show ids, heads and watermarks too.")
-def list_command(output: str, wide: bool) -> int:
-    """List the datasets of the workspace."""
-    from odfchain.cli.main import report_error
-
-    rows, people, code = [], output == "table", 0
-    now = time.time_ns()
-    for dataset in open_workspace().datasets():
-        try:
-            row = _list_row(dataset, now, people=people)
-            rows.append(row | _local_slices(dataset, people=people))
-        except OdfchainError as error:  # one damaged dataset must not hide the others
-            report_error(error, about=str(dataset.alias))
-            code = error.exit_code
-    columns = ["name", "kind", "records", "size", "blocks", "updated"]
-    if any("slices" in row for row in rows):
-        columns[4:4] = ["slices"] if people else ["slicesLocal", "slices"]
-    if wide or not people:
-        columns += ["watermark", "id", "head"]
-    if not rows and people:
-        if not options().quiet:
-            echo("no datasets yet; make one with `odfchain add MANIFEST`", err=True)
-        return code
-    titles = {c: c.capitalize() if c != "id" else "Id" for c in columns}
-    print_records(
-        rows,
-        columns,
-        output,
-        titles=titles,
-        right=[c for c in ("records", "size", "slices", "blocks") if c in columns],
-    )
-    return code
-
-
-def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
-    """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
-    from odfchain.repo.dataset_files import DatasetFiles
-    from odfchain.transfer.partial import local_slices  # not `Workspace.sharing`, which takes longer to load
-
-    found = local_slices(DatasetFiles.open(dataset.path))
-    if found is None:
-        return {}
-    if people:
-        return {"slices": f"{found.present:,} of {found.total:,}"}
-    return {"slicesLocal": found.present, "slices": found.total}
-
-
-def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:
-    state = dataset.state
-    watermark, updated = state.watermark, state.head_block.system_time
-    return {
-        "name": str(dataset.alias),
-        "kind": state.seed.dataset_kind.value,
-        "records": f"{state.record_count:,}" if people else state.record_count,
-        "size": human_size(dataset.data_size) if people else dataset.data_size,
-        "blocks": state.head_block.sequence_number + 1,
-        "updated": human_age(updated.epoch_ns, now) if people else str(updated),
-        "watermark": str(watermark) if watermark else None,
-        "id": str(state.seed.dataset_id),
-        "head": str(state.head),
-    }
-
-
-@click.command("delete")
-@click.argument("datasets", nargs=-1, required=True, type=DATASET)
-def delete_command(datasets: tuple[str, ...]) -> None:
-    """Remove datasets from the workspace (names, ids or % patterns). Their private keys are kept."""
-    workspace = open_workspace()
-    doomed = {d.id: d for text in datasets for d in workspace.matching(text)}
-    names = ", ".join(str(d.alias) for d in doomed.values())
-    confirm(f"Delete {names} with all data?")
-    for dataset in doomed.values():
-        workspace.delete(str(dataset.id))
-        if not options().quiet:
-            echo(f"deleted {dataset.alias}", err=True)
-
-
-@click.command("rename")
-@click.argument("dataset", type=DATASET)
-@click.argument("name")
-def rename_command(dataset: str, name: str) -> None:
-    """Give a dataset another local name; its id and history stay."""
-    open_workspace().rename(dataset, name)
-    if not options().quiet:
-        echo(f"{dataset} is now {name}", err=True)

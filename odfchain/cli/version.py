@@ -1,4 +1,4 @@
-"""Commands about odfchain itself."""
+"""`odfchain version`: the versions of odfchain and its parts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from odfchain.cli.output import format_option
-from odfchain.cli.screen import echo, echo_document, echo_json_text
+from odfchain.cli.support.output import format_option
+from odfchain.cli.support.screen import echo, echo_json_text
 
 
 @click.command("version")
@@ -32,19 +32,3 @@ def version_command(output: str) -> None:
     else:
         for name, value in found.items():
             echo(f"{name:14}{value}")
-
-
-@click.command("completions")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completions_command(shell: str) -> None:
-    """Print a completion script.
-
-    For bash: eval "$(odfchain completions bash)" in ~/.bashrc.
-    """
-    from click.shell_completion import ShellComplete, get_completion_class
-
-    from odfchain.cli.main import cli
-
-    cls = get_completion_class(shell)
-    assert cls is not None  # noqa: S101 - one of click's own
-    echo_document(ShellComplete.source(cls(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")))

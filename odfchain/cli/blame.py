@@ -1,0 +1,52 @@
+"""`odfchain blame`: where a record comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.output import format_option, print_json, print_records
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.trees import print_twigs
+from odfchain.errors import ObjectCorruptedError
+
+if TYPE_CHECKING:
+    from odfchain.lineage.graph_document import Twig
+
+
+@click.command("blame")
+@click.argument("dataset", type=DATASET)
+@click.option(
+    "--offset", type=click.IntRange(min=0), required=True, metavar="N", help="The record, by its offset."
+)
+@click.option("--to", "last", type=click.IntRange(min=0), metavar="M", help="The last record, of several.")
+@click.option("-r", "--recursive", is_flag=True, help="Go on through all inputs down to the roots.")
+@format_option("table", "json", "tree", default="tree")
+def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, output: str) -> None:
+    """Show where a record comes from: slice, block, source or transform, and the input records it is made of.
+
+    What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
+    """
+    from odfchain.lineage.blame_document import blame_document, blame_twig
+
+    blame = open_workspace().lineage.blame(dataset, offset, last, recursive=recursive)
+    match output:
+        case "json":
+            print_json(blame_document(blame))
+        case "table":
+            print_records(_flat([blame_twig(blame)]), ["level", "what"], "table", right=["level"])
+        case _:
+            print_twigs([blame_twig(blame)])
+    if blame.damage is not None:
+        raise ObjectCorruptedError(
+            str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
+        )
+
+
+def _flat(twigs: Iterable[Twig], level: int = 0) -> Iterator[dict[str, Any]]:
+    for twig in twigs:
+        yield {"level": level, "what": twig.text}
+        yield from _flat(twig.below, level + 1)

@@ -1,0 +1,108 @@
+"""`odfchain gc`: what no reference needs any more is removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.support.context import named_or_all, open_workspace, say
+from odfchain.cli.support.faults import report_error
+from odfchain.cli.support.output import count_of, format_option, human_size, print_records
+from odfchain.cli.support.parameters import DATASET, DRY_RUN, DurationParam
+from odfchain.errors import OdfchainError
+
+if TYPE_CHECKING:
+    from odfchain.upkeep.gc import Collected, GcOptions
+
+
+@click.command("gc")
+@click.argument("datasets", nargs=-1, type=DATASET)
+@DRY_RUN
+@click.option(
+    "--grace",
+    type=DurationParam(),
+    default="24h",
+    show_default=True,
+    help="Keep what was written or used in this time; at least 10m.",
+)
+@click.option(
+    "--drop-refs",
+    is_flag=True,
+    help="Give up heads that were overwritten, reset or compacted before the grace period.",
+)
+@format_option()
+def gc_command(datasets: tuple[str, ...], dry_run: bool, grace: float, drop_refs: bool, output: str) -> int:
+    """Remove what no reference of a dataset needs any more, and what interrupted commands left.
+
+    Nothing that is needed is removed, whoever writes at the same time. Without DATASET all datasets are
+    looked at, and the workspace itself.
+    """
+    from odfchain.upkeep.gc import GcOptions
+
+    chosen = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+    workspace = open_workspace()
+    code = 0
+    found: list[Collected] = []
+    for dataset in named_or_all(workspace, datasets):
+        try:
+            found.append(workspace.upkeep.gc(dataset.alias, chosen))
+        except OdfchainError as error:  # one damaged dataset must not keep the others from being cleared
+            report_error(error)
+            code = code or error.exit_code
+    if not datasets:
+        found.append(workspace.upkeep.gc_workspace(chosen))
+    _print_gc(found, chosen, output)
+    return code
+
+
+def _print_gc(found: list[Collected], chosen: GcOptions, output: str) -> None:
+    people = output == "table"
+    rows = [
+        {
+            "dataset": item.dataset,
+            "kind": kind.kind,
+            "files": kind.files,
+            "bytes": human_size(kind.bytes) if people else kind.bytes,
+        }
+        for item in found
+        for kind in item.removed
+    ]
+    if people:
+        for row in rows:
+            row["dataset"] = row["dataset"] or "(workspace)"
+        if rows:
+            print_records(rows, ["dataset", "kind", "files", "bytes"], output, right=("files", "bytes"))
+        _tell_gc(found, chosen)
+        return
+    if output == "csv":
+        print_records(rows, ["dataset", "kind", "files", "bytes"], output)
+        return
+    print_records([_gc_tree(item, dry_run=chosen.dry_run) for item in found], [], output)
+
+
+def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dataset": item.dataset,
+        "dryRun": dry_run,
+        "removed": [{"kind": g.kind, "files": g.files, "bytes": g.bytes} for g in item.removed],
+        "young": {"files": item.young.files, "bytes": item.young.bytes},
+        "droppedRefs": list(item.refs),
+        "keptRefs": list(item.kept_refs),
+    }
+
+
+def _tell_gc(found: list[Collected], chosen: GcOptions) -> None:
+    word = "would be removed" if chosen.dry_run else "removed"
+    files = sum(kind.files for item in found for kind in item.removed)
+    say(f"{count_of(files, 'file')} {word}, {human_size(sum(item.bytes for item in found))}")
+    young = sum(item.young.files for item in found)
+    if young:
+        size = human_size(sum(item.young.bytes for item in found))
+        say(f"{count_of(young, 'object')} ({size}) not needed, but too young")
+    for item in found:
+        for name in item.refs:
+            say(f"{item.dataset}: {'would give' if chosen.dry_run else 'gave'} up refs/{name}")
+    kept = sum(len(item.kept_refs) for item in found)
+    if kept:
+        say(f"{count_of(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")

@@ -1,0 +1,85 @@
+"""`odfchain ingest`: files into a root dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from odfchain.cli.support.context import open_workspace, options, silence_libraries
+from odfchain.cli.support.ingested import print_outcome
+from odfchain.cli.support.output import format_option
+from odfchain.cli.support.parameters import DATASET, FORMATS, TIMESTAMP, merge_options
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import standard_input
+from odfchain.errors import UsageError
+
+if TYPE_CHECKING:
+    from odfchain.model.timestamp import Timestamp
+
+
+@click.command("ingest")
+@click.argument("dataset", type=DATASET)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read one input from standard input.")
+@click.option("--source-name", metavar="NAME", help="Push source to use when there are several.")
+@click.option(
+    "--input-format",
+    type=click.Choice(FORMATS),
+    help="Format of the files, when it is not the source's.",
+)
+@click.option("--event-time", type=TIMESTAMP, help="Event time of rows that carry none.")
+@click.option(
+    "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
+)
+@merge_options
+@format_option()
+def ingest_command(
+    dataset: str,
+    files: tuple[Path, ...],
+    from_stdin: bool,
+    source_name: str | None,
+    input_format: str | None,
+    event_time: Timestamp | None,
+    system_time: Timestamp | None,
+    allow_empty: bool,
+    allow_retract: bool,
+    late_edits: str | None,
+    duplicate_keys: str | None,
+    allow_future: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Ingest files into a root dataset, in the order given.
+
+    Each file becomes one transaction; all of them are published together, or none when one is refused.
+    """
+    if bool(files) == from_stdin:
+        raise UsageError("name the files to ingest, or use --stdin")
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+    if not options().debug:
+        silence_libraries()
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        target = workspace.dataset(dataset)
+        from odfchain.ingest.ingest import IngestOptions
+        from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
+
+        chosen = IngestOptions(
+            source_name=source_name,
+            input_format=input_format,
+            event_time=event_time,
+            system_time=system_time,
+            allow_empty=allow_empty,
+            allow_retract=allow_retract,
+            late_edits=LateEdits(late_edits) if late_edits else None,
+            duplicate_keys=DuplicateKeys(duplicate_keys) if duplicate_keys else None,
+            allow_future=allow_future,
+        )
+        if from_stdin:
+            outcome = target.ingest_stream(standard_input(), chosen, progress=progress)
+        else:
+            outcome = target.ingest(files, chosen, progress=progress)
+        progress.stop()
+        print_outcome(outcome, output)

@@ -1,0 +1,72 @@
+"""`odfchain reset`: the head of a dataset goes back to a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.support.consequences import dependents_tree, places_tree, tell_consequences, tell_of_proof
+from odfchain.cli.support.context import confirm, open_workspace
+from odfchain.cli.support.output import count_of, format_option, print_records
+from odfchain.cli.support.parameters import DATASET, DRY_RUN
+
+if TYPE_CHECKING:
+    from odfchain.upkeep.reset import ResetPlan
+
+
+@click.command("reset")
+@click.argument("dataset", type=DATASET)
+@click.argument("block")
+@click.option("--force", is_flag=True, help="Drop blocks also if no repository is known to have them.")
+@DRY_RUN
+@format_option("table", "json", "ndjson")
+def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: str) -> None:
+    """Move the head of a dataset back to BLOCK, its hash or sequence number.
+
+    The places where the dataset was pulled from or pushed to are asked whether they have what would be
+    dropped; if that is not sure of every block, nothing is done without --force. The old head stays under
+    refs/ until `gc --drop-refs`, and a reset to it undoes this one.
+    """
+    with open_workspace() as workspace:
+        found = workspace.dataset(dataset)
+        plan = workspace.upkeep.plan_reset(found.id, block)
+        if dry_run or plan.nothing:
+            tell_consequences(plan.places, plan.dependents)
+            _print_reset(plan, "nothing to do" if plan.nothing else "would be reset", None, output)
+            return
+        if plan.unsaved and not force:
+            tell_consequences(plan.places, plan.dependents)
+            workspace.upkeep.reset(found.id, plan)  # says why not
+        if not plan.returns:
+            tell_consequences(plan.places, plan.dependents)
+            tell_of_proof(workspace, found)
+            confirm(
+                f"Drop {count_of(len(plan.dropped), 'block')} with {count_of(plan.records, 'record')} "
+                f"of {plan.dataset}?"
+            )
+        kept = workspace.upkeep.reset(found.id, plan, force=force)
+    _print_reset(plan, "returned" if plan.returns else "reset", kept, output)
+
+
+def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) -> None:
+    people = output == "table"
+    row: dict[str, Any] = {
+        "dataset": plan.dataset,
+        "status": status,
+        "block": plan.new_number,
+        "blocks": len(plan.dropped),
+        "records": plan.records,
+        "unsaved": len(plan.unsaved),
+        "breaks": ", ".join(d.alias for d in plan.dependents) if people else dependents_tree(plan.dependents),
+    }
+    if not people:
+        row |= {
+            "head": str(plan.new_head),
+            "oldHead": str(plan.old_head),
+            "keptAs": kept,
+            "dropped": [str(name) for name in plan.dropped],
+            "places": places_tree(plan.places),
+        }
+    columns = ["dataset", "status", "block", "blocks", "records", "unsaved", "breaks"]
+    print_records([row], columns, output, right=("block", "blocks", "records", "unsaved"))

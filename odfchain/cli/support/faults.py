@@ -1,0 +1,39 @@
+"""Errors as the command line reports them, and the exit codes that are no error's."""
+
+from __future__ import annotations
+
+import os
+
+from odfchain.cli.support.screen import echo
+from odfchain.errors import OdfchainError, QueryError, StoreError
+
+INTEGRITY_FAULT = 6
+UNCHECKED = 7
+"""What was asked for needs what is not here: an environment's fault, and no proof against the dataset."""
+
+
+def report_error(error: OdfchainError, *, about: str = "") -> None:
+    """One line for what happened (to what it is about), one for what to do next.
+
+    Where a query is wrong is shown between them.
+    """
+    echo("error: ", fg="red", bold=True, nl=False, err=True)
+    echo(f"{about}: {error}" if about else error, err=True)
+    for line in error.excerpt if isinstance(error, QueryError) else ():
+        echo(f"  {line}", err=True)
+    if error.hint:
+        echo("hint: ", fg="cyan", nl=False, err=True)
+        echo(error.hint, err=True)
+
+
+def known_error(error: Exception) -> OdfchainError | None:
+    """The error of our tree that an exception is or stands for; None for a fault of ours."""
+    if isinstance(error, OdfchainError):
+        return error
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+        gone = isinstance(error, FileNotFoundError)
+        hint = "it was there a moment ago; run the command again" if gone else None
+        return StoreError(f"{os.fsdecode(error.filename)}: {error.strerror}", hint=hint)
+    from odfchain.spark.failure import explain, is_of_spark
+
+    return explain(error) if is_of_spark(error) else None

@@ -1,0 +1,158 @@
+"""Arguments and options that several commands have: their types, their completion, their help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from odfchain.errors import OdfchainError
+
+if TYPE_CHECKING:
+    from odfchain.model.timestamp import Timestamp
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class DatasetParam(click.ParamType[str]):
+    """A dataset reference; completes the names of the workspace's datasets."""
+
+    name = "dataset"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from odfchain.api import Workspace
+
+        del param
+        try:
+            folder = ctx.find_root().params.get("workspace") or "."
+            aliases = [str(d.alias) for d in Workspace.find(folder).datasets()]
+        except OdfchainError:
+            return []
+        return [CompletionItem(a) for a in aliases if a.lower().startswith(incomplete.lower())]
+
+
+DATASET = DatasetParam()
+
+
+class RepositoryParam(click.ParamType[str]):
+    """A repository; completes the names that the workspace knows."""
+
+    name = "repository"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from odfchain.api import Workspace
+
+        del param
+        try:
+            folder = ctx.find_root().params.get("workspace") or "."
+            names = [str(known.name) for known in Workspace.find(folder).sharing.repositories.list()]
+        except OdfchainError:
+            return []
+        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
+
+
+REPOSITORY = RepositoryParam()
+_LONGEST_MS = 36_525 * 86_400_000
+
+
+class DurationParam(click.ParamType[float]):
+    """A length of time such as `60s`, `5m`, `1h`; in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from odfchain.model.duration import Duration
+
+        try:
+            milliseconds = Duration.parse(str(value)).milliseconds
+        except OdfchainError:
+            milliseconds = 0
+        if milliseconds == 0:
+            self.fail(f"{value!r} is not a length of time like 60s, 5m or 1h", param, ctx)
+        if milliseconds > _LONGEST_MS:
+            self.fail(f"{value!r} is longer than a hundred years", param, ctx)
+        return milliseconds / 1_000
+
+
+class TimestampParam(click.ParamType[Any]):
+    """A time in RFC 3339, a date (midnight UTC), or `now`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timestamp:
+        from odfchain.model.timestamp import Timestamp
+
+        if isinstance(value, Timestamp):
+            return value
+        text = str(value)
+        if text == "now":
+            return Timestamp.now()
+        try:
+            return Timestamp.parse(f"{text}T00:00:00Z" if len(text) == 10 else text)
+        except OdfchainError as error:
+            self.fail(f"{error} ({error.hint})" if error.hint else str(error), param, ctx)
+
+
+TIMESTAMP = TimestampParam()
+FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
+"""Of files; the keys of `INPUT_FORMATS`, without loading what reads them."""
+
+
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
+
+
+def merge_options(command: _Command) -> _Command:
+    """The options of commands that ingest: `allow_…`, `late_edits`, `duplicate_keys`."""
+    for option in reversed(
+        (
+            click.option(
+                "--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."
+            ),
+            click.option(
+                "--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records."
+            ),
+            click.option(
+                "--late-edits",
+                type=click.Choice(["ignore", "warn", "refuse", "correct"]),
+                help="What to do with a ledger's known keys that come with other values.",
+            ),
+            click.option(
+                "--duplicate-keys",
+                type=click.Choice(["refuse", "first", "last"]),
+                help="What to do with rows of one input that have one key and other values.",
+            ),
+            click.option(
+                "--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+PARALLEL = click.IntRange(1, 100)
+PARALLEL_OPTION = click.option(
+    "--parallel", type=PARALLEL, metavar="N", help="Objects transferred at the same time."
+)
+
+
+PART_OPTIONS = (
+    click.option(
+        "--since", type=TIMESTAMP, help="Of the data, bring only what was recorded at this time or later."
+    ),
+    click.option(
+        "--last", type=click.IntRange(min=1), metavar="N", help="Of the data, bring only the newest N slices."
+    ),
+)
+
+
+def part_options(command: _Command) -> _Command:
+    """The options that choose the newest part of a dataset: `since`, `last`."""
+    for option in reversed(PART_OPTIONS):
+        command = option(command)
+    return command

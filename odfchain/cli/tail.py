@@ -1,0 +1,37 @@
+"""`odfchain tail`: the newest records of a dataset."""
+
+from __future__ import annotations
+
+import click
+
+from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET
+
+
+@click.command("tail")
+@click.argument("dataset", type=DATASET)
+@click.option("-n", "--num-records", default=10, show_default=True, type=click.IntRange(min=0))
+@click.option("-s", "--skip-records", default=0, show_default=True, type=click.IntRange(min=0))
+@format_option()
+def tail_command(dataset: str, num_records: int, skip_records: int, output: str) -> None:
+    """Show the newest records of a dataset. Operations are shown as +A, -R, -C and +C in tables."""
+    found = open_workspace().dataset(dataset)
+    table = found.tail(num_records, skip=skip_records)
+    rows = table.to_pylist()
+    names = list(table.schema.names)
+    op = found.state.vocabulary.operation_type_column
+    if output == "table" and op in names:
+        from odfchain.model.enums import OperationType
+
+        for row in rows:
+            try:
+                row[op] = OperationType.from_code(row[op]).value
+            except ValueError:
+                continue
+    numeric = [
+        n
+        for n in names
+        if str(table.schema.field(n).type).startswith(("int", "uint", "float", "double", "dec"))
+    ]
+    print_records(rows, names, output, right=numeric)

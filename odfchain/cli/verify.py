@@ -1,0 +1,105 @@
+"""`odfchain verify`: chain, rules, and every byte and row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from odfchain.cli.support.context import open_workspace, options
+from odfchain.cli.support.output import format_option
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.peers import token_for
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo_json_text, echo_page
+from odfchain.cli.support.verdicts import print_report
+from odfchain.cli.support.verify_options import chosen_checks, exit_code_of, verify_options
+from odfchain.errors import InvalidIdError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain.audit.report import Report
+    from odfchain.audit.walk import BlockName
+
+
+@click.command("verify")
+@click.argument("datasets", nargs=-1, type=DATASET)
+@verify_options
+@click.option("--from", "after", metavar="BLOCK", help="Check what comes after this block (hash or number).")
+@click.option("--to", "upto", metavar="BLOCK", help="Check up to this block, which is included.")
+@click.option(
+    "--remote", metavar="URL", help="Verify a dataset elsewhere; it does not become one of this workspace."
+)
+@click.option("-v", "--verbose", is_flag=True, help="List all checks, also of what is clean.")
+@format_option("table", "json", "ndjson", "html")
+def verify_command(
+    datasets: tuple[str, ...],
+    after: str | None,
+    upto: str | None,
+    remote: str | None,
+    output: str,
+    *,
+    verbose: bool,
+    **checks: Any,
+) -> int:
+    """Verify datasets: chain, append rules, every byte and every row, and the signature of the head.
+
+    With --replay, what derivative datasets record must also come out when their inputs are put through their
+    queries again. No other way of verifying starts an engine.
+
+    All faults are listed with the file they are in, and every check that did not run with the reason. Exit
+    code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
+    """
+    chosen = chosen_checks(after=_block(after), upto=_block(upto), **checks)
+    if not datasets and remote is None:
+        raise UsageError(
+            "which datasets? name them, or one elsewhere with --remote URL",
+            hint="`odfchain verify %` verifies all datasets of the workspace; `odfchain list` names them",
+        )
+    if datasets and remote is not None:
+        raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        if remote is not None:
+            token = token_for([workspace.sharing.url_of(remote)])
+            reports = [workspace.auditing.verify_remote(remote, chosen, token=token, progress=progress)]
+        else:
+            found = [d for text in datasets for d in workspace.matching(text)]
+            reports = workspace.verify(found, chosen, progress=progress)
+    _print_reports(reports, output, verbose=verbose)
+    return exit_code_of(reports)
+
+
+def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None:
+    if output == "table":
+        for report in sorted(reports, key=lambda r: not r.faults):
+            print_report(report, verbose=verbose)
+        return
+    documents = [report.to_document() for report in reports]
+    if output == "html":
+        from odfchain.audit.page import render_page
+
+        echo_page(render_page(documents))
+        return
+    from odfchain.codec.yaml_writer import dump_json
+
+    if output == "json":
+        echo_json_text(dump_json(documents))
+    else:
+        for document in documents:
+            echo_json_text(dump_json(document, indent=None))
+
+
+def _block(text: str | None) -> BlockName | None:
+    from odfchain.ids.multihash import Multihash
+    from odfchain.text import one_line
+
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 20:
+        return int(text)
+    try:
+        return Multihash.parse(text)
+    except InvalidIdError as error:
+        raise UsageError(
+            f"block {one_line(text)!r}: {error.message}",
+            hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
+        ) from None
