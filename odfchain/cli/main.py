@@ -31,6 +31,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "import": "Make a dataset of a file, without a manifest.",
         "new": "Write a commented manifest to start from.",
         "add": "Make datasets from manifests (YAML or JSON).",
+        "help": "Open the manual page of a command or a topic.",
     },
     "Bring data": {
         "pull": "Bring datasets up to date, or take one from a URL.",
@@ -80,6 +81,7 @@ _TOPICS: dict[str, dict[str, str]] = {
 
 
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
 
 
@@ -122,7 +124,7 @@ class LazyGroup(click.Group):
 
 @click.command(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=SETTINGS,
 )
 @click.option(
     "-w",

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -50,6 +52,26 @@ def echo_lines(lines: Iterable[str]) -> None:
 def echo_document(text: str) -> None:
     """Print a document of several lines that is for programs."""
     echo_lines(text.removesuffix("\n").split("\n"))
+
+
+def echo_manual(text: str) -> None:
+    """Show a page of the manual: folded and page by page on a terminal, as it is elsewhere."""
+    if sys.stdout.isatty():
+        text = "\n".join(_folded(text.split("\n"), shutil.get_terminal_size().columns - 1))
+        click.echo_via_pager(text)
+    else:
+        echo_document(text)
+
+
+def _folded(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Paragraphs and items of lists fit the width; tables and examples stay."""
+    example = False
+    for line in lines:
+        example ^= line.startswith("```")
+        if example or len(line) <= width or line.startswith("|"):
+            yield line
+        else:
+            yield from textwrap.wrap(line, width, subsequent_indent="  " * line.startswith("- "))
 
 
 def echo_page(page: str) -> None:
