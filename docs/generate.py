@@ -16,14 +16,12 @@ FOLDER = Path(__file__).parent / "commands"
 def render() -> dict[str, str]:
     """File name to text of every page."""
     with click.Context(cli, info_name="odfchain", **SETTINGS) as root:
-        return {f"{name}.md": "\n".join(_page(root, name, "#")) + "\n" for name in COMMANDS}
+        found = {name: cli.get_command(root, name) for name in COMMANDS}
+        return {f"{n}.md": "\n".join(_page(root, n, c, "#")) + "\n" for n, c in found.items() if c}
 
 
-def _page(parent: click.Context, name: str, heading: str) -> Iterator[str]:
+def _page(parent: click.Context, name: str, command: click.Command, heading: str) -> Iterator[str]:
     """A command, and below it the commands of a group."""
-    assert isinstance(parent.command, click.Group)
-    command = parent.command.get_command(parent, name)
-    assert command is not None
     with click.Context(command, info_name=name, parent=parent) as context:
         yield f"{heading} {context.command_path}"
         yield from ("", "```sh", f"{context.command_path} {_usage(context)}".rstrip(), "```", "")
@@ -33,9 +31,9 @@ def _page(parent: click.Context, name: str, heading: str) -> Iterator[str]:
         if records:
             yield from ("", *(f"- `{names}`  {text}".rstrip() for names, text in records))
         if isinstance(command, click.Group):
-            for inner in command.list_commands(context):
+            for inner in sorted(command.commands):
                 yield ""
-                yield from _page(context, inner, f"{heading}#")
+                yield from _page(context, inner, command.commands[inner], f"{heading}#")
 
 
 def _usage(context: click.Context) -> str:

@@ -281,6 +281,7 @@ def test_all_commands_are_walked() -> None:
     walked = {args[0] for args in WALKED.values()}
     assert set(COMMANDS) - walked == {
         "init",
+        "help",
         "engine",
         "completions",
         "version",

@@ -1,0 +1,74 @@
+"""The manual: the pages of commands are those of their help, and `odfchain help` opens them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from odfchain.cli.main import COMMANDS, main
+from odfchain.cli.support import screen
+from tests.kit.support import ROOT
+
+PAGES = ROOT / "docs" / "commands"
+
+
+def test_the_pages_of_commands_are_current() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    stored = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
+    assert stored == module.render(), "make them anew: python docs/generate.py"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_opens_the_page_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", command]) == 0
+    assert capsys.readouterr().out == (PAGES / f"{command}.md").read_text(encoding="utf-8")
+
+
+def test_help_opens_the_page_of_another_name_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "ls"]) == 0
+    assert capsys.readouterr().out.startswith("# odfchain list\n")
+
+
+def test_help_without_a_topic_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert alone == capsys.readouterr().out
+
+
+def test_help_names_what_an_unknown_topic_may_have_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "vrify\x1b"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no page about 'vrify\\x1b'" in said
+    assert "did you mean verify?" in said
+    assert main(["help", "xyz"]) == 2
+    assert "there are: add, attest, " in capsys.readouterr().err
+
+
+def test_a_terminal_gets_the_page_folded_and_by_a_pager(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("click.echo_via_pager", shown.append)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    table, example = "| " + "x" * 80, "y" * 80
+    screen.echo_manual(f"- {'word ' * 20}\n{table}\n```sh\n{example}\n```\n\n{'word ' * 20}")
+    lines = shown[0].split("\n")
+    assert [line for line in lines if len(line) > 59] == [table, example]
+    assert [line[:3] for line in lines if "word" in line] == ["- w", "  w", "wor", "wor"]
+    assert capsys.readouterr().out == ""
+
+
+def test_the_wheel_carries_the_manual() -> None:
+    import tomllib
+
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["force-include"]["docs"] == "odfchain/docs"
+    assert Path(ROOT / "docs").is_dir()
