@@ -15,13 +15,13 @@ PAGES = ROOT / "docs" / "commands"
 
 
 def test_the_pages_of_commands_are_current() -> None:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     stored = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
-    assert stored == module.render(), "make them anew: python docs/generate.py"
+    assert stored == module.render(), "make them anew: python docs/pages.py"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,4 @@
-"""Writes the page of every command, made of its help, into `docs/commands`: `python docs/generate.py`."""
+"""Writes the page of every command, made of its help, into `docs/commands`: `python docs/pages.py`."""
 
 from __future__ import annotations
 
