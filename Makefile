@@ -1,7 +1,8 @@
 # make demo   sets up what is needed and carries two real datasets through the ledger
 # make test   sets up what is needed and runs the tests
 # make soak   runs the slow corners: long property tests, thousands of mutations
-# make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it)
+# make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it,
+#             WITH="--bench all --tests" the benchmarks and the tests of both)
 # make lint | bench | schemas | clean
 #
 # PYTHON=python3.12   uses another Python (3.11 or newer)
@@ -37,7 +38,7 @@ bench: $(VENV)/dev.stamp
 	@$(BIN)/python bench/bench.py
 
 house: $(VENV)/dev.stamp
-	@$(BIN)/python bench/house.py $(BEFORE)
+	@$(BIN)/python bench/house.py $(BEFORE) $(WITH)
 
 schemas: $(VENV)/demo.stamp
 	@$(BIN)/python schemas/generate.py

@@ -1,7 +1,8 @@
 """What the house measures: lines, arrows, circles, names, functions, start-up; here, and in an older commit.
 
-python bench/house.py            this checkout
-python bench/house.py b714276    beside it the tree of an older commit
+python bench/house.py                            this checkout
+python bench/house.py b714276                    beside it the tree of an older commit
+python bench/house.py b714276 --bench chain,share --tests    and what these benchmarks and `make test` take
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from io import BytesIO
@@ -173,6 +175,30 @@ def measure(root: Path) -> Figures:
     }
 
 
+def benchmarks(root: Path, parts: list[str]) -> Figures:
+    """What the benchmarks of a tree measure, by name [its unit]; all of them without `parts`."""
+    done = subprocess.run(
+        [sys.executable, root / "bench" / "bench.py", *parts],
+        cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    figures = json.loads(done.stdout)
+    return {
+        f"bench {part}: {figure['name']} [{figure['unit']}]": round(figure["value"], 3)
+        for part, listed in figures.items()
+        for figure in listed
+    }
+
+
+def tests(root: Path) -> Figures:
+    """How long the tests of a tree take, without setting up [s]."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
+        cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    return {"make test [s]": round(time.monotonic() - start), "of them": done.stdout.strip().split("\n")[-1]}
+
+
 def tree_of(commit: str, folder: Path) -> Path:
     """The files of an older commit."""
     done = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
@@ -186,21 +212,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("before", nargs="?", help="a commit to measure as well")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--bench", metavar="PARTS", help="run these benchmarks too, or `all`")
+    parser.add_argument("--tests", action="store_true", help="run the tests too")
     options = parser.parse_args()
-    found = {"now": measure(ROOT)}
+
+    def measured(root: Path) -> Figures:
+        figures = measure(root)
+        if options.bench:
+            figures |= benchmarks(root, [] if options.bench == "all" else options.bench.split(","))
+        return figures | (tests(root) if options.tests else {})
+
+    found = {"now": measured(ROOT)}
     if options.before:
         with tempfile.TemporaryDirectory() as folder:
-            found = {options.before: measure(tree_of(options.before, Path(folder))), **found}
+            found = {options.before: measured(tree_of(options.before, Path(folder))), **found}
     if options.output == "json":
         print(json.dumps(found, indent=2))
         return
-    for key in found["now"]:
+    for key in dict.fromkeys(key for figures in found.values() for key in figures):
         for name, figures in found.items():
-            print(
-                f"{key} ({name}): {json.dumps(figures[key])}"
-                if len(found) > 1
-                else f"{key}: {json.dumps(figures[key])}"
-            )
+            if key in figures:
+                print(f"{key}{f' ({name})' if len(found) > 1 else ''}: {json.dumps(figures[key])}")
 
 
 if __name__ == "__main__":
