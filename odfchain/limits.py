@@ -1,6 +1,6 @@
 """Every cap in one place, with its unit and its reason.
 
-A reader of strangers' bytes needs bounds that hold whatever the bytes say. A limit that is reached is an
+A reader of untrusted bytes needs bounds that hold whatever the bytes say. A limit that is reached is an
 error that names the limit, never a silent cut. Sources: RFC-003.
 """
 

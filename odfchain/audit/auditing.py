@@ -33,7 +33,7 @@ from odfchain.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Attested:
+class NewAttestation:
     """What was attested: the report, the document that the statement sums up, and the signed line."""
 
     report: Report
@@ -43,7 +43,7 @@ class Attested:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedAttestation:
     """One line of a dataset's attestations; `in_chain` if its block is in the dataset's chain."""
 
     line: AttestationLine
@@ -133,7 +133,7 @@ class Auditing:
         faulty: bool = False,
         progress: Progress = SILENT,
         now: Timestamp | None = None,
-    ) -> Attested:
+    ) -> NewAttestation:
         """Verify a dataset and sign the outcome with an auditor's key; the statement is kept beside it.
 
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
@@ -181,9 +181,9 @@ class Auditing:
         )
         text = sign_attestation(key, attestation)
         add_attestation(dataset.folder, attestation.dataset_id, text, trusted=self._trusted())
-        return Attested(report, document, attestation, text)
+        return NewAttestation(report, document, attestation, text)
 
-    def attestations(self, ref: Ref) -> list[Listed]:
+    def attestations(self, ref: Ref) -> list[ListedAttestation]:
         """Each line of a dataset's attestations, valid or not.
 
         Raises:
@@ -195,7 +195,7 @@ class Auditing:
         trusted = self.workspace.config.audit.trusted_auditors
         names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
         return [
-            Listed(
+            ListedAttestation(
                 line,
                 in_chain=item is not None and names.get(item.head) == item.sequence_number,
                 trusted=item is not None and is_trusted(item.auditor, trusted),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.audit.checks import CORRECTIONS
-from odfchain.audit.form import Form
+from odfchain.audit.expected_schema import ExpectedSchema
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceOutcome
 from odfchain.audit.walk import StoredChain
@@ -28,14 +28,14 @@ class ReadableSlice:
     """A slice whose rows were found to be as its block says, and the operations in it."""
 
     job: SliceJob
-    form: Form
+    expected: ExpectedSchema
     path: Path
     operations: tuple[int, ...]
 
     @property
     def file(self) -> SliceFile:
         """The file for the rule."""
-        return SliceFile(self.path, self.form.vocabulary, self.job.slice.offset_interval)
+        return SliceFile(self.path, self.expected.vocabulary, self.job.slice.offset_interval)
 
     @property
     def takes_back(self) -> int:
@@ -50,10 +50,10 @@ def readable_slices(
     found = []
     for job in jobs:
         outcome = outcomes.get(job.number)
-        if outcome is None or outcome.operations is None or outcome.faults or job.form is None:
+        if outcome is None or outcome.operations is None or outcome.faults or job.expected is None:
             continue
         path = Path(dataset.data.locate(job.slice.physical_hash))
-        found.append(ReadableSlice(job, job.form, path, outcome.operations))
+        found.append(ReadableSlice(job, job.expected, path, outcome.operations))
     return found
 
 

@@ -29,7 +29,7 @@ Find = Callable[[DatasetId], DatasetFiles | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _InputHead:
     """Where an input stood at one of its blocks."""
 
     number: int
@@ -38,9 +38,9 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
+class _InputChain:
     dataset: DatasetFiles
-    places: dict[Multihash, _Place]
+    places: dict[Multihash, _InputHead]
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class InputChains:
     """The chains of the inputs, each walked once and only when it is asked for."""
 
     find: Find
-    _known: dict[DatasetId, _Input | str | None] = field(default_factory=dict)
+    _known: dict[DatasetId, _InputChain | str | None] = field(default_factory=dict)
 
-    def of(self, dataset_id: DatasetId) -> _Input | str | None:
+    def of(self, dataset_id: DatasetId) -> _InputChain | str | None:
         """An input; None when it is not here, and the reason when its chain cannot be read."""
         if dataset_id not in self._known:
             dataset = self.find(dataset_id)
@@ -63,25 +63,25 @@ class InputChains:
         for item in event.query_inputs:
             found = self.of(item.dataset_id)
             end = item.last_block_hash
-            if not isinstance(found, _Input) or end is None or end not in found.places:
+            if not isinstance(found, _InputChain) or end is None or end not in found.places:
                 return None
             marks.append(found.places[end].watermark)
         return marks
 
 
-def _walked(dataset: DatasetFiles) -> _Input | str:
+def _walked(dataset: DatasetFiles) -> _InputChain | str:
     try:
         blocks = list(dataset.chain.walk())
     except OdfchainError as error:
         return f"the chain of its input {dataset.alias} cannot be followed: {error.message}"
-    places: dict[Multihash, _Place] = {}
+    places: dict[Multihash, _InputHead] = {}
     offset: int | None = None
     mark: Timestamp | None = None
     for name, block in reversed(blocks):
         if isinstance(block.event, AddData | ExecuteTransform):
             offset, mark = block.event.last_offset, block.event.new_watermark
-        places[name] = _Place(block.sequence_number, offset, mark)
-    return _Input(dataset, places)
+        places[name] = _InputHead(block.sequence_number, offset, mark)
+    return _InputChain(dataset, places)
 
 
 def check_inputs(
@@ -112,7 +112,7 @@ def check_inputs(
         for item in event.query_inputs:
             known = inputs.of(item.dataset_id)
             alias = aliases.get(item.dataset_id)
-            if not isinstance(known, _Input):
+            if not isinstance(known, _InputChain):
                 reason = known if known is not None else missing_input(alias, item.dataset_id)
                 _left_out(report, reason, found.number, wanted=wanted)
                 continue
@@ -145,7 +145,7 @@ def _continued(chain: StoredChain) -> dict[int, int]:
     return found
 
 
-def _head_of(known: _Input) -> Multihash | None:
+def _head_of(known: _InputChain) -> Multihash | None:
     """The newest block of an input as it was walked."""
     return max(known.places, key=lambda name: known.places[name].number, default=None)
 
@@ -157,13 +157,13 @@ def _left_out(report: Report, reason: str, number: int, *, wanted: bool) -> None
         report.skip([INPUTS], reason)
 
 
-def _lost(item: ExecuteTransformInput, known: _Input) -> Multihash | None:
+def _lost(item: ExecuteTransformInput, known: _InputChain) -> Multihash | None:
     """A block that an execution names and the input does not have."""
     named = (item.prev_block_hash, item.new_block_hash)
     return next((name for name in named if name is not None and name not in known.places), None)
 
 
-def _contradictions(item: ExecuteTransformInput, known: _Input, alias: str | None) -> Iterator[str]:
+def _contradictions(item: ExecuteTransformInput, known: _InputChain, alias: str | None) -> Iterator[str]:
     where = f"input {alias or known.dataset.alias} ({item.dataset_id})"
     prev, new = item.prev_block_hash, item.new_block_hash
     before = known.places[prev] if prev is not None else None

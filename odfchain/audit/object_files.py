@@ -7,7 +7,7 @@ checked.
 from __future__ import annotations
 
 from odfchain.audit.checks import OF_ROWS, OFFSETS, PHYSICAL, PRESENT, SCHEMA
-from odfchain.audit.form import Forms
+from odfchain.audit.expected_schema import SchemaInForce
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import SliceJob, other_size
 from odfchain.audit.walk import StoredBlock, StoredChain
@@ -28,10 +28,10 @@ def check_objects(
     """Presence, sizes, and bytes of checkpoints; returns the slices whose bytes are worth hashing."""
     slices: list[SliceJob] = []
     partial = is_partial(dataset)
-    forms = Forms(believed=chain.complete)
+    in_force = SchemaInForce(believed=chain.complete)
     beginning = chain.complete
     for found in chain.blocks:
-        forms.add(found)
+        in_force.add(found)
         event = found.block.event
         inside = after < found.number <= upto and found.sound
         begins = beginning and isinstance(event, AddData | ExecuteTransform)
@@ -43,18 +43,18 @@ def check_objects(
             message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
             report.fault(OFFSETS, dataset.folder / "blocks" / str(found.name), message, found.number)
         if event.new_data is not None:
-            form = forms.form
+            expected = in_force.expected
             job = SliceJob(
                 found.number,
                 found.block.system_time,
                 event.new_data,
                 isinstance(event, ExecuteTransform),
-                form,
+                expected,
             )
-            if forms.problem is not None:
-                message = f"the declared schema cannot be read: {one_line(forms.problem)}"
+            if in_force.problem is not None:
+                message = f"the declared schema cannot be read: {one_line(in_force.problem)}"
                 report.leave_out(message, found.number, check=SCHEMA)
-            if form is None:
+            if expected is None:
                 report.skip(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")
             if _check_slice_file(dataset, job, report, partial=partial):
                 slices.append(job)

@@ -17,10 +17,10 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from odfchain.audit.page_blocks import KINDS, STATES
-from odfchain.audit.page_document import Part, checked_document
-from odfchain.audit.page_summary import MARKS, Facts, checked_by, facts_of
+from odfchain.audit.page_document import DocumentNode, checked_document
+from odfchain.audit.page_summary import MARKS, DatasetSummary, checked_by, facts_of
 from odfchain.audit.page_views import dataset_view
-from odfchain.audit.page_words import counted, listed, some
+from odfchain.audit.page_words import counted, excerpt, listed
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
 
@@ -42,7 +42,7 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
         raise UsageError("there is no report to make a page from")
     several = len(documents) > 1
     parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
-    parts.sort(key=lambda part: list(MARKS).index(part["verdict"].word(*MARKS)))
+    parts.sort(key=lambda node: list(MARKS).index(node["verdict"].word(*MARKS)))
     page = _render(parts, limits)
     while len(page.encode()) > limits.page_bytes and limits.datasets > 1:
         limits = _halved(limits)
@@ -56,9 +56,9 @@ def _halved(limits: PageLimits) -> PageLimits:
     return replace(limits, **counts)
 
 
-def _render(parts: Sequence[Part], limits: PageLimits) -> str:
-    detailed = [dataset_view(part, limits.for_each(len(parts))) for part in parts[: limits.sections]]
-    facts = [facts_of(part, limits) for part in parts]
+def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:
+    detailed = [dataset_view(node, limits.for_each(len(parts))) for node in parts[: limits.sections]]
+    facts = [facts_of(node, limits) for node in parts]
     state, title, lead = _overall(facts)
     style = _packaged("page.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -68,8 +68,8 @@ def _render(parts: Sequence[Part], limits: PageLimits) -> str:
         state=state,
         title=title,
         lead=lead,
-        by=some(sorted({checked_by(part, limits) for part in parts}), 8),
-        facts=some(facts, limits.datasets),
+        by=excerpt(sorted({checked_by(node, limits) for node in parts}), 8),
+        facts=excerpt(facts, limits.datasets),
         datasets=detailed,
         places={view.facts.id: number for number, view in reversed(list(enumerate(detailed)))},
         KINDS=KINDS,
@@ -77,7 +77,7 @@ def _render(parts: Sequence[Part], limits: PageLimits) -> str:
     )
 
 
-def _overall(facts: Sequence[Facts]) -> tuple[str, str, str]:
+def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
     """The verdict on all datasets: how it is marked, the headline, and a sentence."""
     if len(facts) == 1:
         return facts[0].state, facts[0].title, facts[0].lead

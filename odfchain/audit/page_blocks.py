@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from odfchain.audit.page_document import Part
+from odfchain.audit.page_document import DocumentNode
 from odfchain.audit.page_words import counted, day, listed, moment
 
 STATES = {"faulty": "faulty", "unchecked": "not checked", "ok": "as recorded"}
@@ -28,7 +28,7 @@ _KIND_OF = {"AddData": "data", "ExecuteTransform": "transform", "Seed": "seed"}
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockView:
     """One block as the report has it; `faults` are indexes into the faults of the report."""
 
     number: int
@@ -47,7 +47,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class MarkBar:
     """A piece of a mark: its kind, and where it is [of 40 parts of the height, from the top]."""
 
     kind: str
@@ -56,16 +56,16 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineMark:
     """One place of the strip: what happened in its blocks, and the worst of their states."""
 
     title: str
     state: str
-    bars: tuple[Bar, ...]
+    bars: tuple[MarkBar, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BlockRow:
     """One row of the table: a block, or a range of blocks that has no hash."""
 
     where: str
@@ -80,10 +80,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class Timeline:
     """The time line: its marks, what its ends are called, and the counts for its key."""
 
-    marks: tuple[Mark, ...]
+    marks: tuple[TimelineMark, ...]
     blocks: int
     each: int
     first: str
@@ -93,43 +93,43 @@ class Strip:
     summary: str
 
 
-def read_blocks(parts: Sequence[Part], faults: int) -> list[Block]:
+def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
     """The blocks of a report with `faults` faults, oldest first as in the report.
 
     Raises:
         ManifestError: a block is not of the form that a report has, or names a fault that is not there.
     """
     found = []
-    for part in parts:
+    for node in parts:
         named = []
-        for index in part["faults"].items():
+        for index in node["faults"].items():
             if not 0 <= index.number() < faults:
                 index.refuse("the index of a fault")
             named.append(index.number())
-        mark = part["watermark"]
+        mark = node["watermark"]
         found.append(
-            Block(
-                number=part["sequenceNumber"].number(),
-                hash=part["hash"].text(100),
-                time=part["systemTime"].text(40),
-                event=part["event"].text(40),
-                records=part["records"].number(),
+            BlockView(
+                number=node["sequenceNumber"].number(),
+                hash=node["hash"].text(100),
+                time=node["systemTime"].text(40),
+                event=node["event"].text(40),
+                records=node["records"].number(),
                 watermark=mark.text(40) if mark.known else None,
-                state=part["state"].word(*STATES),
+                state=node["state"].word(*STATES),
                 faults=tuple(named),
             )
         )
     return found
 
 
-def strip_of(blocks: Sequence[Block], limit: int) -> Strip | None:
+def strip_of(blocks: Sequence[BlockView], limit: int) -> Timeline | None:
     """The time line of a chain in at most `limit` marks; None for a chain of which no block is known."""
     if not blocks:
         return None
     each = -(-len(blocks) // limit)
     groups = [blocks[start : start + each] for start in range(0, len(blocks), each)]
     kinds, states = _tally(blocks)
-    return Strip(
+    return Timeline(
         marks=tuple(_mark(group) for group in groups),
         blocks=len(blocks),
         each=each,
@@ -141,7 +141,7 @@ def strip_of(blocks: Sequence[Block], limit: int) -> Strip | None:
     )
 
 
-def _tally(blocks: Sequence[Block]) -> tuple[dict[str, int], dict[str, int]]:
+def _tally(blocks: Sequence[BlockView]) -> tuple[dict[str, int], dict[str, int]]:
     """How many blocks there are of each kind and state, in the order of the tables above."""
     kinds, states = Counter(b.kind for b in blocks), Counter(b.state for b in blocks)
     return {k: kinds[k] for k in KINDS if kinds[k]}, {s: states[s] for s in STATES if states[s]}
@@ -162,35 +162,35 @@ _SEEN = 4
 """The height of a kind that few blocks of a mark have."""
 
 
-def _mark(group: Sequence[Block]) -> Mark:
+def _mark(group: Sequence[BlockView]) -> TimelineMark:
     kinds, states = _tally(group)
     if len(group) == 1:
         (block,) = group
         height = _HEIGHTS[block.kind]
         title = f"Block {block.number:,}, {moment(block.time)}: {block.event}, {STATES[block.state]}"
-        return Mark(title, block.state, (Bar(block.kind, _HEIGHT - height, height),))
+        return TimelineMark(title, block.state, (MarkBar(block.kind, _HEIGHT - height, height),))
     bars, below = [], _HEIGHT
     for kind, number in sorted(kinds.items(), key=lambda item: item[1]):
         top = max(0, below - max(_SEEN, round(_HEIGHT * number / len(group))))
-        bars.append(Bar(kind, top, below - top))
+        bars.append(MarkBar(kind, top, below - top))
         below = top
     title = (
         f"{_numbers(group)}, {_days(group)}: "
         f"{_kinds_in_words(kinds)}; {_states_in_words(states)}"
     )  # fmt: skip
-    return Mark(title, next(iter(states)), tuple(bars))
+    return TimelineMark(title, next(iter(states)), tuple(bars))
 
 
-def _numbers(group: Sequence[Block]) -> str:
+def _numbers(group: Sequence[BlockView]) -> str:
     return f"Blocks {group[0].number:,} to {group[-1].number:,}"
 
 
-def _days(group: Sequence[Block]) -> str:
+def _days(group: Sequence[BlockView]) -> str:
     first, last = day(group[0].time), day(group[-1].time)
     return first if first == last else f"{first} to {last}"
 
 
-def rows_of(blocks: Sequence[Block], limit: int) -> list[Row]:
+def rows_of(blocks: Sequence[BlockView], limit: int) -> list[BlockRow]:
     """The table of a chain in about `limit` rows (at most twice as many), every block in one of them."""
     if len(blocks) <= limit:
         return [_row(block) for block in blocks]
@@ -199,7 +199,7 @@ def rows_of(blocks: Sequence[Block], limit: int) -> list[Row]:
     ]
 
 
-def _groups(blocks: Sequence[Block], limit: int) -> Iterator[Sequence[Block]]:
+def _groups(blocks: Sequence[BlockView], limit: int) -> Iterator[Sequence[BlockView]]:
     """Blocks that stay alone, and the ranges between them in pieces of a round length."""
     alone = {0, len(blocks) - 1}
     for index, block in enumerate(blocks):
@@ -229,8 +229,8 @@ def _round_up(number: int) -> int:
         step *= 10
 
 
-def _row(block: Block) -> Row:
-    return Row(
+def _row(block: BlockView) -> BlockRow:
+    return BlockRow(
         where=f"{block.number:,}",
         time=moment(block.time),
         event=block.event,
@@ -243,11 +243,11 @@ def _row(block: Block) -> Row:
     )
 
 
-def _range_row(group: Sequence[Block]) -> Row:
+def _range_row(group: Sequence[BlockView]) -> BlockRow:
     kinds, states = _tally(group)
     watermarks = [block.watermark for block in group if block.watermark]
     worst = next(iter(states))
-    return Row(
+    return BlockRow(
         where=f"{group[0].number:,} to {group[-1].number:,}",
         time=_days(group),
         event=_kinds_in_words(kinds),

@@ -1,4 +1,4 @@
-"""Reading a report document (`odfchain-report/1`) that may come from a stranger: typed, and named by path.
+"""Reading a report document (`odfchain-report/1`) that may come from anybody: typed, and named by path.
 
 The documents of `odfchain verify -o json` are handed on as files. A page made from one must not say more than
 the document does, so what is missing, of another type, or contradicts itself is refused.
@@ -18,13 +18,13 @@ VERDICTS = ("clean", "faulty", "incomplete")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DocumentNode:
     """A value inside a document and the path to it."""
 
     value: object
     path: str = ""
 
-    def __getitem__(self, name: str) -> Part:
+    def __getitem__(self, name: str) -> DocumentNode:
         """The field of an object.
 
         Raises:
@@ -35,9 +35,9 @@ class Part:
         path = f"{self.path}.{name}" if self.path else name
         if name not in self.value:
             raise ManifestError("the field is missing", path=path, hint=_HINT)
-        return Part(self.value[name], path)
+        return DocumentNode(self.value[name], path)
 
-    def items(self) -> list[Part]:
+    def items(self) -> list[DocumentNode]:
         """The items of a list.
 
         Raises:
@@ -45,7 +45,7 @@ class Part:
         """
         if not isinstance(self.value, Sequence) or isinstance(self.value, str | bytes):
             self.refuse("a list")
-        return [Part(item, f"{self.path}[{index}]") for index, item in enumerate(self.value)]
+        return [DocumentNode(item, f"{self.path}[{index}]") for index, item in enumerate(self.value)]
 
     def text(self, limit: int = 200) -> str:
         """The text as one printable line of at most `limit` characters.
@@ -105,24 +105,24 @@ _LARGEST = 1 << 96
 _HINT = "a page is made from the whole output of `odfchain verify -o json`"
 
 
-def checked_document(document: Mapping[str, object], path: str) -> Part:
+def checked_document(document: Mapping[str, object], path: str) -> DocumentNode:
     """The document, which is a report and does not contradict itself in what it says first.
 
     Raises:
         ManifestError: it is no report, of another format, or its verdict is not that of its faults.
     """
-    part = Part(document, path)
-    form = part["format"]
+    node = DocumentNode(document, path)
+    form = node["format"]
     if form.value != FORMAT:
         form.refuse(f'"{FORMAT}"')
-    verdict = part["verdict"].word(*VERDICTS)
-    faulty = bool(part["faults"].items())
-    for check in part["checks"].items():
+    verdict = node["verdict"].word(*VERDICTS)
+    faulty = bool(node["faults"].items())
+    for check in node["checks"].items():
         faulty |= check["state"].value == "failed" or check["faults"].number() > 0
-    faulty |= any(block["state"].value == "faulty" for block in part["blocks"].items())
+    faulty |= any(block["state"].value == "faulty" for block in node["blocks"].items())
     if faulty != (verdict == "faulty"):
         contrary = "faults, blocks or checks say otherwise"
         raise ManifestError(
-            f'the verdict is "{verdict}", its {contrary}', path=part["verdict"].path, hint=_HINT
+            f'the verdict is "{verdict}", its {contrary}', path=node["verdict"].path, hint=_HINT
         )
-    return part
+    return node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.audit.page_document import Part
-from odfchain.audit.page_words import counted, listed, moment, size_in_words, some
+from odfchain.audit.page_document import DocumentNode
+from odfchain.audit.page_words import counted, excerpt, listed, moment, size_in_words
 from odfchain.limits import PageLimits
 
 MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}
@@ -28,7 +28,7 @@ _SIGNATURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DatasetSummary:
     """What is said of a dataset wherever it is mentioned; `state` is how it is marked."""
 
     id: str
@@ -44,7 +44,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class LabelledValue:
     """A line of a list of facts; a `code` is there to be copied."""
 
     label: str
@@ -62,16 +62,16 @@ class SignatureView:
     signer: str
 
 
-def facts_of(part: Part, limits: PageLimits) -> Facts:
+def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
     """What a report says first.
 
     Raises:
         ManifestError: the report is not of the form that it should be.
     """
-    dataset, counts = part["dataset"], part["counts"]
-    verdict = part["verdict"].word(*MARKS)
-    title, lead = _verdict(part, verdict)
-    return Facts(
+    dataset, counts = node["dataset"], node["counts"]
+    verdict = node["verdict"].word(*MARKS)
+    title, lead = _verdict(node, verdict)
+    return DatasetSummary(
         id=dataset["id"].text(limits.text),
         name=name_of(dataset["alias"], limits),
         kind=kind_of(dataset["kind"]),
@@ -81,22 +81,22 @@ def facts_of(part: Part, limits: PageLimits) -> Facts:
         lead=lead,
         blocks=counts["blocks"].number(),
         records=counts["records"].number(),
-        faults=len(part["faults"].items()),
+        faults=len(node["faults"].items()),
     )
 
 
-def checked_by(part: Part, limits: PageLimits) -> str:
+def checked_by(node: DocumentNode, limits: PageLimits) -> str:
     """Which tool made a report, when, and which engines computed for it.
 
     Raises:
         ManifestError: the report is not of the form that it should be.
     """
-    engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in part["engines"].items()[:8]]
+    engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in node["engines"].items()[:8]]
     using = f"; transformations computed again with {listed(engines)}" if engines else ""
-    return f"Checked by {part['tool'].text(limits.text)} on {moment(part['time'].text(40))}{using}."
+    return f"Checked by {node['tool'].text(limits.text)} on {moment(node['time'].text(40))}{using}."
 
 
-def name_of(alias: Part, limits: PageLimits) -> str:
+def name_of(alias: DocumentNode, limits: PageLimits) -> str:
     """The name of a dataset, or that it has none.
 
     Raises:
@@ -105,7 +105,7 @@ def name_of(alias: Part, limits: PageLimits) -> str:
     return (alias.text(limits.text) if alias.known else "") or "dataset without a name"
 
 
-def kind_of(kind: Part) -> str:
+def kind_of(kind: DocumentNode) -> str:
     """The kind of a dataset in words.
 
     Raises:
@@ -114,12 +114,12 @@ def kind_of(kind: Part) -> str:
     return f"{kind.word('root', 'derivative')} dataset" if kind.known else "dataset of unknown kind"
 
 
-def _verdict(part: Part, verdict: str) -> tuple[str, str]:
+def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
     """The verdict in a word, and in a sentence that does not say more than was done."""
-    omitted = [check for check in part["checks"].items() if check["state"].value == "notChecked"]
-    missing = bool(omitted or part["unchecked"].items())
+    omitted = [check for check in node["checks"].items() if check["state"].value == "notChecked"]
+    missing = bool(omitted or node["unchecked"].items())
     if verdict == "faulty":
-        found = counted(len(part["faults"].items()), "fault")
+        found = counted(len(node["faults"].items()), "fault")
         rest = " Besides, not everything was checked." if missing else ""
         return "Faulty", f"{found} found: what is stored is not what was recorded.{rest}"
     if verdict == "incomplete":
@@ -129,17 +129,17 @@ def _verdict(part: Part, verdict: str) -> tuple[str, str]:
     return "Clean", "No fault was found: every check that applies was made, and passed."
 
 
-def brief_of(part: Part, limits: PageLimits) -> tuple[Named, ...]:
+def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...]:
     """How the checks ended, what was read, what was not checked, and whether the head is signed.
 
     Raises:
         ManifestError: the report is not of the form that it should be.
     """
-    checks, counts = part["checks"].items(), part["counts"]
+    checks, counts = node["checks"].items(), node["counts"]
     states = [check["state"].word(*OUTCOMES) for check in checks]
     words = [f"{states.count(s):,} {word}" for s, (_, word) in OUTCOMES.items() if s in states]
     left = [check["name"].text(limits.text) for check in checks if check["state"].value == "notChecked"]
-    omitted = some(left, limits.lines)
+    omitted = excerpt(left, limits.lines)
     more = [f"{omitted.rest:,} more"] if omitted.rest else []
     reach = [
         counted(counts["blocks"].number(), "block"),
@@ -150,32 +150,32 @@ def brief_of(part: Part, limits: PageLimits) -> tuple[Named, ...]:
     replayed = counts["replayed"].number()
     again = f"; {counted(replayed, 'transaction')} computed again" if replayed else ""
     lines = [
-        Named("Checks", f"{listed(words)}." if words else "none."),
-        Named("Read", f"{listed(reach)}{again}."),
+        LabelledValue("Checks", f"{listed(words)}." if words else "none."),
+        LabelledValue("Read", f"{listed(reach)}{again}."),
     ]
-    partly = {block.number() for item in part["unchecked"].items() for block in item["blocks"].items()}
+    partly = {block.number() for item in node["unchecked"].items() for block in item["blocks"].items()}
     if partly:
         more.append(f"parts of {counted(len(partly), 'block')}")
     if left or more:
-        lines.append(Named("Not checked", f"{listed([*omitted.shown, *more])}."))
-    return (*lines, Named("Signature", signature_of(part, limits).sentence))
+        lines.append(LabelledValue("Not checked", f"{listed([*omitted.shown, *more])}."))
+    return (*lines, LabelledValue("Signature", signature_of(node, limits).sentence))
 
 
-def signature_of(report: Part, limits: PageLimits) -> SignatureView:
+def signature_of(report: DocumentNode, limits: PageLimits) -> SignatureView:
     """Whether the head of a report is signed.
 
     Raises:
         ManifestError: the report is not of the form that it should be.
     """
-    part = report["signature"]
-    status = part["status"].word(*_SIGNATURES)
+    node = report["signature"]
+    status = node["status"].word(*_SIGNATURES)
     state, word = _SIGNATURES[status]
     signer, time, message = (
         field.text(limits.message) if field.known else ""
-        for field in (part["signer"], part["time"], part["message"])
+        for field in (node["signer"], node["time"], node["message"])
     )
     if status == "signed":
-        own = part["signer"].value == report["dataset"]["id"].value
+        own = node["signer"].value == report["dataset"]["id"].value
         key = "the dataset's own key" if own else "another key than the dataset's own"
         sentence = f"The head is signed with {key}{f', on {moment(time)}' if time else ''}."
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from odfchain.audit.page_blocks import Row, Strip, read_blocks, rows_of, strip_of
-from odfchain.audit.page_document import Part
+from odfchain.audit.page_blocks import BlockRow, Timeline, read_blocks, rows_of, strip_of
+from odfchain.audit.page_document import DocumentNode
 from odfchain.audit.page_summary import (
     MARKS,
     OUTCOMES,
-    Facts,
-    Named,
+    DatasetSummary,
+    LabelledValue,
     SignatureView,
     brief_of,
     facts_of,
@@ -19,7 +19,7 @@ from odfchain.audit.page_summary import (
     name_of,
     signature_of,
 )
-from odfchain.audit.page_words import Some, T, blocks_in_words, moment, some
+from odfchain.audit.page_words import Excerpt, T, blocks_in_words, excerpt, moment
 from odfchain.limits import PageLimits
 
 
@@ -69,119 +69,119 @@ class InputView:
     name: str
     kind: str
     missing: bool
-    inputs: Some[InputView]
+    inputs: Excerpt[InputView]
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetView:
     """One dataset as the page shows it."""
 
-    facts: Facts
-    brief: tuple[Named, ...]
-    identity: tuple[Named, ...]
-    faults: Some[FaultView]
-    checks: Some[CheckView]
-    unchecked: Some[Named]
-    notes: Some[str]
-    strip: Strip | None
-    rows: tuple[Row, ...]
+    facts: DatasetSummary
+    brief: tuple[LabelledValue, ...]
+    identity: tuple[LabelledValue, ...]
+    faults: Excerpt[FaultView]
+    checks: Excerpt[CheckView]
+    unchecked: Excerpt[LabelledValue]
+    notes: Excerpt[str]
+    strip: Timeline | None
+    rows: tuple[BlockRow, ...]
     signature: SignatureView
-    attestations: Some[AttestationView]
-    inputs: Some[InputView]
+    attestations: Excerpt[AttestationView]
+    inputs: Excerpt[InputView]
 
 
-def dataset_view(part: Part, limits: PageLimits) -> DatasetView:
+def dataset_view(node: DocumentNode, limits: PageLimits) -> DatasetView:
     """The view of a report.
 
     Raises:
         ManifestError: the report is not of the form that it should be.
     """
-    faults, checks = part["faults"].items(), part["checks"].items()
+    faults, checks = node["faults"].items(), node["checks"].items()
     names = {check["number"].number(): check["name"].text(limits.text) for check in checks}
-    blocks = read_blocks(part["blocks"].items(), len(faults))
-    head = part["head"].value
+    blocks = read_blocks(node["blocks"].items(), len(faults))
+    head = node["head"].value
     return DatasetView(
-        facts=facts_of(part, limits),
-        brief=brief_of(part, limits),
-        identity=_identity(part, limits),
+        facts=facts_of(node, limits),
+        brief=brief_of(node, limits),
+        identity=_identity(node, limits),
         faults=_views(faults, limits.faults, lambda fault: _fault(fault, names, limits)),
         checks=_views(checks, limits.lines, lambda check: _check(check, limits)),
-        unchecked=_views(part["unchecked"].items(), limits.lines, lambda u: _unchecked(u, names, limits)),
-        notes=_views(part["notes"].items(), limits.lines, lambda note: note.text(limits.message)),
+        unchecked=_views(node["unchecked"].items(), limits.lines, lambda u: _unchecked(u, names, limits)),
+        notes=_views(node["notes"].items(), limits.lines, lambda note: note.text(limits.message)),
         strip=strip_of(blocks, limits.marks),
         rows=tuple(rows_of(blocks, limits.rows)),
-        signature=signature_of(part, limits),
+        signature=signature_of(node, limits),
         attestations=_views(
-            part["attestations"].items(), limits.lines, lambda a: _attestation(a, head, limits)
+            node["attestations"].items(), limits.lines, lambda a: _attestation(a, head, limits)
         ),
-        inputs=_inputs(part["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
+        inputs=_inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
     )
 
 
-def _views(parts: Sequence[Part], limit: int, view: Callable[[Part], T]) -> Some[T]:
-    kept = some(parts, limit)
-    return Some(tuple(view(part) for part in kept.shown), kept.rest)
+def _views(parts: Sequence[DocumentNode], limit: int, view: Callable[[DocumentNode], T]) -> Excerpt[T]:
+    kept = excerpt(parts, limit)
+    return Excerpt(tuple(view(node) for node in kept.shown), kept.rest)
 
 
-def _identity(part: Part, limits: PageLimits) -> tuple[Named, ...]:
-    dataset, head, number = part["dataset"], part["head"], part["sequenceNumber"]
+def _identity(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...]:
+    dataset, head, number = node["dataset"], node["head"], node["sequenceNumber"]
     lines = [
-        Named("Dataset", dataset["id"].text(limits.text), code=True),
-        Named("Kind", kind_of(dataset["kind"])),
-        Named("Head", head.text(100) if head.known else "not known", code=head.known),
+        LabelledValue("Dataset", dataset["id"].text(limits.text), code=True),
+        LabelledValue("Kind", kind_of(dataset["kind"])),
+        LabelledValue("Head", head.text(100) if head.known else "not known", code=head.known),
     ]
     if number.known:
-        lines.append(Named("Newest block", f"{number.number():,}"))
+        lines.append(LabelledValue("Newest block", f"{number.number():,}"))
     for name in ("from", "to"):
-        end = part["range"][name]
+        end = node["range"][name]
         if end.known:
-            lines.append(Named(f"Range {name}", end.text(100), code=True))
+            lines.append(LabelledValue(f"Range {name}", end.text(100), code=True))
     return tuple(lines)
 
 
-def _fault(part: Part, names: dict[int, str], limits: PageLimits) -> FaultView:
-    number, block, check = part["sequenceNumber"], part["block"], part["check"].number()
+def _fault(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> FaultView:
+    number, block, check = node["sequenceNumber"], node["block"], node["check"].number()
     return FaultView(
         where=f"Block {number.number():,}" if number.known else "The whole dataset",
         check=f"check {check} {names.get(check, '')}".strip(),
-        message=part["message"].text(limits.message),
-        file=part["file"].text(limits.message),
+        message=node["message"].text(limits.message),
+        file=node["file"].text(limits.message),
         block=block.text(100) if block.known else "",
     )
 
 
-def _check(part: Part, limits: PageLimits) -> CheckView:
-    reason = part["reason"]
-    state, word = OUTCOMES[part["state"].word(*OUTCOMES)]
+def _check(node: DocumentNode, limits: PageLimits) -> CheckView:
+    reason = node["reason"]
+    state, word = OUTCOMES[node["state"].word(*OUTCOMES)]
     return CheckView(
-        number=part["number"].number(),
-        name=part["name"].text(limits.text),
-        section=part["section"].text(limits.text),
+        number=node["number"].number(),
+        name=node["name"].text(limits.text),
+        section=node["section"].text(limits.text),
         state=state,
         result=word,
-        checked=part["checked"].number(),
-        faults=part["faults"].number(),
+        checked=node["checked"].number(),
+        faults=node["faults"].number(),
         reason=reason.text(limits.message) if reason.known else "",
     )
 
 
-def _unchecked(part: Part, names: dict[int, str], limits: PageLimits) -> Named:
-    check = part["check"]
+def _unchecked(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> LabelledValue:
+    check = node["check"]
     found = f"Check {check.number()} {names.get(check.number(), '')}".strip() if check.known else ""
-    blocks = blocks_in_words(block.number() for block in part["blocks"].items())
+    blocks = blocks_in_words(block.number() for block in node["blocks"].items())
     where = ", ".join(filter(None, (found, blocks))) or "The whole dataset"
-    return Named(where[0].upper() + where[1:], part["message"].text(limits.message))
+    return LabelledValue(where[0].upper() + where[1:], node["message"].text(limits.message))
 
 
-def _attestation(part: Part, head: object, limits: PageLimits) -> AttestationView:
-    verdict = part["verdict"].text(20)
-    same, trusted = part["head"].value == head, part["trusted"].flag()
-    counts = verdict != "clean" or (same and trusted)  # a stranger's praise is no green mark here
+def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> AttestationView:
+    verdict = node["verdict"].text(20)
+    same, trusted = node["head"].value == head, node["trusted"].flag()
+    counts = verdict != "clean" or (same and trusted)  # an unknown auditor's praise is no green mark here
     return AttestationView(
-        auditor=part["auditor"].text(limits.text),
-        about=f"{'this head' if same else 'another head'}, block {part['sequenceNumber'].number():,}",
-        head=part["head"].text(100),
-        time=moment(part["time"].text(40)),
+        auditor=node["auditor"].text(limits.text),
+        about=f"{'this head' if same else 'another head'}, block {node['sequenceNumber'].number():,}",
+        head=node["head"].text(100),
+        time=moment(node["time"].text(40)),
         state=MARKS.get(verdict, "unchecked") if counts else "none",
         verdict=verdict,
         trusted=trusted,
@@ -192,9 +192,9 @@ _DEEPEST = 24
 """Datasets below each other in a lineage that are shown."""
 
 
-def _inputs(part: Part, limits: PageLimits, places: Iterator[int], deeper: int) -> Some[InputView]:
+def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[InputView]:
     """The inputs of a dataset with theirs, as long as there are places on the page."""
-    found = part.items()
+    found = node.items()
     views: list[InputView] = []
     for item in found if deeper else ():
         if next(places, None) is None:
@@ -208,4 +208,4 @@ def _inputs(part: Part, limits: PageLimits, places: Iterator[int], deeper: int) 
                 inputs=_inputs(item["inputs"], limits, places, deeper - 1),
             )
         )
-    return Some(tuple(views), len(found) - len(views))
+    return Excerpt(tuple(views), len(found) - len(views))

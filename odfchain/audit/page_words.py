@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Some(Generic[T]):
+class Excerpt(Generic[T]):
     """The first of many things, and how many were left out."""
 
     shown: tuple[T, ...]
     rest: int = 0
 
 
-def some(things: Sequence[T], limit: int) -> Some[T]:
+def excerpt(things: Sequence[T], limit: int) -> Excerpt[T]:
     """At most `limit` of the things."""
-    return Some(tuple(things[:limit]), max(0, len(things) - limit))
+    return Excerpt(tuple(things[:limit]), max(0, len(things) - limit))
 
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:

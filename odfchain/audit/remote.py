@@ -162,7 +162,7 @@ def _receive_chain(
 
 
 def _check_space(folder: Path, objects: list[DataObject], where: str) -> None:
-    """Sizes are a stranger's words: what cannot fit is refused before any of it fills the disk."""
+    """Sizes are a peer's words: what cannot fit is refused before any of it fills the disk."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

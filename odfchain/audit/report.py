@@ -154,7 +154,7 @@ class Report:
         self.done[check] = self.done.get(check, 0) + things
 
     def fault(self, check: int, file: object, message: str, block: int | None = None) -> None:
-        """Add a fault; what strangers wrote into the message stays one line without control characters."""
+        """Add a fault; a message with untrusted text stays one line without control characters."""
         self.faults.append(Fault(check, str(file), one_line(message, _MESSAGE_CHARACTERS), block))
 
     def skip(self, checks: Iterable[int], reason: str) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from odfchain.audit.checks import CORRECTIONS, OFFSETS, SCHEMA, SYSTEM
-from odfchain.audit.form import Finding, Form
+from odfchain.audit.expected_schema import ExpectedSchema, SliceFinding
 from odfchain.model.events import OffsetInterval
 from odfchain.model.timestamp import Timestamp
 from odfchain.slices.values import PER_SECOND
@@ -29,9 +29,11 @@ Numbers = np.ndarray[Any, Any]
 class RowChecks:
     """Fed the batches of one slice in order; then `findings`, `operations` and `latest_ms` are complete."""
 
-    def __init__(self, schema: pa.Schema, form: Form, interval: OffsetInterval, time: Timestamp) -> None:
-        names = form.vocabulary
-        self.findings: dict[tuple[int, str], Finding] = {}
+    def __init__(
+        self, schema: pa.Schema, expected: ExpectedSchema, interval: OffsetInterval, time: Timestamp
+    ) -> None:
+        names = expected.vocabulary
+        self.findings: dict[tuple[int, str], SliceFinding] = {}
         self.operations = [0, 0, 0, 0]
         """How many rows of each operation there are."""
         self.latest_ms: int | None = None
@@ -45,7 +47,7 @@ class RowChecks:
         self._required = [
             (i, f.name)
             for i, f in enumerate(schema)
-            if f.name in form.required and f.nullable and f.name not in names.columns[:3]
+            if f.name in expected.required and f.nullable and f.name not in names.columns[:3]
         ]
         self._start = interval.start
         self._time = time
@@ -86,7 +88,7 @@ class RowChecks:
         return self._position
 
     def _say(self, check: int, kind: str, message: str, detail: str = "") -> None:
-        self.findings.setdefault((check, kind + detail), Finding(check, message))
+        self.findings.setdefault((check, kind + detail), SliceFinding(check, message))
 
     def _row(self, index: int) -> str:
         """A row by its offset as it should be."""

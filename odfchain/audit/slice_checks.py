@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from odfchain.audit.checks import CORRECTIONS, LOGICAL, OFFSETS, PHYSICAL, PRESENT, SCHEMA, SYSTEM
-from odfchain.audit.form import Finding, Form, check_columns
+from odfchain.audit.expected_schema import ExpectedSchema, SliceFinding, check_columns
 from odfchain.audit.report import Fault
 from odfchain.audit.row_checks import RowChecks
 from odfchain.digest.logical import LogicalDigest
@@ -33,7 +33,7 @@ from odfchain.store.local import LocalObjectStore
 from odfchain.text import one_line
 
 UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)
-"""What reading a stranger's Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
+"""What reading an untrusted Parquet file can raise; `UnicodeDecodeError` is a `ValueError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SliceJob:
     time: Timestamp
     slice: DataSlice
     derivative: bool
-    form: Form | None
+    expected: ExpectedSchema | None
 
 
 @dataclass(slots=True)
@@ -165,9 +165,9 @@ def _decode(
         schema = file.schema_arrow
         digest = LogicalDigest(schema, executor=leaves)
         checks = None
-        if job.form is not None:
-            checks = RowChecks(schema, job.form, job.slice.offset_interval, job.time)
-            faults, notes = check_columns(schema, job.form)
+        if job.expected is not None:
+            checks = RowChecks(schema, job.expected, job.slice.offset_interval, job.time)
+            faults, notes = check_columns(schema, job.expected)
             found.notes += notes
             found.faults += (_fault(path, job, item) for item in faults)
         rows = 0
@@ -219,5 +219,5 @@ def _blame(path: Path, job: SliceJob, found: SliceOutcome, logical: Multihash) -
     found.faults.append(Fault(LOGICAL, str(path), message, job.number))
 
 
-def _fault(path: Path, job: SliceJob, finding: Finding) -> Fault:
+def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
     return Fault(finding.check, str(path), finding.message, job.number)

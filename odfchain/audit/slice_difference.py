@@ -167,7 +167,7 @@ def _hash(column: pa.Array) -> Multihash | list[object]:
     try:
         digest = LogicalDigest(pa.schema([("", column.type)]))
     except SchemaError:
-        return list(column.to_pylist())  # in no slice of ours, but a stranger's may have such a column
+        return list(column.to_pylist())  # in no slice of ours, but a foreign one may have such a column
     digest.update(pa.record_batch([column], names=[""]))
     return digest.finish()
 

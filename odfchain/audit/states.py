@@ -115,8 +115,8 @@ def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> 
     recorded = [item for item in slices if item.job.slice.offset_interval.start <= described.last_offset]
     if not recorded:
         return "there are no records that the state could follow from"
-    vocabulary = recorded[-1].form.vocabulary
-    expected = _state([(item.path, item.form.vocabulary) for item in recorded], described)
+    vocabulary = recorded[-1].expected.vocabulary
+    expected = _state([(item.path, item.expected.vocabulary) for item in recorded], described)
     actual = _rows(described.path, vocabulary, described.key, described.last_offset)
     if len(actual) != len(expected):
         return f"the state has {len(actual):,} rows, its slices leave {len(expected):,} in force"

@@ -13,7 +13,7 @@ from odfchain.cli.support.parameters import DATASET
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.audit.auditing import Listed
+    from odfchain.audit.auditing import ListedAttestation
 
 
 @click.command("attestations")
@@ -53,7 +53,7 @@ def _read(file: Any) -> str:
     return text
 
 
-def _row(item: Listed) -> dict[str, Any]:
+def _row(item: ListedAttestation) -> dict[str, Any]:
     found = item.line.attestation
     if found is None:
         status = f"line {item.line.number}: {item.line.message}"

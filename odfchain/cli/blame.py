@@ -10,11 +10,11 @@ import click
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, print_json, print_records
 from odfchain.cli.support.parameters import DATASET
-from odfchain.cli.support.trees import print_twigs
+from odfchain.cli.support.trees import print_trees
 from odfchain.errors import ObjectCorruptedError
 
 if TYPE_CHECKING:
-    from odfchain.lineage.graph_document import Twig
+    from odfchain.lineage.graph_document import TextTree
 
 
 @click.command("blame")
@@ -30,23 +30,23 @@ def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, 
 
     What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
     """
-    from odfchain.lineage.blame_document import blame_document, blame_twig
+    from odfchain.lineage.blame_document import blame_document, blame_tree
 
     blame = open_workspace().lineage.blame(dataset, offset, last, recursive=recursive)
     match output:
         case "json":
             print_json(blame_document(blame))
         case "table":
-            print_records(_flat([blame_twig(blame)]), ["level", "what"], "table", right=["level"])
+            print_records(_flat([blame_tree(blame)]), ["level", "what"], "table", right=["level"])
         case _:
-            print_twigs([blame_twig(blame)])
+            print_trees([blame_tree(blame)])
     if blame.damage is not None:
         raise ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
         )
 
 
-def _flat(twigs: Iterable[Twig], level: int = 0) -> Iterator[dict[str, Any]]:
-    for twig in twigs:
-        yield {"level": level, "what": twig.text}
-        yield from _flat(twig.below, level + 1)
+def _flat(trees: Iterable[TextTree], level: int = 0) -> Iterator[dict[str, Any]]:
+    for branch in trees:
+        yield {"level": level, "what": branch.text}
+        yield from _flat(branch.below, level + 1)

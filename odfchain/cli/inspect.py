@@ -11,7 +11,7 @@ from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, print_json, print_records
 from odfchain.cli.support.parameters import DATASET
 from odfchain.cli.support.screen import echo, echo_document, echo_json_text, echo_lines, echo_page
-from odfchain.cli.support.trees import print_twigs
+from odfchain.cli.support.trees import print_trees
 from odfchain.errors import DatasetNotFoundError
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
 
             print_json(graph_document(graph))
         case _:
-            from odfchain.lineage.graph_document import twigs_of
+            from odfchain.lineage.graph_document import trees_of
 
-            print_twigs(twigs_of(graph))
+            print_trees(trees_of(graph))
 
 
 @inspect_command.command("query")

@@ -41,17 +41,17 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PlanNode:
     """A node of a plan; `kind` is Spark's class, without the package."""
 
     kind: str
     plan: Any
-    children: tuple[Node, ...]
+    children: tuple[PlanNode, ...]
     output: tuple[Attribute, ...]
     table: str | None = None
     """The input that a leaf stands for."""
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[PlanNode]:
         """The node and all beneath it, parents first."""
         yield self
         for child in self.children:
@@ -59,7 +59,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _AttributeParts:
     """What an attribute is put together of in the JVM: its number, its metadata, a null of its type."""
 
     number: Any
@@ -93,26 +93,26 @@ class Catalyst:
         self._to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         self._none = getattr(getattr(self._jvm.scala, "None$"), "MODULE$")
         self._nothing = self._to_seq([])
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _AttributeParts] = {}
         self._inline = sql.catalyst.optimizer.InlineCTE(True, False, False)
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def read(self, plan: Any, tables: Iterable[str]) -> Node:
+    def read(self, plan: Any, tables: Iterable[str]) -> PlanNode:
         """The nodes of an analyzed plan; views named in `tables` are leaves, others are looked through.
 
         What WITH defines stands in every place where it is used.
         """
         return self._read(self._inline.apply(plan), frozenset(tables))
 
-    def _read(self, plan: Any, tables: frozenset[str]) -> Node:
+    def _read(self, plan: Any, tables: frozenset[str]) -> PlanNode:
         kind = class_name(plan)
         while kind in _TRANSPARENT or (kind == "View" and not self._is_input(plan, tables)):
             plan = plan.children().apply(0)
             kind = class_name(plan)
         table = self._table(plan) if kind == "View" else None
         children = () if table else tuple(self._read(c, tables) for c in scala_items(plan.children()))
-        return Node(kind, plan, children, self.attributes(plan), table)
+        return PlanNode(kind, plan, children, self.attributes(plan), table)
 
     def _is_input(self, view: Any, tables: frozenset[str]) -> bool:
         """Inputs are views of empty rows; a temporal table has the name of an input, and is made of it."""
@@ -130,18 +130,18 @@ class Catalyst:
         return tuple(Attribute(a.exprId().id(), a.name(), a) for a in scala_items(plan.output()))
 
     @staticmethod
-    def references(node: Node) -> frozenset[int]:
+    def references(node: PlanNode) -> frozenset[int]:
         """The numbers of the attributes that the node's own expressions use."""
         return frozenset(a.exprId().id() for a in scala_items(node.plan.references().toSeq()))
 
     @staticmethod
-    def used_by(node: Node, wanted: set[int]) -> frozenset[int]:
+    def used_by(node: PlanNode, wanted: set[int]) -> frozenset[int]:
         """The numbers of the attributes from which a projection computes some of its own."""
         named = [e for e in scala_items(node.plan.projectList()) if e.exprId().id() in wanted]
         return frozenset(a.exprId().id() for e in named for a in scala_items(e.references().toSeq()))
 
     @staticmethod
-    def expanded_from(node: Node, wanted: set[int]) -> frozenset[int]:
+    def expanded_from(node: PlanNode, wanted: set[int]) -> frozenset[int]:
         """The numbers of the attributes from which an Expand makes some of its own."""
         places = [index for index, a in enumerate(node.output) if a.id in wanted]
         rows = [scala_items(row) for row in scala_items(node.plan.projections())]
@@ -149,7 +149,7 @@ class Catalyst:
         return frozenset(a.exprId().id() for e in made for a in scala_items(e.references().toSeq()))
 
     @staticmethod
-    def has_subquery(node: Node) -> bool:
+    def has_subquery(node: PlanNode) -> bool:
         """Whether an expression of the node holds a query of its own."""
         return not node.plan.subqueries().isEmpty() or not node.plan.innerChildren().isEmpty()
 
@@ -159,7 +159,7 @@ class Catalyst:
         """A Scala sequence."""
         return self._to_seq(list(items))
 
-    def rebuilt(self, node: Node, children: Sequence[Any]) -> Any:
+    def rebuilt(self, node: PlanNode, children: Sequence[Any]) -> Any:
         """The node over other plans that have its children's attributes."""
         return node.plan.withNewChildren(self.sequence(children)) if children else node.plan
 
@@ -185,11 +185,11 @@ class Catalyst:
             )
         return self.project(plan, named)
 
-    def _known_of(self, attribute: Attribute) -> _Known:
+    def _known_of(self, attribute: Attribute) -> _AttributeParts:
         """What is asked of the JVM once for each attribute of a query."""
         if (known := self._known.get(attribute.id)) is None:
             reference = attribute.reference
-            known = self._known[attribute.id] = _Known(
+            known = self._known[attribute.id] = _AttributeParts(
                 reference.exprId(),
                 self._jvm.scala.Option.apply(reference.metadata()),
                 self._expressions.Literal(None, reference.dataType()),
@@ -207,7 +207,7 @@ class Catalyst:
         nothing = self._nothing
         return self._expressions.Alias(expression, name, fresh, nothing, self._none, nothing)
 
-    def join(self, node: Node, left: Any, right: Any, kind: str) -> Any:
+    def join(self, node: PlanNode, left: Any, right: Any, kind: str) -> Any:
         """A join of the node's condition and of another type (such as `Inner`), over these plans."""
         type_class = getattr(self._plans, f"{kind}$")
         hint = self._logical.JoinHint.NONE()

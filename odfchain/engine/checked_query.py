@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 
 from odfchain.digest.sha3 import sha3_256
 from odfchain.engine.catalyst import Catalyst
-from odfchain.engine.engine_version import Rules, rules_of
+from odfchain.engine.engine_version import EngineRules, rules_of
 from odfchain.engine.step_inputs import StepInput
-from odfchain.engine.stream.event_times import Times
+from odfchain.engine.stream.event_times import EventTimes
 from odfchain.engine.stream.flow import blind_to, used_columns
-from odfchain.engine.stream.operators import Kind, Operator, Reader, Source, Whole, is_windowed, kind_of
+from odfchain.engine.stream.operators import (
+    InputScan,
+    Operator,
+    PlanReader,
+    QueryKind,
+    Retracting,
+    is_windowed,
+    kind_of,
+)
 from odfchain.errors import QueryError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import DatasetVocabulary
@@ -37,9 +45,9 @@ class Query:
     """The operators of a query; nothing in it depends on rows or on the time."""
 
     catalyst: Catalyst
-    times: Times
+    times: EventTimes
     root: Operator
-    kind: Kind
+    kind: QueryKind
     result: StructType
     has_subqueries: bool
     """Whether an expression holds a query, so that the plan cannot be taken apart."""
@@ -58,14 +66,14 @@ class Query:
         """The places of the columns of an input that a step reads; None for all of them."""
         if self.has_subqueries:  # the plan does not show them
             return None
-        sources = [op for op in self.root.walk() if isinstance(op, Source) and op.node.table == table]
+        sources = [op for op in self.root.walk() if isinstance(op, InputScan) and op.node.table == table]
         found = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
         return frozenset(found)
 
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
         """What the user should know before the query is recorded."""
         notes = []
-        reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, Whole))
+        reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, Retracting))
         if reasons:
             notes.append(
                 f"what this query remembers grows with its inputs ({', '.join(reasons)}): "
@@ -77,7 +85,7 @@ class Query:
                 "the dataset will have no watermark"
             )
         blind = blind_to(self.catalyst, self.root)
-        if blind and self.kind is not Kind.STATELESS:
+        if blind and self.kind is not QueryKind.STATELESS:
             names = ", ".join(f"`{name}`" for name in blind)
             notes.append(
                 f"rows that correct others will be left out, and counted: the query computes with {names} "
@@ -86,7 +94,7 @@ class Query:
             )
         return tuple(notes)
 
-    def check_options(self, rules: Rules) -> None:
+    def check_options(self, rules: EngineRules) -> None:
         """The options of the transform mean something for the query.
 
         Raises:
@@ -121,8 +129,8 @@ def query_of(
             "a query over temporal tables cannot have a query inside an expression",
             hint="join instead, or compute it in a step of its own",
         )
-    times = Times(catalyst)
-    root = Reader(catalyst, times, vocabularies).read(node)
+    times = EventTimes(catalyst)
+    root = PlanReader(catalyst, times, vocabularies).read(node)
     return Query(
         catalyst,
         times,

@@ -26,7 +26,7 @@ _FORM = re.compile(r"odfchain_(\d{1,9})-spark_(\d{1,9})\.(\d{1,9})(?:\.[^\s+]+)?
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EngineRules:
     """What differs between the ways in which this engine executes a query."""
 
     number: int = RULES
@@ -65,7 +65,7 @@ class Rules:
 class _Version:
     """A version in this engine's form."""
 
-    rules: Rules | None
+    rules: EngineRules | None
     """None where it asks for rules or options that this engine does not know."""
     spark: tuple[str, str]
 
@@ -75,24 +75,24 @@ class _Version:
         found = _FORM.fullmatch(base)
         if found is None:
             return None
-        rules = Rules(int(found[1]), lateness)
+        rules = EngineRules(int(found[1]), lateness)
         known = 1 <= rules.number <= RULES and (rules.takes_corrections or not lateness)
         return cls(rules if known else None, (found[2], found[3]))
 
 
 def engine_version() -> str:
     """The version that new transforms get."""
-    return Rules().version
+    return EngineRules().version
 
 
-def rules_of(recorded: str | None) -> Rules:
+def rules_of(recorded: str | None) -> EngineRules:
     """The rules by which a transform with this version is executed.
 
     One that names none, or a version that only somebody else's declaration makes compatible, is executed by
     the newest.
     """
     found = _Version.parse(recorded) if recorded is not None else None
-    return found.rules if found is not None and found.rules is not None else Rules()
+    return found.rules if found is not None and found.rules is not None else EngineRules()
 
 
 def same_results(recorded: str | None, running: str, compatible: Collection[str] = ()) -> bool:

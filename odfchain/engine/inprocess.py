@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from odfchain.engine import archive
 from odfchain.engine.catalyst import Catalyst
 from odfchain.engine.checked_query import Query, query_of
-from odfchain.engine.engine_version import Rules, rules_of
+from odfchain.engine.engine_version import EngineRules, rules_of
 from odfchain.engine.interface import Executed
 from odfchain.engine.result import (
     check_result,
@@ -36,11 +36,11 @@ from odfchain.engine.result import (
     write_output,
 )
 from odfchain.engine.step_inputs import InputRows, StepInput, watermark_of
-from odfchain.engine.stream.event_times import Mark, Moment
-from odfchain.engine.stream.flow import Flow, Memory
-from odfchain.engine.stream.operators import Kind
+from odfchain.engine.stream.event_times import TimeMark, TimePoint
+from odfchain.engine.stream.flow import Flow, StepMemory
+from odfchain.engine.stream.operators import QueryKind
+from odfchain.engine.stream.retracting import RetractingFlow, used_of_tables
 from odfchain.engine.stream.tables import FinalTables, Tables
-from odfchain.engine.stream.whole import WholeFlow, used_of_tables
 from odfchain.engine.stream.window_corrections import corrected, identity_of
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
 from odfchain.model.engine_messages import RawQueryRequest, TransformRequest
@@ -87,10 +87,10 @@ SMALL_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class QueryCheck:
     """What is known of a query before any row is read."""
 
-    kind: Kind
+    kind: QueryKind
     schema: DataSchema
     """That of the slices, system columns included."""
     notes: tuple[str, ...]
@@ -198,7 +198,7 @@ class SparkTransformEngine:
         inputs: Sequence[StepInput],
         vocabulary: DatasetVocabulary,
         progress: Progress,
-    ) -> Checked:
+    ) -> QueryCheck:
         """What is known of a query without rows: it can be executed, and its result can be recorded.
 
         Of the inputs, only names and schemas are looked at.
@@ -209,12 +209,12 @@ class SparkTransformEngine:
         """
         session = self.session()
 
-        def find() -> Checked:
+        def find() -> QueryCheck:
             query = query_of(session, transform, inputs, note=progress.note)
             check_result(query.result, vocabulary, query.kind)
             query.check_options(rules_of(transform.version))
             schema = result_fields(query.result, [i.schema for i in inputs], vocabulary)
-            return Checked(query.kind, schema, query.notes(vocabulary))
+            return QueryCheck(query.kind, schema, query.notes(vocabulary))
 
         with _explained(transform):
             return run_job(session, find)
@@ -272,14 +272,14 @@ class SparkTransformEngine:
         small = _rows_of(request) <= self._small_rows
         session, query = self._planned(request, inputs, small=small, progress=progress)
         few = self._small_rows if small else 0
-        step = _Step.begin(request, query, inputs, folder)
+        step = _StepContext.begin(request, query, inputs, folder)
         if step.restarted:
             progress.note("the query changed: what it remembers starts anew with this step")
         target = settled_schema(
             result_fields(query.result, [i.schema for i in inputs], request.vocab), schema
         )
         rows = [i.rows(session, folder, query.columns_of(i.given.query_alias)) for i in inputs]
-        memory = Memory({name: _read_part(session, path) for name, path in step.parts.items()})
+        memory = StepMemory({name: _read_part(session, path) for name, path in step.parts.items()})
         progress.phase("Computing")
         frame, promise = _result(query, step, rows, memory)
         names = query.result.names
@@ -289,13 +289,13 @@ class SparkTransformEngine:
             start_offset=request.next_offset,
             system_time_ms=request.system_time.epoch_ms,
             folder=folder, target=Path(request.new_data_path),
-            short=not small and query.kind is Kind.STATELESS and all(r.short for r in rows),
+            short=not small and query.kind is QueryKind.STATELESS and all(r.short for r in rows),
             few=few,
         )  # fmt: skip
         for note in notes_on_cut_times(facts.finer if facts is not None else {}):
             progress.note(note)
         watermark = step.output_watermark(promise)
-        if query.kind is not Kind.STATELESS or len(inputs) > 1:
+        if query.kind is not QueryKind.STATELESS or len(inputs) > 1:
             left_out = _left_out(memory, rows, step)
             progress.phase("Remembering")
             manifest = step.finish(memory, watermark, left_out, folder, few)
@@ -312,7 +312,7 @@ class SparkTransformEngine:
             watermark=promised,
             facts=facts,
             keeps_checkpoint=False,
-            takes_back_own=query.kind is not Kind.STATELESS,
+            takes_back_own=query.kind is not QueryKind.STATELESS,
         )
 
     # --- raw queries -------------------------------------------------------------------------------
@@ -331,11 +331,13 @@ class SparkTransformEngine:
         )
 
 
-def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) -> tuple[DataFrame, int | None]:
+def _result(
+    query: Query, step: _StepContext, rows: list[InputRows], memory: StepMemory
+) -> tuple[DataFrame, int | None]:
     """(new rows as `c0`, `c1`, …; what may be promised of later ones [ms])."""
     catalyst: Catalyst = query.catalyst
     changing = frozenset(r.alias for r in rows if r.has_changes)
-    windowed = query.kind is not Kind.STATELESS and step.rules.takes_corrections
+    windowed = query.kind is not QueryKind.STATELESS and step.rules.takes_corrections
     flow = Flow(
         catalyst,
         query.times,
@@ -347,7 +349,7 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
         rules=step.rules,
         changing=changing if windowed else frozenset(),
     )
-    if query.kind is Kind.UNBOUNDED:
+    if query.kind is QueryKind.RETRACTING:
         tables = {r.alias: r.columns for r in rows}
         used = used_of_tables(query.root, query.used, tables, whole=query.has_subqueries)
         again = _asking_again(catalyst.session, step) if query.has_subqueries else None
@@ -355,16 +357,16 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
         counted = (Tables if step.rules.counts_at_once else FinalTables)(
             flow, tables, changing, used, versions
         )
-        whole = WholeFlow(flow, counted, idle=all(r.empty for r in rows), asked_again=again)
+        whole = RetractingFlow(flow, counted, idle=all(r.empty for r in rows), asked_again=again)
         return whole.change(query.root), step.now
-    if query.kind is Kind.BOUNDED and not step.rules.takes_corrections:
+    if query.kind is QueryKind.WINDOWED and not step.rules.takes_corrections:
         for r in rows:
             if r.has_changes:
                 raise QueryError(
                     f"`{r.alias}` retracts or corrects rows, and by the rules of {step.rules.version}, which "
                     "the transform names, nothing is taken back that was emitted for a time that has passed",
-                    hint=f"{Rules().version} can: name that version in the transform and `add --update` it, "
-                    "or make another dataset",
+                    hint=f"{EngineRules().version} can: name that version in the transform and `add "
+                    "--update` it, or make another dataset",
                 )
     found = flow.rows(query.root)
     frame = catalyst.frame(found.plan)
@@ -378,14 +380,16 @@ def _result(query: Query, step: _Step, rows: list[InputRows], memory: Memory) ->
     return frame, None if moment is None else moment.start // 1_000
 
 
-def _asking_again(session: SparkSession, step: _Step) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
+def _asking_again(
+    session: SparkSession, step: _StepContext
+) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
     """Computes the query over tables as they are."""
     transform = step.request.transform
     return lambda tables: run_queries(session, transform, tables, note=lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StepContext:
     """Where a step stands: what came before it, and the watermarks."""
 
     request: TransformRequest
@@ -404,18 +408,20 @@ class _Step:
         return self.request.vocab
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> EngineRules:
         return rules_of(self.request.transform.version)
 
     @property
-    def watermark(self) -> Mark:
+    def watermark(self) -> TimeMark:
         """The mark of the inputs' event times."""
         late = self.rules.allowed_lateness_ms
         before, now = _moment(self.before), _moment(self.now)
-        return Mark(before, now, now, _moment(self.before, late), _moment(self.now, late))
+        return TimeMark(before, now, now, _moment(self.before, late), _moment(self.now, late))
 
     @classmethod
-    def begin(cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path) -> _Step:
+    def begin(
+        cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path
+    ) -> _StepContext:
         previous, restarted = None, False
         parts: dict[str, Path] = {}
         if request.prev_checkpoint_path is not None:
@@ -443,7 +449,7 @@ class _Step:
 
     def finish(
         self,
-        memory: Memory,
+        memory: StepMemory,
         watermark: int | None,
         left_out: Mapping[str, Mapping[str, int]],
         folder: Path,
@@ -518,11 +524,11 @@ def _rows_of(request: TransformRequest) -> int:
     return new + sum(part.rows for part in manifest.parts)
 
 
-def _moment(ms: int | None, late: int = 0) -> Moment | None:
-    return None if ms is None else Moment((ms - late) * 1_000)
+def _moment(ms: int | None, late: int = 0) -> TimePoint | None:
+    return None if ms is None else TimePoint((ms - late) * 1_000)
 
 
-def _left_out(memory: Memory, rows: list[InputRows], step: _Step) -> dict[str, dict[str, int]]:
+def _left_out(memory: StepMemory, rows: list[InputRows], step: _StepContext) -> dict[str, dict[str, int]]:
     """How many rows came too late, or take back what is not there; asked only when some could."""
     may_be_late = step.before is not None and any(r.may_have_before(step.before) for r in rows)
     changing = any(r.has_changes for r in rows)

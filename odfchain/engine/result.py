@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from odfchain.chain.schema_rules import without_units
 from odfchain.codec.arrow import to_arrow
-from odfchain.engine.stream.operators import Kind
-from odfchain.engine.stream.whole import OPERATION
+from odfchain.engine.stream.operators import QueryKind
+from odfchain.engine.stream.retracting import OPERATION
 from odfchain.engine.stream.window_corrections import in_place
 from odfchain.errors import QueryError
 from odfchain.model import data_schema as ds
@@ -27,7 +27,7 @@ _MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 
-def check_result(result: StructType, vocabulary: DatasetVocabulary, kind: Kind) -> None:
+def check_result(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
     """The columns of a query's result can become a slice.
 
     Raises:
@@ -49,7 +49,7 @@ def check_result(result: StructType, vocabulary: DatasetVocabulary, kind: Kind) 
             )
     _check_event_time(result, vocabulary)
     _check_operation(result, vocabulary, kind)
-    if kind is not Kind.STATELESS:
+    if kind is not QueryKind.STATELESS:
         for field in result.fields:
             if "map<" in field.dataType.simpleString():
                 raise QueryError(
@@ -73,7 +73,7 @@ def _check_event_time(result: StructType, vocabulary: DatasetVocabulary) -> None
         )
 
 
-def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: Kind) -> None:
+def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
     name = vocabulary.operation_type_column
     if name not in result.names:
         return
@@ -82,7 +82,7 @@ def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: Ki
             f"the operation `{name}` is a {result[name].dataType.simpleString()}, not an integer",
             hint="0 appends, 1 retracts, 2 and 3 correct",
         )
-    if kind is not Kind.STATELESS:
+    if kind is not QueryKind.STATELESS:
         raise QueryError(
             f"`{name}` cannot be chosen in a query that looks at more than one row",
             hint="leave it out: the operations follow from what changes in the result",
@@ -170,22 +170,22 @@ def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
     return numbered.withColumn(operation, whole).sortWithinPartitions("i").drop("i")
 
 
-def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: Kind) -> DataFrame:
+def in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: QueryKind) -> DataFrame:
     """The rows in the order in which they are recorded (RFC-019).
 
-    Stateless: as they come. Bounded: by event time, then by every column from left to right; a correction
-    stands where the row stood that it corrects. Unbounded: what is taken back first, then by every column
+    Stateless: as they come. Windowed: by event time, then by every column from left to right; a correction
+    stands where the row stood that it corrects. Retracting: what is taken back first, then by every column
     from left to right. Nulls come first, NaN last.
     """
     from pyspark.sql import functions as F
 
     columns = [F.col(f"c{index}").asc_nulls_first() for index in range(len(names))]
     order: list[Column]
-    if kind is Kind.STATELESS:
+    if kind is QueryKind.STATELESS:
         return frame
-    if kind is Kind.BOUNDED and OPERATION in frame.columns:
+    if kind is QueryKind.WINDOWED and OPERATION in frame.columns:
         order = in_place(frame, names.index(event_time))
-    elif kind is Kind.BOUNDED:
+    elif kind is QueryKind.WINDOWED:
         order = [F.col(f"c{names.index(event_time)}").asc_nulls_first(), *columns]
     else:
         order = [F.col(OPERATION).desc(), *columns]

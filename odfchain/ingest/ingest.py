@@ -20,7 +20,7 @@ from odfchain.codec.source_settings import POLLING_SOURCE
 from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.read.formats import read_step_for
-from odfchain.ingest.transaction import Input, stage_input
+from odfchain.ingest.transaction import FileInput, stage_input
 from odfchain.ingest.watermark import DEFAULT_RULE, of_system_time, watermark_event
 from odfchain.ingest.write import WriteOptions, WriterState, Written
 from odfchain.model.duration import Duration
@@ -222,8 +222,8 @@ def _attempt(
     return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
 
 
-def _input(path: Path, plan: _Plan, options: IngestOptions) -> Input:
-    return Input(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
+def _input(path: Path, plan: _Plan, options: IngestOptions) -> FileInput:
+    return FileInput(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
 
 
 def watermark_rule(dataset: DatasetFiles, source_name: str) -> WatermarkRule:

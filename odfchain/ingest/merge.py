@@ -34,7 +34,7 @@ from odfchain.model.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.repo.operations import OPERATIONS, lacks_operations
+from odfchain.repo.operations import OPERATIONS, operations_problem
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, any_of, col
@@ -127,8 +127,8 @@ def check_strategy(
                     f"{file}: merge.{what} names column {name!r}, which the input does not have "
                     f"(it has {', '.join(schema.names)})"
                 )
-    if lack := lacks_operations(strategy, schema.names, operation, "the input"):
-        raise IncompatibleSchemaError(f"{file}: {lack.message}", hint=lack.hint)
+    if problem := operations_problem(strategy, schema.names, operation, "the input"):
+        raise IncompatibleSchemaError(f"{file}: {problem.message}", hint=problem.hint)
 
 
 def merge(

@@ -37,7 +37,7 @@ from odfchain.ingest.ingest import (
     write_options,
 )
 from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
-from odfchain.ingest.transaction import Input, stage_input
+from odfchain.ingest.transaction import FileInput, stage_input
 from odfchain.ingest.watermark import check_manual, latest_believed, watermark_event
 from odfchain.ingest.write import WriterState, Written
 from odfchain.limits import FetchLimits
@@ -104,7 +104,7 @@ class PullOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _PullTransaction:
     """One transaction; `hashes` are empty when there was nothing to commit."""
 
     inputs: tuple[InputOutcome, ...] = ()
@@ -233,7 +233,7 @@ def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[
 
 def _round(
     dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions, progress: Progress
-) -> _Round:
+) -> _PullTransaction:
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
     system_time = state.next_system_time(options.ingest.system_time)
@@ -266,18 +266,18 @@ def _round(
             session, state, dataset, source, rule, fetched, system_time, staging, options, progress
         )
         if isinstance(written, InputOutcome):
-            idle = _Round() if fetched.has_more else _idle(dataset, options)
-            return _Round((written,), idle.hashes, fetched.has_more)
+            idle = _PullTransaction() if fetched.has_more else _idle(dataset, options)
+            return _PullTransaction((written,), idle.hashes, fetched.has_more)
         progress.phase("Committing")
         slices: list[StagedFile] = [written.slice] if written.slice else []
         checkpoints = [written.checkpoint] if written.checkpoint else []
         late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
         events = [*written.events, *([late] if late is not None else [])]
         hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
-    return _Round((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
+    return _PullTransaction((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
 
 
-def _idle(dataset: DatasetFiles, options: PullOptions) -> _Round:
+def _idle(dataset: DatasetFiles, options: PullOptions) -> _PullTransaction:
     """What is recorded when the source has nothing new: at most a watermark that follows the system time."""
     state = DatasetState.read(dataset.chain)
     source = polling_source(dataset, state)
@@ -285,8 +285,8 @@ def _idle(dataset: DatasetFiles, options: PullOptions) -> _Round:
     writer = WriterState.of(dataset, state, source.merge)
     event = by_system_time(writer, watermark_rule(dataset, POLLING_SOURCE), system_time, idle=True)
     if event is None:
-        return _Round()
-    return _Round((), tuple(commit(dataset, state, [event], [], system_time=system_time)))
+        return _PullTransaction()
+    return _PullTransaction((), tuple(commit(dataset, state, [event], [], system_time=system_time)))
 
 
 def _with_state(fetched: Fetched) -> Fetched:
@@ -323,7 +323,7 @@ def _stage(
     event_time = fetched.event_time or options.ingest.event_time or system_time
     write = write_options(options.ingest, rule, system_time, event_time, staging)
     write = dataclasses.replace(write, new_source_state=fetched.state)
-    prepared = Input(path, fetched.name, source.read, source.preprocess)
+    prepared = FileInput(path, fetched.name, source.read, source.preprocess)
     try:
         written: Written | InputOutcome = stage_input(
             session, WriterState.of(dataset, state, source.merge), prepared, write, progress

@@ -29,7 +29,7 @@ INPUT_TABLE = "input"
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class FileInput:
     """Bytes and what to make of them."""
 
     path: Path
@@ -42,7 +42,7 @@ class Input:
 def stage_input(
     session: Callable[[], SparkSession],
     state: WriterState,
-    source: Input,
+    source: FileInput,
     options: WriteOptions,
     progress: Progress,
 ) -> Written:
@@ -75,7 +75,7 @@ def stage_input(
 def _stage(
     session: Callable[[], SparkSession],
     state: WriterState,
-    source: Input,
+    source: FileInput,
     options: WriteOptions,
     progress: Progress,
 ) -> Written:

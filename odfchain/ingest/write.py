@@ -246,7 +246,7 @@ def _settle_schema(
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _MergeRun:
     new: MergeInput
     facts: SliceFacts | None
     input_rows: int
@@ -265,7 +265,7 @@ def _run(
     target: ds.DataSchema,
     options: WriteOptions,
     malformed: Callable[[], OdfchainError | None] | None,
-) -> _Ran:
+) -> _MergeRun:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -315,7 +315,7 @@ def _run(
     if not source.known_empty:
         for counted in (source.finer, finer):
             notes += notes_on_cut_times(counted.counts() if counted is not None else {})
-    return _Ran(new, facts, rows, recorded, edits, notes)
+    return _MergeRun(new, facts, rows, recorded, edits, notes)
 
 
 def _in_milliseconds(

@@ -18,8 +18,8 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LINEAGE, LineageLimits
 from odfchain.lineage.graph import key_of
 from odfchain.lineage.locate import Locator, data_event
-from odfchain.lineage.origins import Origins, Reads, Span
-from odfchain.lineage.record_lookup import Corrected, Row, find_corrected, read_rows
+from odfchain.lineage.origins import InputReads, Origins, Span
+from odfchain.lineage.record_lookup import CorrectedRecord, StoredRecord, find_corrected, read_rows
 from odfchain.lineage.source_names import SourceUse, source_of
 from odfchain.model.enums import OperationType
 from odfchain.model.events import (
@@ -39,8 +39,8 @@ from odfchain.transfer.partial import is_partial
 class BlamedRow:
     """A record, and of a correction or retraction the record that it is about."""
 
-    row: Row
-    corrects: Corrected | None
+    row: StoredRecord
+    corrects: CorrectedRecord | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Transaction:
     """Of a root dataset."""
     transform: HashedBlock | None = None
     """The block of the transform in force, of a derivative dataset."""
-    reads: tuple[Reads, ...] = ()
+    reads: tuple[InputReads, ...] = ()
     earlier: str | None = None
     """What else the records may depend on: records that earlier transactions read."""
     checkpoint: Multihash | None = None
@@ -145,7 +145,7 @@ def _transaction(
     source = source_of(chain, block) if isinstance(event, AddData) else None
     rows, problem, damaged = _rows(dataset, block, ref, first, last, source, limits)
     transform: HashedBlock | None = None
-    reads: tuple[Reads, ...] = ()
+    reads: tuple[InputReads, ...] = ()
     if isinstance(event, ExecuteTransform):
         transform = chain.nearest("SetTransform", head=block.hash)
         reads = origins.reads_of(locator, block, transform)
@@ -215,13 +215,13 @@ def _rows(
 def _corrected(
     dataset: DatasetFiles,
     block: HashedBlock,
-    row: Row,
+    row: StoredRecord,
     key: tuple[str, ...] | None,
     vocabulary: DatasetVocabulary,
     limits: LineageLimits,
-) -> Corrected:
+) -> CorrectedRecord:
     if not key:
-        return Corrected(None, problem="not known: no primary key is recorded")
+        return CorrectedRecord(None, problem="not known: no primary key is recorded")
     blocks = dataset.chain.nearest_all("AddData", head=block.hash)
     slices = (
         SliceRef(b.hash, b.block.sequence_number, data)

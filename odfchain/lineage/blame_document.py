@@ -7,10 +7,10 @@ from typing import Any
 
 from odfchain.errors import OdfchainError
 from odfchain.lineage.blame import Blame, BlamedRow, Transaction
-from odfchain.lineage.graph_document import Twig
-from odfchain.lineage.origins import Contribution, Interval, Reads, Span
+from odfchain.lineage.graph_document import TextTree
+from odfchain.lineage.origins import Contribution, InputReads, Interval, Span
 from odfchain.lineage.queries import steps_of
-from odfchain.lineage.record_lookup import Corrected, Row
+from odfchain.lineage.record_lookup import CorrectedRecord, StoredRecord
 from odfchain.lineage.source_names import SourceUse, describe_merge
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import DataSlice, SetTransform
@@ -124,7 +124,7 @@ def _transform(item: Transaction) -> dict[str, Any] | None:
     }
 
 
-def _reads(reads: Reads) -> dict[str, Any]:
+def _reads(reads: InputReads) -> dict[str, Any]:
     return {
         "id": reads.id,
         "alias": reads.alias,
@@ -165,13 +165,13 @@ _SHOWN_TRANSACTIONS = 5
 _SHOWN_VALUES = 400
 
 
-def blame_twig(blame: Blame) -> Twig:
+def blame_tree(blame: Blame) -> TextTree:
     """The same for people: what was asked about, its transactions, and below each what it was made of."""
     asked = _span_of("record", (blame.first, blame.last))
-    top = Twig(f"{asked} of {blame.dataset.alias}", style="bold")
-    top.below = [_transaction_twig(item) for item in blame.transactions]
+    top = TextTree(f"{asked} of {blame.dataset.alias}", style="bold")
+    top.below = [_transaction_tree(item) for item in blame.transactions]
     if blame.origins:
-        top.below.append(Twig("made of", [_span_twig(span) for span in blame.origins]))
+        top.below.append(TextTree("made of", [_span_tree(span) for span in blame.origins]))
     return top
 
 
@@ -180,24 +180,24 @@ def _span_of(what: str, interval: Interval) -> str:
     return f"{what} {first:,}" if first == last else f"{what}s {first:,} to {last:,}"
 
 
-def _transaction_twig(item: Transaction) -> Twig:
+def _transaction_tree(item: Transaction) -> TextTree:
     block, data = item.block.block, item.ref.slice
     interval = (data.offset_interval.start, data.offset_interval.end)
-    twig = Twig(f"{_span_of('record', (item.first, item.last))}: block {block.sequence_number}")
-    twig.below = [_row_twig(row) for row in item.rows]
+    tree = TextTree(f"{_span_of('record', (item.first, item.last))}: block {block.sequence_number}")
+    tree.below = [_row_tree(row) for row in item.rows]
     if item.rows_problem:
-        twig.below.append(Twig(item.rows_problem, style="red" if item.damaged else "yellow"))
-    twig.below += [
-        Twig(f"slice {data.physical_hash} ({_span_of('record', interval)}, {data.size:,} bytes)"),
-        Twig(f"block {item.block.hash} ({block.event.KIND}, {block.system_time})"),
+        tree.below.append(TextTree(item.rows_problem, style="red" if item.damaged else "yellow"))
+    tree.below += [
+        TextTree(f"slice {data.physical_hash} ({_span_of('record', interval)}, {data.size:,} bytes)"),
+        TextTree(f"block {item.block.hash} ({block.event.KIND}, {block.system_time})"),
     ]
     if item.source is not None:
-        twig.below.append(Twig(_source_text(item.source)))
+        tree.below.append(TextTree(_source_text(item.source)))
     if item.transform is not None and isinstance(item.transform.block.event, SetTransform):
         transform = item.transform.block.event.transform
         engine = f"{transform.engine} {transform.version or ''}".strip()
         below = [
-            Twig(
+            TextTree(
                 one_line(
                     f"{step['alias']}: {step['query']}" if step["alias"] else step["query"], _SHOWN_VALUES
                 )
@@ -205,27 +205,27 @@ def _transaction_twig(item: Transaction) -> Twig:
             for step in steps_of(transform)
         ]
         number = item.transform.block.sequence_number
-        twig.below.append(Twig(f"transform of block {number} ({one_line(engine)})", below))
+        tree.below.append(TextTree(f"transform of block {number} ({one_line(engine)})", below))
     if item.reads:
-        twig.below.append(Twig("read", [Twig(_reads_text(reads)) for reads in item.reads]))
+        tree.below.append(TextTree("read", [TextTree(_reads_text(reads)) for reads in item.reads]))
     if item.earlier:
-        twig.below.append(Twig(item.earlier))
-    return twig
+        tree.below.append(TextTree(item.earlier))
+    return tree
 
 
-def _row_twig(blamed: BlamedRow) -> Twig:
-    twig = Twig(_row_text(blamed.row))
+def _row_tree(blamed: BlamedRow) -> TextTree:
+    tree = TextTree(_row_text(blamed.row))
     if blamed.corrects is not None:
-        twig.below.append(Twig(_corrected_text(blamed.corrects)))
-    return twig
+        tree.below.append(TextTree(_corrected_text(blamed.corrects)))
+    return tree
 
 
-def _row_text(row: Row) -> str:
+def _row_text(row: StoredRecord) -> str:
     values = ", ".join(f"{name}={value}" for name, value in row.values.items())
     return one_line(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
 
 
-def _corrected_text(found: Corrected) -> str:
+def _corrected_text(found: CorrectedRecord) -> str:
     if found.row is None:
         return f"of the record: {found.problem}"
     return f"of the record {found.row.offset:,} (block {found.sequence_number}): {_row_text(found.row)}"
@@ -244,7 +244,7 @@ def _source_text(source: SourceUse) -> str:
     return text
 
 
-def _reads_text(reads: Reads) -> str:
+def _reads_text(reads: InputReads) -> str:
     text = f"{reads.name or reads.alias or reads.id}: "
     text += _span_of("record", reads.offsets) if reads.offsets else "no records"
     if reads.blocks:
@@ -256,21 +256,21 @@ def _reads_text(reads: Reads) -> str:
     return text
 
 
-def _span_twig(span: Span) -> Twig:
-    twig = Twig(_reads_text(span.reads))
+def _span_tree(span: Span) -> TextTree:
+    tree = TextTree(_reads_text(span.reads))
     if span.problem and span.problem != span.reads.problem:
-        twig.below.append(Twig(span.problem, style="yellow"))
+        tree.below.append(TextTree(span.problem, style="yellow"))
     listed = span.contributions[-_SHOWN_TRANSACTIONS:]
     if len(listed) < len(span.contributions) or span.left_out:
         first = span.left_out[0] if span.left_out else span.contributions[0].ref.sequence_number
         newest = span.contributions[-len(listed)].ref.sequence_number
-        twig.below.append(Twig(f"earlier transactions from block {first} on, before block {newest}"))
+        tree.below.append(TextTree(f"earlier transactions from block {first} on, before block {newest}"))
     for item in listed:
         interval = item.ref.slice.offset_interval
         records = _span_of("record", (interval.start, interval.end))
         text = f"{records}: block {item.ref.sequence_number}, {item.system_time}"
         if item.source is not None:
             text += f", {_source_text(item.source)}"
-        twig.below.append(Twig(text if item.present else f"{text} (the slice is not here)"))
-    twig.below += [_span_twig(origin) for origin in span.origins]
-    return twig
+        tree.below.append(TextTree(text if item.present else f"{text} (the slice is not here)"))
+    tree.below += [_span_tree(origin) for origin in span.origins]
+    return tree

@@ -59,7 +59,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class InputUse:
     """Blocks of a derivative dataset in which a transform with this input was in force; None: until now."""
 
     first_block: int
@@ -78,7 +78,7 @@ class Edge:
     upstream: str
     downstream: str
     alias: str | None
-    uses: tuple[Use, ...]
+    uses: tuple[InputUse, ...]
 
     @property
     def in_force(self) -> bool:
@@ -125,7 +125,7 @@ def lineage_of(
     Downstream only the datasets of this workspace can be known.
     """
     graph = Graph(downstream=downstream)
-    reading = _Reading(workspace)
+    reading = _GraphReader(workspace)
     before = _consumers(reading) if downstream else {}
     waiting: list[tuple[str, DatasetFiles | None, str | None]] = []
     for dataset in datasets:
@@ -146,7 +146,7 @@ def lineage_of(
     return graph
 
 
-def _consumers(reading: _Reading) -> dict[str, list[Edge]]:
+def _consumers(reading: _GraphReader) -> dict[str, list[Edge]]:
     found: dict[str, list[Edge]] = {}
     for dataset in reading.workspace.datasets():
         for edge in reading.inputs(reading.enter(dataset)):
@@ -154,7 +154,7 @@ def _consumers(reading: _Reading) -> dict[str, list[Edge]]:
     return found
 
 
-class _Reading:
+class _GraphReader:
     """Reads each dataset once."""
 
     def __init__(self, workspace: WorkspaceFiles) -> None:
@@ -174,16 +174,16 @@ class _Reading:
         if dataset is None:
             return []
         if key not in self._edges:
-            uses: dict[str, tuple[str | None, list[Use]]] = {}
+            uses: dict[str, tuple[str | None, list[InputUse]]] = {}
             try:
                 for first, last, event in transforms_of(dataset):
                     for item in event.inputs:
                         other = self._resolve(item.dataset_ref)
                         intervals = uses.setdefault(other, (item.alias, []))[1]
                         if intervals and last is not None and intervals[0].first_block == last + 1:
-                            intervals[0] = Use(first, intervals[0].last_block)
+                            intervals[0] = InputUse(first, intervals[0].last_block)
                         else:
-                            intervals.insert(0, Use(first, last))
+                            intervals.insert(0, InputUse(first, last))
             except OdfchainError as error:
                 self._problems[key] = str(error)
             edges = [Edge(other, key, named, tuple(found)) for other, (named, found) in uses.items()]

@@ -16,11 +16,11 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 
 
 @dataclass(slots=True)
-class Twig:
+class TextTree:
     """A line for people, and what is indented below it."""
 
     text: str
-    below: list[Twig] = field(default_factory=list)
+    below: list[TextTree] = field(default_factory=list)
     style: str = ""
 
 
@@ -125,32 +125,32 @@ def was_used(edge: Edge) -> str:
     return "" if edge.in_force else " and ".join(str(use) for use in edge.uses)
 
 
-def twigs_of(graph: Graph) -> list[Twig]:
+def trees_of(graph: Graph) -> list[TextTree]:
     """The graph for people: a tree for each dataset that was asked about."""
     opened: set[str] = set()
-    return [_twig(graph, graph.nodes[key], None, opened, (key,)) for key in graph.roots]
+    return [_tree(graph, graph.nodes[key], None, opened, (key,)) for key in graph.roots]
 
 
 _STYLES = {NodeState.PRESENT: "", NodeState.MISSING: "yellow", NodeState.DAMAGED: "red"}
 
 
-def _twig(graph: Graph, node: Node, edge: Edge | None, opened: set[str], path: tuple[str, ...]) -> Twig:
+def _tree(graph: Graph, node: Node, edge: Edge | None, opened: set[str], path: tuple[str, ...]) -> TextTree:
     words = facts_of(node)
     if edge is not None and not edge.in_force:
         words.insert(0, was_used(edge))
-    twig = Twig(f"{node.name}: {', '.join(words)}", style=_STYLES[node.state])
+    tree = TextTree(f"{node.name}: {', '.join(words)}", style=_STYLES[node.state])
     following = graph.after.get(node.id, ())
     if node.id in path[:-1]:
-        twig.text += " (comes from itself: a circle)"
+        tree.text += " (comes from itself: a circle)"
     elif not following:
         pass
     elif node.id in opened:
-        twig.text += " (opened up above)"
+        tree.text += " (opened up above)"
     elif len(path) > LINEAGE.depth:
-        twig.text += f" (more than {LINEAGE.depth} levels: ask for this dataset)"
+        tree.text += f" (more than {LINEAGE.depth} levels: ask for this dataset)"
     else:
         opened.add(node.id)
         for item in following:
             other = graph.end_of(item)
-            twig.below.append(_twig(graph, other, item, opened, (*path, other.id)))
-    return twig
+            tree.below.append(_tree(graph, other, item, opened, (*path, other.id)))
+    return tree

@@ -29,7 +29,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
+class InputReads:
     """What a transaction, or several in a row, read of one input: blocks `(prev, new]` and `offsets`."""
 
     id: str
@@ -62,7 +62,7 @@ class Contribution:
 class Span:
     """An interval of an input's records, the transactions that added them, and what those were made of."""
 
-    reads: Reads
+    reads: InputReads
     kind: DatasetKind | None = None
     contributions: tuple[Contribution, ...] = ()
     """Oldest first; not more than `LINEAGE.transactions`, the newest ones."""
@@ -79,10 +79,10 @@ class Origins:
     def __init__(self, workspace: WorkspaceFiles, limits: LineageLimits) -> None:
         self._workspace = workspace
         self._limits = limits
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, _LocatedDataset] = {}
         self._followed: set[tuple[str, Interval]] = set()
 
-    def _find(self, dataset_id: str) -> _Found:
+    def _find(self, dataset_id: str) -> _LocatedDataset:
         """A dataset, read once."""
         if dataset_id not in self._found:
             self._found[dataset_id] = _find(self._workspace, dataset_id)
@@ -92,7 +92,7 @@ class Origins:
 
     def reads_of(
         self, locator: Locator, block: HashedBlock, transform: HashedBlock | None
-    ) -> tuple[Reads, ...]:
+    ) -> tuple[InputReads, ...]:
         """What one transaction read of each input, in the order of the transform.
 
         Raises:
@@ -106,7 +106,9 @@ class Origins:
             for first, last in zip(_read_from(locator, block, event), event.query_inputs, strict=True)
         )
 
-    def _reads(self, first: ExecuteTransformInput, last: ExecuteTransformInput, alias: str | None) -> Reads:
+    def _reads(
+        self, first: ExecuteTransformInput, last: ExecuteTransformInput, alias: str | None
+    ) -> InputReads:
         """What was read from the transaction with `first` to the one with `last`."""
         start = 0 if first.prev_offset is None else first.prev_offset + 1
         end = last.last_offset
@@ -115,7 +117,7 @@ class Origins:
         prev, new = first.prev_block_hash, last.last_block_hash
         if found.locator is not None and new is not None and new != prev:
             blocks, problem = _block_numbers(found.locator, prev, new)
-        return Reads(
+        return InputReads(
             id=str(first.dataset_id),
             alias=None if alias is None else one_line(alias),
             name=found.name,
@@ -138,7 +140,7 @@ class Origins:
             BrokenChainError, StoreError, CodecError: the chain cannot be read.
         """
         path = (*path, str(locator.state.seed.dataset_id))
-        merged: dict[str, list[Reads]] = {}
+        merged: dict[str, list[InputReads]] = {}
         for reads in self._reads_between(locator, first, last):
             known = merged.setdefault(reads.id, [])
             if known and _continues(known[-1], reads):
@@ -147,7 +149,7 @@ class Origins:
                 known.append(reads)
         return tuple(self._span(reads, path) for found in merged.values() for reads in found)
 
-    def _reads_between(self, locator: Locator, first: HashedBlock, last: HashedBlock) -> Iterator[Reads]:
+    def _reads_between(self, locator: Locator, first: HashedBlock, last: HashedBlock) -> Iterator[InputReads]:
         """What was read, oldest first, for each transform that was in force in between."""
         low, high = first.block.sequence_number, last.block.sequence_number
         starts = [low]
@@ -168,7 +170,7 @@ class Origins:
                     ended = closed.get(item.dataset_id, item)
                     yield self._reads(item, ended, names.get(str(item.dataset_id)))
 
-    def _span(self, reads: Reads, path: tuple[str, ...]) -> Span:
+    def _span(self, reads: InputReads, path: tuple[str, ...]) -> Span:
         if reads.offsets is None:
             return Span(reads=reads, problem="no records were read")
         locator = self._find(reads.id).locator
@@ -188,7 +190,7 @@ class Origins:
             return Span(reads=reads, problem=str(error))
 
     def _followed_span(
-        self, locator: Locator, reads: Reads, offsets: Interval, path: tuple[str, ...]
+        self, locator: Locator, reads: InputReads, offsets: Interval, path: tuple[str, ...]
     ) -> Span:
         kind = locator.state.seed.dataset_kind
         start, end = offsets
@@ -243,7 +245,7 @@ def _read_from(
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LocatedDataset:
     """A dataset as far as it is here."""
 
     name: str | None = None
@@ -252,16 +254,16 @@ class _Found:
     missing: bool = False
 
 
-def _find(workspace: WorkspaceFiles, dataset_id: str) -> _Found:
+def _find(workspace: WorkspaceFiles, dataset_id: str) -> _LocatedDataset:
     name: str | None = None
     try:
         dataset = workspace.dataset(dataset_id)
         name = str(dataset.alias)
-        return _Found(name, Locator(dataset))
+        return _LocatedDataset(name, Locator(dataset))
     except DatasetNotFoundError:
-        return _Found(problem="not in this workspace", missing=True)
+        return _LocatedDataset(problem="not in this workspace", missing=True)
     except OdfchainError as error:
-        return _Found(name, problem=f"damaged: {error}")
+        return _LocatedDataset(name, problem=f"damaged: {error}")
 
 
 def _aliases(transform: HashedBlock | None) -> dict[str, str]:
@@ -297,19 +299,19 @@ def _block_numbers(
     return (numbers[0] + 1, numbers[1]), None
 
 
-def _continues(earlier: Reads, later: Reads) -> bool:
+def _continues(earlier: InputReads, later: InputReads) -> bool:
     if earlier.offsets is None or later.offsets is None:
         return True
     return later.offsets[0] <= earlier.offsets[1] + 1
 
 
-def _joined(earlier: Reads, later: Reads) -> Reads:
+def _joined(earlier: InputReads, later: InputReads) -> InputReads:
     offsets, blocks = earlier.offsets or later.offsets, earlier.blocks or later.blocks
     if earlier.offsets and later.offsets:
         offsets = (earlier.offsets[0], later.offsets[1])
     if earlier.blocks and later.blocks:
         blocks = (earlier.blocks[0], later.blocks[1])
-    return Reads(
+    return InputReads(
         id=later.id,
         alias=later.alias,
         name=later.name,

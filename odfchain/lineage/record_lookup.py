@@ -32,7 +32,7 @@ _CORRECTED = (OperationType.APPEND.code, OperationType.CORRECT_TO.code)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRecord:
     """A record: its offset, its operation (`+A`, `-R`, `-C`, `+C`; None: unknown) and its values."""
 
     offset: int
@@ -41,17 +41,17 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
+class CorrectedRecord:
     """The record that another one corrects or retracts and its block, or why it is not known."""
 
-    row: Row | None
+    row: StoredRecord | None
     sequence_number: int | None = None
     problem: str | None = None
 
 
 def read_rows(
     dataset: DatasetFiles, ref: SliceRef, vocabulary: DatasetVocabulary, first: int, last: int
-) -> list[Row]:
+) -> list[StoredRecord]:
     """The records `[first; last]` of a slice.
 
     Raises:
@@ -77,13 +77,13 @@ def read_rows(
     return rows
 
 
-def _row(values: dict[str, Any], vocabulary: DatasetVocabulary, offset: int) -> Row:
+def _row(values: dict[str, Any], vocabulary: DatasetVocabulary, offset: int) -> StoredRecord:
     code = values.get(vocabulary.operation_type_column)
     try:
         op = None if code is None else OperationType.from_code(code).value
     except ValueError:
         op = None
-    return Row(offset, op, values)
+    return StoredRecord(offset, op, values)
 
 
 def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -115,11 +115,11 @@ def _read(
 def find_corrected(
     dataset: DatasetFiles,
     slices: Iterable[SliceRef],
-    row: Row,
+    row: StoredRecord,
     key: Sequence[str],
     vocabulary: DatasetVocabulary,
     limits: LineageLimits = LINEAGE,
-) -> Corrected:
+) -> CorrectedRecord:
     """The newest record before `row` with the same key that was true until then.
 
     `slices` come newest first and begin with the slice of `row`. The search ends at `limits`, and says so.
@@ -128,7 +128,9 @@ def find_corrected(
     for count, ref in enumerate(slices):
         size += ref.slice.size
         if count >= limits.searched_slices or size > limits.searched_bytes:
-            return Corrected(None, problem=f"not found in the {count} slices before it; there are older ones")
+            return CorrectedRecord(
+                None, problem=f"not found in the {count} slices before it; there are older ones"
+            )
         try:
             position = _newest_match(dataset, ref, row, key, vocabulary)
             if position is None:
@@ -136,15 +138,17 @@ def find_corrected(
             offset = ref.slice.offset_interval.start + position
             (found,) = read_rows(dataset, ref, vocabulary, offset, offset)
         except ObjectNotFoundError:
-            return Corrected(None, problem=f"not known: the slice of block {ref.sequence_number} is not here")
+            return CorrectedRecord(
+                None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
+            )
         except OdfchainError as error:
-            return Corrected(None, problem=f"not known: {error}")
-        return Corrected(found, ref.sequence_number)
-    return Corrected(None, problem="no earlier record has the same key")
+            return CorrectedRecord(None, problem=f"not known: {error}")
+        return CorrectedRecord(found, ref.sequence_number)
+    return CorrectedRecord(None, problem="no earlier record has the same key")
 
 
 def _newest_match(
-    dataset: DatasetFiles, ref: SliceRef, row: Row, key: Sequence[str], vocabulary: DatasetVocabulary
+    dataset: DatasetFiles, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: DatasetVocabulary
 ) -> int | None:
     """Position of the newest record in a slice that `row` may be about."""
     import pyarrow as pa  # noqa: PLC0415

@@ -41,7 +41,7 @@ _TIP = (
 )
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     x: int
     y: int
 
@@ -78,7 +78,7 @@ def _row(graph: Graph, node: Node, edges: list[Edge]) -> str:
 def _drawing(graph: Graph) -> str:
     layout = layout_of(graph)
     places = {
-        key: _Place(_MARGIN + x * (_WIDTH + _GAP_X), _MARGIN + y * (_HEIGHT + _GAP_Y))
+        key: _Position(_MARGIN + x * (_WIDTH + _GAP_X), _MARGIN + y * (_HEIGHT + _GAP_Y))
         for x, row in enumerate(layout.layers)
         for y, key in enumerate(row)
     }
@@ -92,7 +92,7 @@ def _drawing(graph: Graph) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _line(edge: Edge, places: list[_Place]) -> str:
+def _line(edge: Edge, places: list[_Position]) -> str:
     """An edge: from the right side of a box through free places to the left side of another."""
     x, y = places[0].x + _WIDTH, places[0].y + _HEIGHT // 2
     path = f"M{x} {y}"
@@ -107,7 +107,7 @@ def _line(edge: Edge, places: list[_Place]) -> str:
     return f'<path{past} marker-end="url(#tip)" d="{path}"><title>{_text(words or "in force")}</title></path>'
 
 
-def _box(graph: Graph, node: Node, place: _Place) -> str:
+def _box(graph: Graph, node: Node, place: _Position) -> str:
     classes = [node.state.value, node.kind.value.lower() if node.kind else "unknown"]
     if node.id in graph.roots:
         classes.append("asked")

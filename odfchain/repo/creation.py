@@ -21,7 +21,7 @@ from odfchain.model.ddl import parse_ddl
 from odfchain.model.enums import DatasetKind
 from odfchain.model.sources import SqlQueryStep, Transform
 from odfchain.repo.carried import carried_schema, carried_source
-from odfchain.repo.operations import lacks_operations
+from odfchain.repo.operations import operations_problem
 
 Resolve = Callable[[DatasetRefAny], DatasetId | None]
 """Finds the id of a dataset that a reference names, None when it is unknown."""
@@ -68,9 +68,9 @@ def _check_operations(event: ev.MetadataEvent, vocabulary: ev.DatasetVocabulary,
     if event.read.ddl_schema is None:
         return
     names = parse_ddl(event.read.ddl_schema).names
-    lack = lacks_operations(event.merge, names, vocabulary.operation_type_column, "the declared schema")
-    if lack is not None:
-        raise ManifestError(lack.message, path=f"{path}.merge", hint=lack.hint)
+    problem = operations_problem(event.merge, names, vocabulary.operation_type_column, "the declared schema")
+    if problem is not None:
+        raise ManifestError(problem.message, path=f"{path}.merge", hint=problem.hint)
 
 
 def _check_allowed(event: ev.MetadataEvent, kind: DatasetKind, path: str) -> None:

@@ -13,18 +13,20 @@ OPERATIONS = ", ".join(f"{op.code} for {op.value}" for op in OperationType)
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class SourceProblem:
     """What a source needs and does not have, and what helps."""
 
     message: str
     hint: str
 
 
-def lacks_operations(merge: MergeStrategy, names: Sequence[str], operation: str, where: str) -> Lack | None:
+def operations_problem(
+    merge: MergeStrategy, names: Sequence[str], operation: str, where: str
+) -> SourceProblem | None:
     """What is wrong where rows have to say what they do and no column does; None when nothing is."""
     if not isinstance(merge, MergeStrategyChangelogStream) or operation in names:
         return None
-    return Lack(
+    return SourceProblem(
         f"merge ChangelogStream takes what each row does from the column {operation!r}, which {where} does "
         f"not have (it has {', '.join(names)})",
         f"give every row an integer {operation!r}: {OPERATIONS}; or use a strategy that finds out by itself: "

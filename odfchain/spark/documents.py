@@ -67,7 +67,7 @@ class RecordSource(Protocol):
         ...
 
 
-class LineForm(Protocol):
+class LineParser(Protocol):
     """What one line of a file holds; a small value that is sent to the workers that read it."""
 
     def record(self, line: str) -> Record:
@@ -191,7 +191,7 @@ def _size(record: Record) -> int:
 
 
 def line_batches(
-    batches: Iterable[pa.RecordBatch], form: LineForm, fields: Fields = None
+    batches: Iterable[pa.RecordBatch], form: LineParser, fields: Fields = None
 ) -> Iterator[pa.RecordBatch]:
     """The records of lines (their ids, their texts); lines of blanks hold none.
 
@@ -210,11 +210,11 @@ def line_batches(
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LineFile:
     """A text file in UTF-8 of which every line is a record, but for lines of blanks."""
 
     path: Path
-    form: LineForm
+    form: LineParser
 
     def records(self) -> Iterator[tuple[int, Record]]:
         """The records with the numbers of their lines.
@@ -241,7 +241,7 @@ class Lines:
         return None
 
 
-def _frame(session: SparkSession, source: RecordSource | Lines, fields: Fields) -> DataFrame:
+def _frame(session: SparkSession, source: RecordSource | LineFile, fields: Fields) -> DataFrame:
     """Rows of `row_id`, in the order of the file, and `c0`, `c1`, …: these columns, or the whole as JSON.
 
     Lines are split by Spark and parsed by all workers; a document is read by one.
@@ -252,7 +252,7 @@ def _frame(session: SparkSession, source: RecordSource | Lines, fields: Fields) 
     texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]
     columns = [t.StructField(f"c{index}", kind) for index, kind in enumerate(texts)]
     schema = t.StructType([t.StructField("row_id", t.LongType()), *columns])
-    if isinstance(source, Lines):
+    if isinstance(source, LineFile):
         form = source.form
         lines = session.read.text(spark_path(source.path))
         numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
@@ -274,7 +274,7 @@ def document_error(error: Exception, file: str) -> OdfchainError:
     return BadInputError(str(found["message"]), file=file, row=int(found["row"]) or None)
 
 
-def infer_records(session: SparkSession, source: RecordSource | Lines, file: str) -> ds.DataSchema | None:
+def infer_records(session: SparkSession, source: RecordSource | LineFile, file: str) -> ds.DataSchema | None:
     """The types that all records agree on, columns in alphabetical order, all optional; None without any.
 
     Raises:
@@ -291,7 +291,7 @@ def infer_records(session: SparkSession, source: RecordSource | Lines, file: str
         found = run_job(session, lambda: reader.json(texts)).schema.fields
         none = not found and run_job(session, records.isEmpty)
     except Exception as error:
-        raise (isinstance(source, Lines) and source.first_bad(None, file)) or document_error(
+        raise (isinstance(source, LineFile) and source.first_bad(None, file)) or document_error(
             error, file
         ) from error
     if none:
@@ -320,11 +320,13 @@ def _differ_by_case(fields: tuple[ds.DataField, ...]) -> bool:
     return False
 
 
-def _first_spelling(source: RecordSource | Lines, file: str) -> BadInputError:
+def _first_spelling(source: RecordSource | LineFile, file: str) -> BadInputError:
     """The first key that differs from an earlier one only by case, as an error; there is one."""
     known = Spellings()
-    lines = isinstance(source, Lines)
-    for number, record in source.records() if isinstance(source, Lines) else enumerate(source.records(), 1):
+    lines = isinstance(source, LineFile)
+    for number, record in (
+        source.records() if isinstance(source, LineFile) else enumerate(source.records(), 1)
+    ):
         try:
             known.add(record)
         except RecordError as error:
@@ -338,7 +340,7 @@ def _first_spelling(source: RecordSource | Lines, file: str) -> BadInputError:
 
 
 def read_records(
-    session: SparkSession, source: RecordSource | Lines, schema: ds.DataSchema, rules: TextRules, file: str
+    session: SparkSession, source: RecordSource | LineFile, schema: ds.DataSchema, rules: TextRules, file: str
 ) -> InputFrame:
     """The records, columns by name; properties that the schema lacks are ignored.
 
@@ -353,7 +355,7 @@ def read_records(
 
 
 def bad_record(
-    session: SparkSession, source: RecordSource | Lines, schema: ds.DataSchema, file: str
+    session: SparkSession, source: RecordSource | LineFile, schema: ds.DataSchema, file: str
 ) -> BadInputError | None:
     """What is wrong with the form of the file, as an error; None when nothing is.
 
@@ -364,7 +366,7 @@ def bad_record(
     """
     from pyspark.sql import functions as F
 
-    if isinstance(source, Lines):
+    if isinstance(source, LineFile):
         return source.first_bad(schema.fields, file)
     try:
         _frame(session, source, schema.fields).where(F.col("row_id") < 0).collect()

@@ -97,14 +97,14 @@ def find_java(environ: dict[str, str] | None = None) -> Path:
     """
     environ = dict(os.environ) if environ is None else environ
     too_old = ""
-    for candidate in _candidates(environ):
-        if not candidate.is_file():
+    for java in _candidates(environ):
+        if not java.is_file():
             continue
-        version = java_version(candidate)
+        version = java_version(java)
         if version is not None and version >= MIN_JAVA:
-            return candidate
+            return java
         if version is not None:
-            too_old = f" ({candidate} is version {version})"
+            too_old = f" ({java} is version {version})"
     raise JavaNotFoundError(
         f"Spark needs Java {MIN_JAVA} or newer and none was found{too_old} on {platform.system()}",
         hint=install_command(),

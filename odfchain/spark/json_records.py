@@ -1,7 +1,7 @@
 """Records out of one JSON text, streamed: the elements of an array, each as its members.
 
 Runs on a worker. A document may be larger than memory: ijson gives its parts one by one, and only one record
-is held at a time. Everything a stranger's file can grow without end has a bound.
+is held at a time. Everything an untrusted file can grow without end has a bound.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Events: TypeAlias = Iterator[tuple[str, Any]]
 """Parts of a JSON text as ijson names them: `start_map`, `map_key`, `number`, …"""
 
 
-class _Characters:
+class _CharacterCheck:
     """Looks for what the parser lets pass: control characters, and escapes of half a character."""
 
     def __init__(self, line: int) -> None:
@@ -85,7 +85,7 @@ class JsonSource:
         self._line = line
         self._started = False
         self._since = 0
-        self._characters = _Characters(line)
+        self._characters = _CharacterCheck(line)
         self.row = row
         """The record that is being read, from 1; None outside of records."""
 

@@ -24,7 +24,7 @@ def jvm_of(session: SparkSession) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class PlanNodes:
     """Nodes in pre-order: their class names, and the nodes themselves by index."""
 
     classes: tuple[str, ...]
@@ -145,17 +145,17 @@ class PlanWalker:
 
         return SparkContext._gateway  # noqa: SLF001
 
-    def _listed(self, filled: Any) -> Nodes:
+    def _listed(self, filled: Any) -> PlanNodes:
         text: str = filled.stream().map(self._name_of).toList().toString()
-        return Nodes(tuple(text[1:-1].split(", ")) if text != "[]" else (), filled)
+        return PlanNodes(tuple(text[1:-1].split(", ")) if text != "[]" else (), filled)
 
-    def plans(self, plan: Any) -> Nodes:
+    def plans(self, plan: Any) -> PlanNodes:
         """The plan and all plans beneath it, without those of subqueries and of WITH."""
         found = self._jvm.java.util.ArrayList()
         plan.foreach(self._adder(found))
         return self._listed(found)
 
-    def expressions(self, plan: Any) -> Nodes:
+    def expressions(self, plan: Any) -> PlanNodes:
         """All expressions of the plan and of the plans beneath it, without those of subqueries."""
         found = self._jvm.java.util.ArrayList()
         whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
@@ -163,13 +163,13 @@ class PlanWalker:
         plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
         return self._listed(found)
 
-    def tree(self, expression: Any) -> Nodes:
+    def tree(self, expression: Any) -> PlanNodes:
         """An expression and all beneath it."""
         found = self._jvm.java.util.ArrayList()
         expression.foreach(self._adder(found))
         return self._listed(found)
 
-    def inside(self, sequence: Any) -> Nodes:
+    def inside(self, sequence: Any) -> PlanNodes:
         """All expressions beneath those of a Scala collection."""
         found = self._jvm.java.util.ArrayList()
         whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
@@ -185,22 +185,22 @@ class PlanWalker:
         text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
         lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(text))
         lexer.removeErrorListeners()
-        return self.texts(Nodes((), lexer.getAllTokens()), "org.antlr.v4.runtime.Token", "getText")
+        return self.texts(PlanNodes((), lexer.getAllTokens()), "org.antlr.v4.runtime.Token", "getText")
 
-    def children(self, nodes: Nodes) -> list[int]:
+    def children(self, nodes: PlanNodes) -> list[int]:
         """How many children each node has."""
         return self._numbers(nodes, self._number_of_children)
 
-    def own_expressions(self, plans: Nodes) -> list[int]:
+    def own_expressions(self, plans: PlanNodes) -> list[int]:
         """How many expressions each plan has, without what is beneath them."""
         return self._numbers(plans, self._number_of_expressions)
 
     @staticmethod
-    def _numbers(nodes: Nodes, function: Any) -> list[int]:
+    def _numbers(nodes: PlanNodes, function: Any) -> list[int]:
         text: str = nodes.jvm.stream().map(function).toList().toString()
         return [int(number) for number in text[1:-1].split(", ")] if nodes.classes else []
 
-    def texts(self, nodes: Nodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
+    def texts(self, nodes: PlanNodes, owner: str, method: str, kind: str = "java.lang.String") -> list[str]:
         """What a method of the class `owner` says of each of its nodes; `kind` is what it returns."""
         of_kind = self._lookup.findVirtual(
             self._class("java.lang.Class"), "isInstance", self._type(self._boolean, self._object)

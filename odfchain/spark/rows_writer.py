@@ -20,14 +20,14 @@ SCHEMA_KEY = b"odfchain.spark.schema"
 
 
 @dataclass(frozen=True, slots=True)
-class RowsFacts:
+class WrittenRows:
     """What is known of a written file."""
 
     path: str
     rows: int
 
 
-def write_rows(frame: DataFrame, folder: Path, *, few: int = 0) -> RowsFacts:
+def write_rows(frame: DataFrame, folder: Path, *, few: int = 0) -> WrittenRows:
     """Write the rows in the order they come, also when there are none; `few` as in `write_ordered`.
 
     Raises:
@@ -41,10 +41,10 @@ def write_rows(frame: DataFrame, folder: Path, *, few: int = 0) -> RowsFacts:
     write = functools.partial(_write, schema=described.serialize().to_pybytes(), folder=str(folder))
     facts = write_ordered(frame, None, frame.columns, write, few=few)
     # Spark starts no task for rows of which it knows beforehand that there are none
-    return RowsFacts(**facts) if facts is not None else write(iter(()))
+    return WrittenRows(**facts) if facts is not None else write(iter(()))
 
 
-def _write(batches: Iterator[pa.RecordBatch], schema: bytes, folder: str) -> RowsFacts:
+def _write(batches: Iterator[pa.RecordBatch], schema: bytes, folder: str) -> WrittenRows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -56,4 +56,4 @@ def _write(batches: Iterator[pa.RecordBatch], schema: bytes, folder: str) -> Row
             writer.write_table(pa.Table.from_batches([batch]).cast(target))
             rows += batch.num_rows
         writer.add_key_value_metadata(target.metadata)
-    return RowsFacts(str(path), rows)
+    return WrittenRows(str(path), rows)

@@ -42,7 +42,7 @@ _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ShapefileLayer:
     """One shapefile in an archive: its members, and the encoding of its text when that is said."""
 
     path: str
@@ -77,7 +77,7 @@ class Layer:
 # --- what is in the archive ------------------------------------------------------------------------
 
 
-def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Layer, tuple[str, ...]]:
+def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[ShapefileLayer, tuple[str, ...]]:
     """The shapefile that is meant, and notes on what was decided for it.
 
     An exact name wins; else `sub_path` is a glob over the `.shp` members, of which exactly one must match.
@@ -110,7 +110,7 @@ def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[Layer, t
     if dbf is None:
         raise BadInputError(f"{shp} has no .dbf file beside it", file=str(path))
     shx = _beside(names, shp, ".shx")
-    layer = Layer(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
+    layer = ShapefileLayer(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
     return layer, tuple(notes)
 
 
@@ -200,7 +200,7 @@ def _note_dimensions(archive: zipfile.ZipFile, shp: str, notes: list[str]) -> No
 # --- on the worker ---------------------------------------------------------------------------------
 
 
-def _unpack(layer: Layer, folder: Path) -> None:
+def _unpack(layer: ShapefileLayer, folder: Path) -> None:
     """Unpack the layer's files under plain names.
 
     Raises:

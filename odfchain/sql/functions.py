@@ -1,4 +1,4 @@
-"""The functions that a stranger's query may call, by kind: pure, deterministic, without side effects.
+"""The functions that an untrusted query may call, by kind: pure, deterministic, without side effects.
 
 A function is listed when its result depends on nothing but its arguments: not on the clock, chance, the
 session, files, the order in which rows happen to arrive, or the version of a library. Everything else is

@@ -1,4 +1,4 @@
-"""The gate that a stranger's SQL passes before anything executes.
+"""The gate that untrusted SQL passes before anything executes.
 
 Spark SQL as shipped reads files, runs programs, calls Java by name, changes its own settings and knows the
 clock. So a query is first only read (parsed), and the plan is compared with allow-lists: plan nodes,
@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from odfchain.spark.plan_walk import Nodes, jvm_of, walker_of
+from odfchain.spark.plan_walk import PlanNodes, jvm_of, walker_of
 from odfchain.sql import functions, nodes
 from odfchain.sql.messages import ONE_SELECT, asking_spark, option
-from odfchain.sql.refusals import TEMPORAL, Judge, Step, items, order_hint, strings, tables_hint
-from odfchain.sql.size import Measure, Size, check_cubes
+from odfchain.sql.refusals import TEMPORAL, QueryStep, StepChecker, items, order_hint, strings, tables_hint
+from odfchain.sql.size import PlanMeasure, TableSize, check_cubes
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Gate:
 
     # --- before names are resolved ---------------------------------------------------------------
 
-    def read(self, step: Step, tables: Mapping[str, Size]) -> tuple[Any, Size]:
+    def read(self, step: QueryStep, tables: Mapping[str, TableSize]) -> tuple[Any, TableSize]:
         """The plan of a query that asks for nothing but `tables` and functions on the list, and its size.
 
         The bare parser is used, not the session's: that one replaces `${env:NAME}` in the text.
@@ -60,165 +60,165 @@ class Gate:
         Raises:
             QueryError: the text is not a query, asks for something else, or becomes too large.
         """
-        judge = Judge(step, replayed=self._replayed)
+        checker = StepChecker(step, replayed=self._replayed)
         with asking_spark(step.label, translated=step.translated, sql=step.sql):
             if "cube" in step.sql.lower():
-                check_cubes(self._walker.tokens(step.sql), judge)
+                check_cubes(self._walker.tokens(step.sql), checker)
             plan = self._parser.parsePlan(step.sql)
-            self._check_read(plan, judge, tables)
-            return plan, Measure(self._walker, judge).table(plan, tables)
+            self._check_read(plan, checker, tables)
+            return plan, PlanMeasure(self._walker, checker).table(plan, tables)
 
-    def _check_read(self, root: Any, judge: Judge, tables: Collection[str]) -> None:
+    def _check_read(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
         known = set(tables)
         self._pivot_texts = []
         regions, relations = [root], list[Any]()
         while regions:
             plan = regions.pop()
             plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
-            judge.count(plans, expressions)
-            judge.classes(plans, nodes.READ_PLANS, ONE_SELECT)
-            judge.classes(expressions, nodes.READ_EXPRESSIONS)
+            checker.count(plans, expressions)
+            checker.classes(plans, nodes.READ_PLANS, ONE_SELECT)
+            checker.classes(expressions, nodes.READ_EXPRESSIONS)
             for i in plans.of("UnresolvedWith"):
-                regions += self._with(plans[i], judge, known)
+                regions += self._with(plans[i], checker, known)
             windows = [
                 self._walker.inside(plans[i].windowDefinitions().values())
                 for i in plans.of("WithWindowDefinition")
             ]
             for found in windows:
-                judge.count(found)
-                judge.classes(found, nodes.READ_EXPRESSIONS)
+                checker.count(found)
+                checker.classes(found, nodes.READ_EXPRESSIONS)
             for found in (expressions, *windows):
-                self._expressions(found, judge)
+                self._expressions(found, checker)
                 regions += _subqueries(found)
             for i in plans.of("Sort"):
                 if not getattr(plans[i], "global")():
-                    raise judge.refuse(plans[i], "orders parts of the rows only", "use ORDER BY")
+                    raise checker.refuse(plans[i], "orders parts of the rows only", "use ORDER BY")
             for i in plans.of(*_LIMITS):
                 if not plans.classes[i + 1].endswith((*_LIMITS, ".Sort")):
-                    raise judge.refuse(plans[i], "takes the rows that happen to come first", "use ORDER BY")
+                    raise checker.refuse(plans[i], "takes the rows that happen to come first", "use ORDER BY")
             for i in plans.of("UnresolvedInlineTable"):
-                self._inline(self._walker.inside(plans[i].expressions()), plans[i], judge)
+                self._inline(self._walker.inside(plans[i].expressions()), plans[i], checker)
             for i in plans.of("Pivot"):
-                self._pivot_texts += [v for v in items(plans[i].pivotValues()) if not judge.is_spelled(v)]
+                self._pivot_texts += [v for v in items(plans[i].pivotValues()) if not checker.is_spelled(v)]
             for i in plans.of("UnresolvedTableValuedFunction"):
-                self._table_function(plans[i], judge)
+                self._table_function(plans[i], checker)
             relations += [plans[i] for i in plans.of("UnresolvedRelation")]
         for relation in relations:
-            self._relation(relation, judge, known)
+            self._relation(relation, checker, known)
 
     @staticmethod
-    def _with(plan: Any, judge: Judge, known: set[str]) -> Iterator[Any]:
+    def _with(plan: Any, checker: StepChecker, known: set[str]) -> Iterator[Any]:
         if plan.allowRecursion():
-            raise judge.refuse(plan, "calls itself (WITH RECURSIVE)", "write the levels out")
+            raise checker.refuse(plan, "calls itself (WITH RECURSIVE)", "write the levels out")
         for inner in items(plan.innerChildren()):
             known.add(inner.alias())
             yield inner
 
     @staticmethod
-    def _relation(relation: Any, judge: Judge, known: set[str]) -> None:
+    def _relation(relation: Any, checker: StepChecker, known: set[str]) -> None:
         parts = strings(relation.multipartIdentifier())
         if len(parts) != 1 or parts[0] not in known:
             name = ".".join(parts)
-            raise judge.refuse(
+            raise checker.refuse(
                 relation,
                 f"there is no table `{one_line(name, 80)}` for this query",
                 tables_hint(name, known),
             )
         if not relation.options().isEmpty():
-            raise judge.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
+            raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
-    def _expressions(self, found: Nodes, judge: Judge) -> None:
+    def _expressions(self, found: PlanNodes, checker: StepChecker) -> None:
         ordered = {
             i + 1 for i in found.of("WindowExpression") if not found[i].windowSpec().orderSpec().isEmpty()
         }
         for i in found.of("UnresolvedFunction", "UnresolvedGenerator"):
-            judge.function(found, i, ordered)
+            checker.function(found, i, ordered)
         for i in found.of("UnresolvedFunction", "RLike"):
-            judge.deciding(found, i)
+            checker.deciding(found, i)
         for i in found.of(*_ORDERED_FIRST):
             if i - 1 not in ordered:
-                raise judge.refuse(found[i], "depends on the order in which rows arrive", order_hint())
+                raise checker.refuse(found[i], "depends on the order in which rows arrive", order_hint())
         for i in found.of("UnresolvedStarExceptOrReplace"):
             if option(found[i].replacements()) is not None:
-                raise judge.refuse(found[i], "`*` with REPLACE is not on the list", "name the columns")
+                raise checker.refuse(found[i], "`*` with REPLACE is not on the list", "name the columns")
         for i in found.of("Literal"):
-            judge.literal(found[i])
+            checker.literal(found[i])
         for i in found.of("Cast"):
-            judge.collation(found[i])
+            checker.collation(found[i])
         for i in found.of("WindowSpecDefinition"):
-            judge.window(self._walker, found[i], "UnresolvedAttribute", "UnresolvedFunction")
+            checker.window(self._walker, found[i], "UnresolvedAttribute", "UnresolvedFunction")
 
     @staticmethod
-    def _inline(found: Nodes, plan: Any, judge: Judge) -> None:
+    def _inline(found: PlanNodes, plan: Any, checker: StepChecker) -> None:
         for i, name in enumerate(found.classes):
             temporal = name.endswith(".Cast") and found[i].dataType().typeName() in TEMPORAL
             called = strings(found[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
             named = called[0].lower() not in functions.INLINE_NAMES
             if name.endswith(".Cast"):
-                judge.collation(found[i])
+                checker.collation(found[i])
             if name not in nodes.INLINE_EXPRESSIONS or temporal or named:
-                raise judge.refuse(found[i], "VALUES takes plain values only", "compute with SELECT", plan)
+                raise checker.refuse(found[i], "VALUES takes plain values only", "compute with SELECT", plan)
 
     @staticmethod
-    def _table_function(plan: Any, judge: Judge) -> None:
+    def _table_function(plan: Any, checker: StepChecker) -> None:
         name = ".".join(strings(plan.name()))
         if name.lower() not in functions.TABLE_NAMES:
-            raise judge.refuse(
+            raise checker.refuse(
                 plan, f"table function `{one_line(name, 80)}` is not on the list", "explode and range are"
             )
         if name.lower() == "range" and plan.functionArgs().size() > _RANGE_ARGUMENTS:
-            raise judge.split(plan)
+            raise checker.split(plan)
 
     # --- after names are resolved ----------------------------------------------------------------
 
-    def resolve(self, step: Step, plan: Any, tables: Collection[str]) -> Any:
+    def resolve(self, step: QueryStep, plan: Any, tables: Collection[str]) -> Any:
         """The query over the tables registered with the resolver; its names mean only what is allowed.
 
         Raises:
             QueryError: a column or table is unknown, types do not fit, or a name means something refused.
         """
-        judge = Judge(step, replayed=self._replayed)
+        checker = StepChecker(step, replayed=self._replayed)
         with asking_spark(step.label, translated=step.translated, sql=step.sql):
             frame = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._resolver, plan)
             analyzed = frame.queryExecution().analyzed()
-            self._check_resolved(analyzed, judge, tables)
+            self._check_resolved(analyzed, checker, tables)
             if not analyzed.deterministic():
-                raise judge.refuse(None, "gives another result each time", None)
+                raise checker.refuse(None, "gives another result each time", None)
             return frame
 
-    def _check_resolved(self, root: Any, judge: Judge, tables: Collection[str]) -> None:
+    def _check_resolved(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
         allowed = nodes.RESOLVED_EXPRESSIONS | self._implementations()
         regions = [root]
         while regions:
             plan = regions.pop()
             plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
-            judge.count(plans, expressions)
-            judge.classes(plans, nodes.RESOLVED_PLANS)
-            judge.classes(expressions, allowed)
+            checker.count(plans, expressions)
+            checker.classes(plans, nodes.RESOLVED_PLANS)
+            checker.classes(expressions, allowed)
             for i in plans.of("View"):
                 identifier = plans[i].desc().identifier()
                 if not plans[i].isTempView() or identifier.table() not in tables:
-                    raise judge.refuse(plans[i], "reads a table that is not for this query", None)
+                    raise checker.refuse(plans[i], "reads a table that is not for this query", None)
             for i in plans.of("Range"):
-                judge.range(plans[i])
+                checker.range(plans[i])
             for i in expressions.of("WindowSpecDefinition"):
-                judge.window(self._walker, expressions[i], "AttributeReference", "OuterReference")
+                checker.window(self._walker, expressions[i], "AttributeReference", "OuterReference")
             for i in expressions.of("FormatString"):
-                judge.formatted(expressions[i])
+                checker.formatted(expressions[i])
             for i in expressions.of(*_PARSED_BY_SCHEMA):
-                judge.collation(expressions[i])
-                judge.parsed(expressions[i])
+                checker.collation(expressions[i])
+                checker.parsed(expressions[i])
             for i in expressions.of(*_PRINTING):
-                judge.printed(expressions[i])
+                checker.printed(expressions[i])
             for i in expressions.of("PivotFirst"):
-                judge.pivot(expressions[i], self._pivot_texts)
+                checker.pivot(expressions[i], self._pivot_texts)
             for i in expressions.of("Cast"):
-                judge.cast(expressions, i, expressions)
+                checker.cast(expressions, i, expressions)
             for i in expressions.of(*_READING_TIMES):
                 # a cast stands behind these functions, and appears only when the plan is optimized
                 behind = self._walker.tree(expressions[i].replacement())
                 for k in behind.of("Cast"):
-                    judge.cast(behind, k, expressions, expressions[i])
+                    checker.cast(behind, k, expressions, expressions[i])
             regions += _subqueries(expressions)
 
     def _implementations(self) -> frozenset[str]:
@@ -237,5 +237,5 @@ class Gate:
 _IMPLEMENTATIONS: dict[str, frozenset[str]] = {}
 
 
-def _subqueries(found: Nodes) -> list[Any]:
+def _subqueries(found: PlanNodes) -> list[Any]:
     return [found[i].plan() for i, name in enumerate(found.classes) if name in nodes.SUBQUERIES]

@@ -26,8 +26,8 @@ from odfchain.sql.dialect import NATIVE, Schemas, check_engine, to_spark
 from odfchain.sql.gate import Gate
 from odfchain.sql.guard import DateGuard
 from odfchain.sql.messages import asking_spark, step_labels
-from odfchain.sql.refusals import Step
-from odfchain.sql.size import Size, table_size
+from odfchain.sql.refusals import QueryStep
+from odfchain.sql.size import TableSize, table_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ _SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
     # VALUES is computed after the gate has seen it, not by the parser
     "spark.sql.parser.eagerEvalOfUnresolvedInlineTable": "false",
-    # the gate is there for `csv.`/etc/passwd``; this is the wall behind it
+    # the gate is there for `csv.`/etc/passwd``; this refuses it again behind it
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
@@ -145,7 +145,7 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
     steps = _steps(transform, tables)
     _classic(session)
     check_engine(transform.engine)
-    known = dict.fromkeys(tables, Size())
+    known = dict.fromkeys(tables, TableSize())
 
     def check() -> None:
         with _private(session) as private:
@@ -198,12 +198,12 @@ def _checked(
     schemas: Mapping[str, Any],
     *,
     replayed: bool = False,
-) -> list[tuple[Step, Any]]:
+) -> list[tuple[QueryStep, Any]]:
     """The plans of all steps, each resolved against empty tables of these schemas."""
     with _private(session) as private:
         gate = Gate(session, private, replayed=replayed)
         known: Schemas = {}
-        sizes: dict[str, Size] = {}
+        sizes: dict[str, TableSize] = {}
         plans = []
 
         def declare(name: str, schema: Any, nodes: int = 1) -> None:
@@ -228,10 +228,10 @@ def _checked(
         return plans
 
 
-def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> Step:
+def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
     if check_engine(engine) == NATIVE:
-        return Step(label, step.query, step.alias)
-    return Step(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+        return QueryStep(label, step.query, step.alias)
+    return QueryStep(label, to_spark(engine, step.query, schemas, label), step.alias, translated=True)
 
 
 def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:

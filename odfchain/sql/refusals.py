@@ -11,7 +11,7 @@ from typing import Any
 
 from odfchain.errors import RefusedQueryError
 from odfchain.limits import QUERY
-from odfchain.spark.plan_walk import Nodes, PlanWalker
+from odfchain.spark.plan_walk import PlanNodes, PlanWalker
 from odfchain.sql import functions, nodes
 from odfchain.sql.java_dependence import (
     OF_JAVA,
@@ -48,7 +48,7 @@ _CLOCK_HINT = "write the date and time themselves, such as TIMESTAMP '2020-01-31
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class QueryStep:
     """One query: how messages call it, the SQL for Spark, and whether that was translated."""
 
     label: str
@@ -57,13 +57,13 @@ class Step:
     translated: bool = False
 
 
-class Judge:
+class StepChecker:
     """Says no, and where, for one step.
 
     Every method but `refuse` raises a `QueryError` when it does not like what it sees.
     """
 
-    def __init__(self, step: Step, *, replayed: bool = False) -> None:
+    def __init__(self, step: QueryStep, *, replayed: bool = False) -> None:
         """`replayed` queries must give the same another day: no text becomes a time without a format."""
         self._step = step
         self._replayed = replayed
@@ -98,7 +98,7 @@ class Judge:
             excerpt=excerpt(self._step.sql, line, column),
         )
 
-    def count(self, *found: Nodes) -> None:
+    def count(self, *found: PlanNodes) -> None:
         """Bounds the size of a query."""
         self._count += sum(len(part.classes) for part in found)
         if self._count > QUERY.nodes:
@@ -107,7 +107,7 @@ class Judge:
                 hint="split it into steps",
             )
 
-    def classes(self, found: Nodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
+    def classes(self, found: PlanNodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
         """Every node is of a class on the list."""
         for i, name in enumerate(found.classes):
             if name not in allowed:
@@ -117,7 +117,7 @@ class Judge:
                 what = functions.UNLISTED.get(called, what)
                 raise self.refuse(found[i], what, functions.INSTEAD.get(called, hint), word=called)
 
-    def function(self, found: Nodes, i: int, ordered: set[int]) -> None:
+    def function(self, found: PlanNodes, i: int, ordered: set[int]) -> None:
         """The function that is called here is on the list, and right in this place."""
         node = found[i]
         generator = found.classes[i].endswith("UnresolvedGenerator")
@@ -173,7 +173,7 @@ class Judge:
                 f"say how times are written, as in from_json(x, schema, map('{missing}', 'yyyy-MM-dd'))",
             )
 
-    def deciding(self, found: Nodes, i: int) -> None:
+    def deciding(self, found: PlanNodes, i: int) -> None:
         """A function, or a match by RLIKE, gives the same on every Java; for queries that are replayed."""
         node, operator = found[i], found.classes[i].endswith(".RLike")
         if not self._replayed:
@@ -254,7 +254,7 @@ class Judge:
             if kind not in _PRINTABLE and not kind.startswith("decimal"):
                 raise self.refuse(node, f"cannot print a {kind} as text", "use to_json, hex or cast")
 
-    def cast(self, found: Nodes, i: int, region: Nodes, function: Any = None) -> None:
+    def cast(self, found: PlanNodes, i: int, region: PlanNodes, function: Any = None) -> None:
         """A text becomes a date or a time by a format, or is a constant that spells out the date.
 
         Where rows are recorded once, a column of text may be cast as well; `region` makes the columns.
@@ -305,7 +305,7 @@ class Judge:
             raise self.refuse(node, *_ZONE, around)
 
 
-def _constant_column(region: Nodes, column: Any) -> Any:
+def _constant_column(region: PlanNodes, column: Any) -> Any:
     """The constant that a column is another name for; None where it is none."""
     if column.getClass().getSimpleName() != "AttributeReference":
         return None
@@ -375,7 +375,7 @@ def _place(node: Any) -> tuple[int | None, int | None, str]:
     return line, None if position is None else position + 1, one_line(_source(node), 60)
 
 
-def _find(step: Step, word: str) -> tuple[int | None, int | None, str]:
+def _find(step: QueryStep, word: str) -> tuple[int | None, int | None, str]:
     """Where a word stands in the text, for nodes that Spark does not place."""
     match = re.search(rf"\b{re.escape(word)}\b", step.sql, re.IGNORECASE)
     if match is None:

@@ -19,8 +19,8 @@ from odfchain.sql.messages import option
 from odfchain.sql.refusals import items
 
 if TYPE_CHECKING:
-    from odfchain.spark.plan_walk import Nodes, PlanWalker
-    from odfchain.sql.refusals import Judge
+    from odfchain.spark.plan_walk import PlanNodes, PlanWalker
+    from odfchain.sql.refusals import StepChecker
 
 _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -37,7 +37,7 @@ _COMMENTS = ("--", "/*")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TableSize:
     """A table: what it is made of, and what it has."""
 
     nodes: int = 1
@@ -59,12 +59,12 @@ class Size:
         return sum(self.columns.values()) + self.unnamed
 
 
-def table_size(columns: Mapping[str, int], nodes: int = 1) -> Size:
+def table_size(columns: Mapping[str, int], nodes: int = 1) -> TableSize:
     """A table with these columns; each is given with the number of its fields."""
-    return Size(nodes, 0, columns, heaviest=max(columns.values(), default=1))
+    return TableSize(nodes, 0, columns, heaviest=max(columns.values(), default=1))
 
 
-def check_cubes(tokens: Sequence[str], judge: Judge) -> None:
+def check_cubes(tokens: Sequence[str], checker: StepChecker) -> None:
     """No CUBE has more grouping sets than may be, nor all of a text more than a plan may have nodes.
 
     Looked for among the tokens of the text, since the parser writes some out.
@@ -90,7 +90,7 @@ def check_cubes(tokens: Sequence[str], judge: Judge) -> None:
         if 1 << elements > QUERY.grouping_sets or total > QUERY.nodes:
             before = "".join(tokens[:i])
             place = before.count("\n") + 1, len(before) - before.rfind("\n")
-            raise judge.refuse_at(place, f"{token}(…)", *_too_many(max(total, 1 << elements)))
+            raise checker.refuse_at(place, f"{token}(…)", *_too_many(max(total, 1 << elements)))
 
 
 def _too_many(sets: int) -> tuple[str, str]:
@@ -106,21 +106,21 @@ def shown_count(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _ExpressionSize:
     """An expression: its nodes, the fields of its value, and what it is called where it is a column."""
 
     nodes: int = 1
     fields: int = 1
     name: str | None = None
     kind: str = ""
-    made: tuple[Size, ...] = ()
+    made: tuple[TableSize, ...] = ()
     """The tables of queries within it."""
 
 
 class _Expressions:
     """The expressions of a plan and of the plans beneath it, with the names in them."""
 
-    def __init__(self, walker: PlanWalker, found: Nodes, own: Sequence[int]) -> None:
+    def __init__(self, walker: PlanWalker, found: PlanNodes, own: Sequence[int]) -> None:
         self.nodes = found
         self.kinds = [_short(name) for name in found.classes]
         self.children = walker.children(found)
@@ -142,13 +142,13 @@ class _Expressions:
                 self.names |= dict(zip(places, walker.texts(found, owner, method), strict=True))
 
 
-class Measure:
+class PlanMeasure:
     """Counts one step; raises a `QueryError` as soon as a table is too large."""
 
-    def __init__(self, walker: PlanWalker, judge: Judge) -> None:
-        self._walker, self._judge = walker, judge
+    def __init__(self, walker: PlanWalker, checker: StepChecker) -> None:
+        self._walker, self._checker = walker, checker
 
-    def table(self, plan: Any, scope: Mapping[str, Size], outer: int = 1) -> Size:
+    def table(self, plan: Any, scope: Mapping[str, TableSize], outer: int = 1) -> TableSize:
         """What a plan of Spark's parser becomes over the tables of `scope`.
 
         Raises:
@@ -159,10 +159,10 @@ class Measure:
         scopes = self._scopes(plans, children, scope)
         own = self._walker.own_expressions(plans)
         expressions = _Expressions(self._walker, self._walker.expressions(plan), own)
-        stack: list[Size] = []
+        stack: list[TableSize] = []
         for i in reversed(range(len(children))):  # pre-order, read backward: children come before parents
             below = [stack.pop() for _ in range(children[i])]
-            around = _Around(below, scopes[i], max([outer, *(size.heaviest for size in below)]))
+            around = _NameScope(below, scopes[i], max([outer, *(size.heaviest for size in below)]))
             values = [self._value(expressions, root, around) for root in expressions.roots[i]]
             made = self._made(_short(plans.classes[i]), plans[i], below, values, scopes[i])
             made = replace(made, cells=made.cells + made.width)
@@ -171,8 +171,8 @@ class Measure:
         return stack.pop()
 
     def _scopes(
-        self, plans: Nodes, children: Sequence[int], scope: Mapping[str, Size]
-    ) -> list[Mapping[str, Size]]:
+        self, plans: PlanNodes, children: Sequence[int], scope: Mapping[str, TableSize]
+    ) -> list[Mapping[str, TableSize]]:
         """The tables that each plan can name: those of a WITH are known beneath it."""
         sizes, scopes = _subtrees(children), [scope] * len(children)
         for i in plans.of("UnresolvedWith"):
@@ -182,15 +182,15 @@ class Measure:
             scopes[i : i + sizes[i]] = [known] * sizes[i]
         return scopes
 
-    def _check(self, size: Size, plan: Any) -> None:
+    def _check(self, size: TableSize, plan: Any) -> None:
         if size.nodes > QUERY.nodes:
-            raise self._judge.refuse(
+            raise self._checker.refuse(
                 plan,
                 f"grows to {shown_count(size.nodes)} nodes as a plan, more than {QUERY.nodes:,}",
                 "name the same table or query fewer times",
             )
         if size.cells > QUERY.columns:
-            raise self._judge.refuse(
+            raise self._checker.refuse(
                 plan,
                 f"makes {shown_count(size.cells)} columns on the way to its result, more than "
                 f"{QUERY.columns:,}",
@@ -203,12 +203,12 @@ class Measure:
         self,
         kind: str,
         plan: Any,
-        below: Sequence[Size],
-        values: Sequence[_Value],
-        scope: Mapping[str, Size],
-    ) -> Size:
+        below: Sequence[TableSize],
+        values: Sequence[_ExpressionSize],
+        scope: Mapping[str, TableSize],
+    ) -> TableSize:
         inside = [size for value in values for size in value.made]
-        first = below[0] if below else Size(nodes=0)
+        first = below[0] if below else TableSize(nodes=0)
         plain = replace(
             first,
             nodes=1 + sum(s.nodes for s in (*below, *inside)) + sum(v.nodes for v in values),
@@ -217,7 +217,7 @@ class Measure:
         match kind:
             case "UnresolvedRelation":
                 name = ".".join(str(part) for part in items(plan.multipartIdentifier()))
-                found = scope.get(name, Size())
+                found = scope.get(name, TableSize())
                 return replace(found, nodes=found.nodes + 1, aliases={name: found.width})
             case "SubqueryAlias":
                 return replace(plain, aliases={str(plan.alias()): first.width})
@@ -241,13 +241,15 @@ class Measure:
                 return replace(plain, columns={}, unnamed=first.width)
         return plain
 
-    def _grouped(self, plan: Any, plain: Size, first: Size, values: Sequence[_Value]) -> Size:
+    def _grouped(
+        self, plan: Any, plain: TableSize, first: TableSize, values: Sequence[_ExpressionSize]
+    ) -> TableSize:
         keys = plan.groupingExpressions()
         sets = 1
         for key in items(keys):
             sets *= self._sets(key)
             if sets > QUERY.grouping_sets:
-                raise self._judge.refuse(key, *_too_many(sets))
+                raise self._checker.refuse(key, *_too_many(sets))
         count = keys.size()
         made = _of_columns(plain, first, values[count:])
         if sets == 1:
@@ -266,20 +268,22 @@ class Measure:
 
     # --- expressions -----------------------------------------------------------------------------
 
-    def _value(self, expressions: _Expressions, root: range, around: _Around) -> _Value:
-        stack: list[_Value] = []
+    def _value(self, expressions: _Expressions, root: range, around: _NameScope) -> _ExpressionSize:
+        stack: list[_ExpressionSize] = []
         for i in reversed(root):
             children = [stack.pop() for _ in range(expressions.children[i])]
             stack.append(self._of(expressions, i, children, around))
         return stack.pop()
 
-    def _of(self, found: _Expressions, i: int, children: Sequence[_Value], around: _Around) -> _Value:
+    def _of(
+        self, found: _Expressions, i: int, children: Sequence[_ExpressionSize], around: _NameScope
+    ) -> _ExpressionSize:
         kind = found.kinds[i]
         if kind in _STARS:
-            return _Value(1, around.star(found.nodes[i]), kind=kind)
+            return _ExpressionSize(1, around.star(found.nodes[i]), kind=kind)
         if kind == "UnresolvedAttribute":
             parts = found.names[i].replace("`", "").split(".")
-            return _Value(1, around.fields(parts), parts[-1])
+            return _ExpressionSize(1, around.fields(parts), parts[-1])
         nodes = 1 + sum(child.nodes for child in children)
         made = tuple(size for child in children for size in child.made)
         fields = _fields(kind, children)
@@ -290,15 +294,15 @@ class Measure:
             fields = _called(found.nodes[i], kind, children)
         if kind == "Cast":
             fields = max(fields, str(found.nodes[i].dataType().json()).count('"name"'))
-        return _Value(nodes, fields, found.names.get(i), kind, made)
+        return _ExpressionSize(nodes, fields, found.names.get(i), kind, made)
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class _NameScope:
     """What an expression can name."""
 
-    below: Sequence[Size]
-    scope: Mapping[str, Size]
+    below: Sequence[TableSize]
+    scope: Mapping[str, TableSize]
     heaviest: int
 
     def fields(self, parts: Sequence[str]) -> int:
@@ -318,12 +322,12 @@ class _Around:
         return sum(size.width for size in self.below)
 
 
-def _fields(kind: str, children: Sequence[_Value]) -> int:
+def _fields(kind: str, children: Sequence[_ExpressionSize]) -> int:
     fields = [child.fields for child in children]
     return sum(fields) if kind in _STRUCTS or kind == "MultiAlias" else max(fields, default=1)
 
 
-def _called(node: Any, kind: str, children: Sequence[_Value]) -> int:
+def _called(node: Any, kind: str, children: Sequence[_ExpressionSize]) -> int:
     """The fields of what a function returns."""
     name = str(node.name() if kind == "UnresolvedGenerator" else node.nameParts().last()).lower()
     plain = [child.fields for child in children if child.kind != "LambdaFunction"]
@@ -335,7 +339,7 @@ def _called(node: Any, kind: str, children: Sequence[_Value]) -> int:
     return fields * per_field
 
 
-def _of_columns(plain: Size, first: Size, values: Sequence[_Value]) -> Size:
+def _of_columns(plain: TableSize, first: TableSize, values: Sequence[_ExpressionSize]) -> TableSize:
     """A table of these expressions."""
     columns: dict[str, int] = {}
     unnamed, heaviest = 0, 1
@@ -357,7 +361,7 @@ def _of_columns(plain: Size, first: Size, values: Sequence[_Value]) -> Size:
     return replace(plain, columns=columns, unnamed=unnamed, heaviest=heaviest, aliases={})
 
 
-def _beside(plain: Size, tables: Sequence[Size]) -> Size:
+def _beside(plain: TableSize, tables: Sequence[TableSize]) -> TableSize:
     """A table with the columns of several."""
     columns: dict[str, int] = {}
     aliases: dict[str, int] = {}
@@ -369,7 +373,7 @@ def _beside(plain: Size, tables: Sequence[Size]) -> Size:
     return replace(plain, columns=columns, unnamed=unnamed, heaviest=heaviest, aliases=aliases)
 
 
-def _pivoted(plan: Any, plain: Size, values: Sequence[_Value]) -> Size:
+def _pivoted(plan: Any, plain: TableSize, values: Sequence[_ExpressionSize]) -> TableSize:
     """Every value of the column becomes one column for each aggregate, and is computed on its own."""
     count = plan.pivotValues().size()
     columns = count * plan.aggregates().size()

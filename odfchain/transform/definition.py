@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from odfchain.engine.engine_version import Rules
+from odfchain.engine.engine_version import EngineRules
 from odfchain.errors import TransformError
 from odfchain.model.block import DatasetSnapshot
 from odfchain.model.events import MetadataEvent, SetTransform
@@ -61,5 +61,5 @@ def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
         return event
     if base or not is_own(transform):
         return event
-    version = Rules(allowed_lateness_ms=lateness).version
+    version = EngineRules(allowed_lateness_ms=lateness).version
     return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))

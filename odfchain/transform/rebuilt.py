@@ -43,7 +43,7 @@ def write_difference(
 
     arrow = to_arrow(schema)
     try:
-        old, new = _Rows.of(earlier), _Rows.of([] if made is None else [made])
+        old, new = _SliceRows.of(earlier), _SliceRows.of([] if made is None else [made])
         _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
         count = int(keys.max()) + 1 if len(keys) else 0
         of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
@@ -62,7 +62,7 @@ def write_difference(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Rows:
+class _SliceRows:
     """All rows of some slices, in their order."""
 
     hashes: Numbers
@@ -70,7 +70,7 @@ class _Rows:
     """1 for a row that adds one, -1 for one that takes one away."""
 
     @classmethod
-    def of(cls, slices: Sequence[SliceFile]) -> _Rows:
+    def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:
         import numpy as np
 
         from odfchain.repo.corrections import PAIR, rows_of

@@ -86,7 +86,7 @@ def counts_from(transform: SetTransform, number: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Remembered:
+class _RememberedRows:
     """What the last step left for the next one."""
 
     rows: int | None
@@ -102,23 +102,23 @@ class _Remembered:
         return f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
 
 
-def _remembered(dataset: DatasetFiles, state: DatasetState) -> _Remembered:
+def _remembered(dataset: DatasetFiles, state: DatasetState) -> _RememberedRows:
     """What the query that was executed last remembers, unless another one has taken its place for good."""
     from odfchain.engine.archive import read_manifest
 
     last, transform = state.last_execution, state.executed_transform
     if last is None or last.new_checkpoint is None or transform is None:
-        return _Remembered(0)
+        return _RememberedRows(0)
     if not state.awaits_rebuild and not _same_query(state.transform, transform):
-        return _Remembered(0)  # it was given up with the block of the other one
+        return _RememberedRows(0)  # it was given up with the block of the other one
     if not is_own(transform.transform):
-        return _Remembered(None)
+        return _RememberedRows(None)
     try:
         path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
         manifest = read_manifest(path)
     except (CodecError, EngineError, StoreError):
-        return _Remembered(None)
-    return _Remembered(sum(part.rows for part in manifest.parts))
+        return _RememberedRows(None)
+    return _RememberedRows(sum(part.rows for part in manifest.parts))
 
 
 def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
@@ -128,7 +128,7 @@ def _same_query(one: SetTransform | None, other: SetTransform | None) -> bool:
     return one.inputs == other.inputs and unmarked(one.transform) == unmarked(other.transform)
 
 
-def _say_given_up(kept: _Remembered, progress: Progress) -> None:
+def _say_given_up(kept: _RememberedRows, progress: Progress) -> None:
     if kept.rows is None:
         progress.note("what the old query remembers is given up; how much that is, only its engine can tell")
     elif kept.rows:

@@ -20,8 +20,8 @@ from odfchain.transform.definition import with_own_engine, with_versions
 from odfchain.transform.state_change import StateChange, counts_from, settle_state
 from odfchain.transform.validate import (
     Checker,
-    KnownInputs,
-    Present,
+    CurrentDataset,
+    InputLookup,
     check_events,
     has_queries,
     known_inputs,
@@ -44,7 +44,7 @@ def check_definition(
     """
     inputs = known_inputs(workspace, among)
     events = events_of(with_versions(snapshot, workspace.config.transform), inputs.resolve)
-    _check(events, Present(), inputs, snapshot.name, checker, progress)
+    _check(events, CurrentDataset(), inputs, snapshot.name, checker, progress)
 
 
 def update_dataset(
@@ -105,8 +105,8 @@ def update_dataset(
 
 def _check(
     events: Sequence[MetadataEvent],
-    present: Present,
-    inputs: KnownInputs,
+    present: CurrentDataset,
+    inputs: InputLookup,
     name: DatasetAlias,
     checker: Checker,
     progress: Progress,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputForm:
+class InputDescription:
     """What is known of an input now."""
 
     id: DatasetId
@@ -44,7 +44,7 @@ class InputForm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class CurrentDataset:
     """What a dataset is when events are added to it; the defaults are those of a new one."""
 
     vocabulary: ev.DatasetVocabulary = field(default_factory=ev.DatasetVocabulary)
@@ -53,7 +53,7 @@ class Present:
     """Those of the last execution; None when there was none."""
 
 
-Find = Callable[[DatasetId], InputForm | None]
+Find = Callable[[DatasetId], InputDescription | None]
 """Finds an input of a transform."""
 
 
@@ -68,11 +68,11 @@ class Checker:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownInputs:
+class InputLookup:
     """The datasets of a workspace, and those that are about to be made there."""
 
     workspace: WorkspaceFiles
-    pending: Mapping[DatasetAlias, InputForm]
+    pending: Mapping[DatasetAlias, InputDescription]
 
     def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
         """The id of what a reference means; that of a dataset to come is a stand-in."""
@@ -82,7 +82,7 @@ class KnownInputs:
             return found
         return self.pending[alias].id
 
-    def find(self, dataset_id: DatasetId) -> InputForm | None:
+    def find(self, dataset_id: DatasetId) -> InputDescription | None:
         """What is known of a dataset; None where it is not at hand."""
         for form in self.pending.values():
             if form.id == dataset_id:
@@ -92,26 +92,28 @@ class KnownInputs:
         except DatasetNotFoundError:
             return None
         state = DatasetState.read(files.chain)
-        return InputForm(id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary)
+        return InputDescription(
+            id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary
+        )
 
 
-def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> KnownInputs:
+def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> InputLookup:
     """What queries may be made of: the datasets of a workspace, and those that `pending` define."""
     forms = {}
     for snapshot in pending:
-        now = _after(snapshot.metadata, Present())
+        now = _after(snapshot.metadata, CurrentDataset())
         stand_in = DatasetId(sha3_256(str(snapshot.name).encode()).digest())
-        forms[snapshot.name] = InputForm(
+        forms[snapshot.name] = InputDescription(
             id=stand_in, name=snapshot.name, schema=now.schema, vocabulary=now.vocabulary
         )
-    return KnownInputs(workspace, forms)
+    return InputLookup(workspace, forms)
 
 
-def present_of(state: DatasetState) -> Present:
+def present_of(state: DatasetState) -> CurrentDataset:
     """What a dataset is now."""
     found = state.chain.nearest("ExecuteTransform", head=state.head)
     last = found.block.event if found is not None else None
-    return Present(
+    return CurrentDataset(
         vocabulary=state.vocabulary,
         schema=state.schema,
         executed_inputs=(
@@ -128,7 +130,11 @@ def has_queries(events: Sequence[ev.MetadataEvent]) -> bool:
 
 
 def check_events(
-    events: Sequence[ev.MetadataEvent], present: Present, find: Find, checker: Checker, progress: Progress
+    events: Sequence[ev.MetadataEvent],
+    present: CurrentDataset,
+    find: Find,
+    checker: Checker,
+    progress: Progress,
 ) -> None:
     """The queries in events that are about to be recorded can be executed, as far as is known.
 
@@ -155,7 +161,7 @@ def _preprocess(event: ev.MetadataEvent) -> Transform | None:
     return event.preprocess if isinstance(event, ev.SetPollingSource | ev.AddPushSource) else None
 
 
-def _after(events: Sequence[ev.MetadataEvent], present: Present) -> Present:
+def _after(events: Sequence[ev.MetadataEvent], present: CurrentDataset) -> CurrentDataset:
     """The vocabulary and the schema that hold when all events are recorded."""
     vocabulary, schema = present.vocabulary, present.schema
     for event in events:
@@ -163,11 +169,11 @@ def _after(events: Sequence[ev.MetadataEvent], present: Present) -> Present:
             vocabulary = ev.DatasetVocabulary.from_event(event)
         elif isinstance(event, ev.SetDataSchema):
             schema = schema_of_event(event.raw_arrow_schema, event.schema)
-    return Present(vocabulary=vocabulary, schema=schema, executed_inputs=present.executed_inputs)
+    return CurrentDataset(vocabulary=vocabulary, schema=schema, executed_inputs=present.executed_inputs)
 
 
 def _check_transform(
-    event: ev.SetTransform, present: Present, find: Find, checker: Checker, progress: Progress
+    event: ev.SetTransform, present: CurrentDataset, find: Find, checker: Checker, progress: Progress
 ) -> None:
     from odfchain.engine.result import settled_schema
     from odfchain.engine.step_inputs import StepInput
@@ -220,7 +226,7 @@ def _say_what_calls_need(progress: Progress) -> None:
         progress.note(f"the first pull will fail: {error.message}; {error.hint}")
 
 
-def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: Present) -> None:
+def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: CurrentDataset) -> None:
     for alias in aliases:
         if aliases.count(alias) > 1:
             raise TransformError(

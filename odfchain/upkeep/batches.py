@@ -75,7 +75,7 @@ class Batch:
 def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Batch]:
     """All blocks in their order, neighbours that may become one together."""
     waiting: list[MetadataBlock] = []
-    joined = _Joined()
+    joined = _BatchDraft()
     watermark: Timestamp | None = None
     for block in blocks:
         if isinstance(block.event, AddData):
@@ -84,20 +84,20 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
             longer = joined.with_(block.event, by_hand=by_hand)
             if waiting and (longer is None or not longer.within(limits)):
                 yield Batch(tuple(waiting))
-                waiting, longer = [], _Joined().with_(block.event, by_hand=by_hand)
+                waiting, longer = [], _BatchDraft().with_(block.event, by_hand=by_hand)
             waiting.append(block)
-            joined = longer or _Joined()
+            joined = longer or _BatchDraft()
             continue
         if waiting:
             yield Batch(tuple(waiting))
-        waiting, joined = [], _Joined()
+        waiting, joined = [], _BatchDraft()
         yield Batch((block,))
     if waiting:
         yield Batch(tuple(waiting))
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _BatchDraft:
     """What a batch is so far."""
 
     bytes: int = 0
@@ -112,7 +112,7 @@ class _Joined:
     by_hand: bool = False
     """Whether it sets a watermark without data."""
 
-    def with_(self, event: AddData, *, by_hand: bool) -> _Joined | None:
+    def with_(self, event: AddData, *, by_hand: bool) -> _BatchDraft | None:
         """The batch with one more event; None when they cannot be one."""
         state = event.new_source_state
         source = state.source_name if state is not None else None
@@ -125,7 +125,7 @@ class _Joined:
             return None
         size = event.new_data.size if event.new_data is not None else 0
         records = event.new_data.offset_interval.count if event.new_data is not None else 0
-        return _Joined(
+        return _BatchDraft(
             self.bytes + size,
             self.records + records,
             self.slices + (event.new_data is not None),

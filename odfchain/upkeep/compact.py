@@ -33,7 +33,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.trust.seen import Seen
 from odfchain.upkeep.batches import Batch, BatchLimits, batches
-from odfchain.upkeep.downstream import Dependent, Place, dependents, places_with
+from odfchain.upkeep.downstream import Dependent, Remote, dependents, places_with
 from odfchain.upkeep.merge_slices import merge_slices, same_columns
 from odfchain.upkeep.reachable import keep_reachable
 from odfchain.upkeep.reset import rewrite_memory
@@ -69,7 +69,7 @@ class CompactPlan:
     metadata_only: bool
     dependents: tuple[Dependent, ...] = ()
     """Derivatives here that have read replaced blocks."""
-    places: tuple[Place, ...] = ()
+    places: tuple[Remote, ...] = ()
     """Where the dataset was pulled from or pushed to; all of them have the old history or nothing."""
     refs: tuple[str, ...] = ()
     """References to other heads, which keep their objects."""

@@ -22,7 +22,7 @@ from odfchain.transfer.peer import Peer
 from odfchain.transfer.repositories import Repositories
 
 
-class Answer(Enum):
+class RemoteState(Enum):
     """What is known of a place."""
 
     REACHED = "reached"
@@ -34,14 +34,14 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Remote:
     """Somewhere a dataset was pulled from or pushed to, and which of some blocks it has."""
 
     alias: str
     """As the user wrote it; a URL without its password."""
     kinds: tuple[str, ...]
     """`pull`, `push`."""
-    answer: Answer
+    answer: RemoteState
     has: frozenset[Multihash] = frozenset()
     problem: str | None = None
 
@@ -60,7 +60,7 @@ class Dependent:
 
 def places_with(
     workspace: WorkspaceFiles, dataset: DatasetFiles, head: Multihash, blocks: Sequence[Multihash]
-) -> list[Place]:
+) -> list[Remote]:
     """Every place that the dataset was pulled from or pushed to, and which of these blocks it has.
 
     The blocks are of the chain of `head`. A place has a block when its chain contains it and it hands it out.
@@ -88,7 +88,7 @@ def _ask(
     options: PeerOptions,
     head: Multihash,
     blocks: Sequence[Multihash],
-) -> Place:
+) -> Remote:
     shown = "a place that is not understood" if "://" in alias else alias
     try:
         url = resolve_remote(alias, Repositories(workspace.root))
@@ -96,10 +96,10 @@ def _ask(
         with closing(open_peer(url, options)) as peer:
             theirs = peer.head()
             if theirs is None:
-                return Place(shown, kinds, Answer.NOTHING)
-            return Place(shown, kinds, Answer.REACHED, _held(dataset, peer, theirs, head, blocks))
+                return Remote(shown, kinds, RemoteState.NOTHING)
+            return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))
     except OdfchainError as error:
-        return Place(shown, kinds, Answer.UNKNOWN, problem=str(error))
+        return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
 
 
 def _held(

@@ -33,7 +33,7 @@ from odfchain.transfer.partial import is_partial, lock_path
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of
-from odfchain.upkeep.lost_head import Candidate, by_name, candidates, is_candidate
+from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate
 from odfchain.upkeep.reachable import OVERWRITTEN, ref_names, refs_of, store_of
 from odfchain.upkeep.spares import Spares
 
@@ -191,7 +191,7 @@ class _Fsck:
         self._find("reference", path, problem, State.REPAIRED, source)
         return chosen.head
 
-    def _chosen(self, known: list[Candidate]) -> Candidate | None:
+    def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
         wanted = self._options.head
         if wanted is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
@@ -200,7 +200,7 @@ class _Fsck:
                 f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"
             )
-        return Candidate(wanted, decode_block(self._store(Part.BLOCK).get(wanted)).sequence_number)
+        return HeadCandidate(wanted, decode_block(self._store(Part.BLOCK).get(wanted)).sequence_number)
 
     def _other_ref(self, name: str) -> Multihash | None:
         path = self._dataset.folder / "refs" / name

@@ -28,7 +28,7 @@ from odfchain.upkeep.reachable import ref_names, refs_of, store_of
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class HeadCandidate:
     """A block that the head may have been, and who speaks for it; None: nobody."""
 
     head: Multihash
@@ -73,7 +73,7 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
     return _StoredBlocks(found, dataset_id)
 
 
-def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[Candidate]:
+def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[HeadCandidate]:
     """What the lost head may have been, the newest block first; with their proofs."""
     stored = stored_blocks(dataset)
     if stored is None:
@@ -115,22 +115,22 @@ def _with_proof(
     stored: _StoredBlocks,
     name: Multihash,
     peer: Peer | None,
-) -> Candidate:
+) -> HeadCandidate:
     number = stored.blocks[name].sequence_number
     signed = signed_last(dataset, stored.dataset_id)
     if signed is not None and signed.head == name:
-        return Candidate(name, number, "the owner has signed it as the head")
+        return HeadCandidate(name, number, "the owner has signed it as the head")
     try:
         seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
     except StoreError:
         seen = None
     if any(s is not None and s.sequence_number >= number and s.head != name for s in (signed, seen)):
-        return Candidate(name, number)  # an owner who went on from here would sign a second history
+        return HeadCandidate(name, number)  # an owner who went on from here would sign a second history
     if seen is not None and seen.head == name:
-        return Candidate(name, number, "it is the block that was last pulled or pushed")
+        return HeadCandidate(name, number, "it is the block that was last pulled or pushed")
     if peer is not None and _contains(peer, stored, name, number):
-        return Candidate(name, number, f"the chain of {peer.where} contains it")
-    return Candidate(name, number)
+        return HeadCandidate(name, number, f"the chain of {peer.where} contains it")
+    return HeadCandidate(name, number)
 
 
 def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:

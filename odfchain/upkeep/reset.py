@@ -24,7 +24,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.transfer.partial import lock_path
 from odfchain.trust.seen import Seen, SeenHeads
-from odfchain.upkeep.downstream import Answer, Dependent, Place, dependents, places_with
+from odfchain.upkeep.downstream import Dependent, Remote, RemoteState, dependents, places_with
 from odfchain.upkeep.reachable import keep_reachable, ref_names
 
 
@@ -43,7 +43,7 @@ class ResetPlan:
     """Whether the target is not behind but ahead: a head that was given up before."""
     records: int
     """Records that are dropped (that come back)."""
-    places: tuple[Place, ...]
+    places: tuple[Remote, ...]
     """Where else the dropped blocks may be."""
     unsaved: tuple[Multihash, ...]
     """Dropped blocks that no place was found to have, newest first."""
@@ -109,7 +109,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
             f"{dataset.alias}: block {name} is not an ancestor of the head {old.head}",
             hint=f"`odfchain log {dataset.alias}` lists the blocks that the head can go back to",
         )
-    places: Sequence[Place] = ()
+    places: Sequence[Remote] = ()
     unsaved: list[Multihash] = []
     if between and not forward:
         places = places_with(workspace, dataset, old.head, between)
@@ -198,7 +198,7 @@ def rewrite_memory(
 
 
 def _unsaved(plan: ResetPlan) -> UnsavedBlocksError:
-    unknown = [place for place in plan.places if place.answer is Answer.UNKNOWN]
+    unknown = [place for place in plan.places if place.answer is RemoteState.UNKNOWN]
     count, total = len(plan.unsaved), len(plan.dropped)
     blocks = f"{total:,} blocks that would be dropped" if total > 1 else "block that would be dropped"
     what = f"the {blocks}" if count == total else f"{count:,} of the {blocks}"

@@ -16,7 +16,7 @@ import pytest
 
 from odfchain.audit.page import render_page
 from odfchain.audit.page_blocks import read_blocks, rows_of, strip_of
-from odfchain.audit.page_document import Part
+from odfchain.audit.page_document import DocumentNode
 from odfchain.audit.page_words import blocks_in_words, moment, size_in_words
 from odfchain.audit.verify import verify_dataset
 from odfchain.errors import ManifestError, UsageError
@@ -448,7 +448,7 @@ def test_a_lineage_without_end_is_cut_and_says_so() -> None:
 @pytest.mark.parametrize("limit", [4, 30, 300])
 def test_every_block_is_in_one_row_and_the_rows_are_few(wrong: tuple[int, ...], limit: int) -> None:
     report = docs.document(blocks=5_000, faulty=dict.fromkeys(wrong, "damaged"))
-    blocks = read_blocks(Part(report["blocks"]).items(), len(wrong))
+    blocks = read_blocks(DocumentNode(report["blocks"]).items(), len(wrong))
     rows = rows_of(blocks, limit)
     covered: list[int] = []
     for row in rows:
@@ -463,7 +463,7 @@ def test_every_block_is_in_one_row_and_the_rows_are_few(wrong: tuple[int, ...], 
 
 def test_a_mark_for_many_blocks_is_as_bad_as_the_worst() -> None:
     report = docs.document(blocks=1_000, faulty={500: "damaged"}, unchecked=(1, 2, 500))
-    strip = strip_of(read_blocks(Part(report["blocks"]).items(), 1), 100)
+    strip = strip_of(read_blocks(DocumentNode(report["blocks"]).items(), 1), 100)
     assert strip is not None
     assert (len(strip.marks), strip.each) == (100, 10)
     assert [i for i, mark in enumerate(strip.marks) if mark.state == "faulty"] == [50]

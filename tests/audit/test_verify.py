@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.audit.form import Forms
+from odfchain.audit.expected_schema import SchemaInForce
 from odfchain.audit.verify import CHECKS, Report, verify_dataset
 from odfchain.audit.walk import StoredBlock
 from odfchain.chain.chain import link_blocks
@@ -403,26 +403,26 @@ def test_slices_of_blocks_with_the_same_number_are_all_looked_at(dataset: Datase
 
 def test_a_schema_that_cannot_be_read_and_is_replaced_before_any_slice(dataset: DatasetFiles) -> None:
     """The append rules have their word on it; rows are held against the schema that is in force."""
-    forms = Forms(believed=True)
+    in_force = SchemaInForce(believed=True)
     head = hash_of("any block")
 
     def declare(*events: ev.MetadataEvent) -> None:
         blocks = link_blocks(list(events), prev=None, next_sequence_number=0, system_time=T)
         for item in blocks:
-            forms.add(StoredBlock(head, item.block, True, 0))
+            in_force.add(StoredBlock(head, item.block, True, 0))
 
     declare(ev.SetDataSchema(raw_arrow_schema=b"no schema"))
-    assert forms.problem is not None
-    assert forms.form is not None
-    assert forms.form.schema is None
+    assert in_force.problem is not None
+    assert in_force.expected is not None
+    assert in_force.expected.schema is None
     declare(schema_event())
-    assert forms.problem is None
-    assert forms.form is not None
-    assert forms.form.schema is not None
-    assert [field.name for field in forms.form.schema.fields] == SCHEMA.names
-    forms.add(StoredBlock(head, dataset.chain.get(dataset.chain.head()), False, 0))
+    assert in_force.problem is None
+    assert in_force.expected is not None
+    assert in_force.expected.schema is not None
+    assert [field.name for field in in_force.expected.schema.fields] == SCHEMA.names
+    in_force.add(StoredBlock(head, dataset.chain.get(dataset.chain.head()), False, 0))
     declare(schema_event())
-    assert forms.form is None, "nothing is believed behind damage"
+    assert in_force.expected is None, "nothing is believed behind damage"
 
 
 def test_a_slice_that_is_no_parquet(dataset: DatasetFiles) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from odfchain.engine.inprocess import Checked, SparkTransformEngine
+from odfchain.engine.inprocess import QueryCheck, SparkTransformEngine
 from odfchain.engine.step_inputs import StepInput
-from odfchain.engine.stream.operators import Kind
+from odfchain.engine.stream.operators import QueryKind
 from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT
@@ -33,7 +33,7 @@ def transforms(engine: SparkEngine) -> SparkTransformEngine:
     return SparkTransformEngine(lambda: engine.session)
 
 
-def check(engine: SparkTransformEngine, folder: Path, sql: str, *temporal: TemporalTable) -> Checked:
+def check(engine: SparkTransformEngine, folder: Path, sql: str, *temporal: TemporalTable) -> QueryCheck:
     transform = TransformSql(
         engine="spark", queries=(SqlQueryStep(query=sql),), temporal_tables=temporal or None
     )
@@ -144,7 +144,7 @@ def test_what_looks_at_each_row_by_itself_is_stateless(
     transforms: SparkTransformEngine, tmp_path: Path, sql: str
 ) -> None:
     found = check(transforms, tmp_path, sql)
-    assert (found.kind, found.notes) == (Kind.STATELESS, ())
+    assert (found.kind, found.notes) == (QueryKind.STATELESS, ())
 
 
 @pytest.mark.parametrize("sql", BOUNDED, ids=range(len(BOUNDED)))
@@ -152,7 +152,7 @@ def test_what_is_complete_when_the_watermark_has_passed_is_bounded(
     transforms: SparkTransformEngine, tmp_path: Path, sql: str
 ) -> None:
     found = check(transforms, tmp_path, sql)
-    assert found.kind is Kind.BOUNDED
+    assert found.kind is QueryKind.WINDOWED
     assert not any("grows" in note for note in found.notes)
 
 
@@ -161,7 +161,7 @@ def test_anything_else_is_unbounded_and_the_note_names_what_makes_it_so(
     transforms: SparkTransformEngine, tmp_path: Path, sql: str
 ) -> None:
     found = check(transforms, tmp_path, sql)
-    assert found.kind is Kind.UNBOUNDED
+    assert found.kind is QueryKind.RETRACTING
     (note,) = found.notes
     assert UNBOUNDED[sql] in note
 
@@ -176,7 +176,7 @@ def test_every_construct_is_named_once(transforms: SparkTransformEngine, tmp_pat
 def test_a_temporal_table_is_unbounded(transforms: SparkTransformEngine, tmp_path: Path) -> None:
     sql = joined("a.k = b.k AND a.event_time >= b.__valid_from AND a.event_time < b.__valid_to")
     found = check(transforms, tmp_path, sql, TemporalTable(name="b", primary_key=("k",)))
-    assert found.kind is Kind.UNBOUNDED
+    assert found.kind is QueryKind.RETRACTING
     assert len(found.notes) == 1
 
 
@@ -185,5 +185,5 @@ def test_an_event_time_that_does_not_follow_from_the_inputs_is_noted(
     transforms: SparkTransformEngine, tmp_path: Path, time: str
 ) -> None:
     found = check(transforms, tmp_path, f"SELECT {time}, k FROM a")
-    assert found.kind is Kind.STATELESS
+    assert found.kind is QueryKind.STATELESS
     assert "no watermark" in found.notes[0]

@@ -1,4 +1,4 @@
-"""What a stranger's query may not do is refused before anything is read: the whole corpus."""
+"""What an untrusted query may not do is refused before anything is read: the whole corpus."""
 
 from __future__ import annotations
 

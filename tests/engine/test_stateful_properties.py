@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from odfchain.engine.archive import Manifest, read_manifest
-from odfchain.engine.engine_version import Rules
+from odfchain.engine.engine_version import EngineRules
 from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.engine.interface import Executed
 from odfchain.model.engine_messages import TransformRequest
@@ -85,12 +85,12 @@ class Stateful:
     mixed: bool = False
     """Whether it is unbounded above a window, which waits for the watermark."""
 
-    def transform(self, rules: Rules | None = None) -> TransformSql:
+    def transform(self, rules: EngineRules | None = None) -> TransformSql:
         steps = [SqlQueryStep(alias=name, query=sql) for name, sql in self.before.items()]
         tables = (TemporalTable(name=self.versions, primary_key=("k",)),) if self.versions else None
         return TransformSql(
             engine="spark",
-            version=(rules or Rules()).version,
+            version=(rules or EngineRules()).version,
             queries=(*steps, SqlQueryStep(query=self.sql)),
             temporal_tables=tables,
         )
@@ -462,7 +462,7 @@ def test_by_the_first_rules_only_what_is_older_than_the_watermark_counts(
 ) -> None:
     query, folder = QUERIES["running total"], tmp_path_factory.mktemp("steps")
     stream = drawn(f"first {seed}", query.inputs)
-    steps = list(run(transforms, query.transform(Rules(1)), stream, folder))
+    steps = list(run(transforms, query.transform(EngineRules(1)), stream, folder))
     for number, step in enumerate(steps):
         if (now := step.manifest.watermark_ms) is not None:
             final = everything(stream[: number + 1], now)
@@ -558,7 +558,7 @@ def test_corrections_of_inputs_change_the_result_as_if_it_had_never_been_otherwi
 ) -> None:
     query, folder = QUERIES[name], tmp_path_factory.mktemp("changes")
     windowed = query.once or query.mixed
-    rules = Rules(allowed_lateness_ms=lateness if windowed else 0)
+    rules = EngineRules(allowed_lateness_ms=lateness if windowed else 0)
     stream, left = changing(f"{name} {lateness} {seed}", query.inputs, rules.allowed_lateness_ms)
     steps = list(run(transforms, query.transform(rules), stream, folder))
     rows = {alias: table_of(part, 0) for alias, part in left.items()}
@@ -597,7 +597,7 @@ def test_what_is_late_counts_while_lateness_allows(transforms: SparkTransformEng
     stream = [
         at_hours(query, [1, 5, 7], 13), at_hours(query, [14], 14, late=[5, 8]), at_hours(query, [], 1_000)
     ]  # fmt: skip
-    rules = Rules(allowed_lateness_ms=6 * HOUR)
+    rules = EngineRules(allowed_lateness_ms=6 * HOUR)
     steps = list(run(transforms, query.transform(rules), stream, tmp_path))
     # hours 6 to 12 are kept until the watermark is at 18, hours 0 to 6 only until it is at 12
     assert [s.manifest.late for s in steps] == [{}, {"a": 1}, {}]

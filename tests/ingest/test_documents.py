@@ -27,7 +27,7 @@ from odfchain.model.sources import (
     ReadStepNdJson,
 )
 from odfchain.spark import json_records
-from odfchain.spark.documents import BATCH_ROWS, Lines, record_batches
+from odfchain.spark.documents import BATCH_ROWS, LineFile, record_batches
 from odfchain.spark.geo import FeatureCollection, FeatureLine
 from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_values import RecordError, json_text
@@ -205,7 +205,7 @@ def test_a_bad_collection(tmp_path: Path, text: str, row: int | None, message: s
     ],
 )
 def test_a_bad_line_of_features(tmp_path: Path, text: str, message: str) -> None:
-    error = Lines(Path(put(tmp_path, text)), FeatureLine()).first_bad(None, "f")
+    error = LineFile(Path(put(tmp_path, text)), FeatureLine()).first_bad(None, "f")
     assert str(error).startswith(f"f: {message}")
 
 

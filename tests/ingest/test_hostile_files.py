@@ -22,7 +22,7 @@ from odfchain.model.sources import (
     ReadStepNdJson,
 )
 from odfchain.progress import SILENT
-from odfchain.spark.documents import DocumentInputError, Lines, record_batches
+from odfchain.spark.documents import DocumentInputError, LineFile, record_batches
 from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_values import ObjectLine
 from odfchain.spark.shapefile import find_layer
@@ -124,7 +124,7 @@ def test_what_workers_refuse(tmp_path: Path, name: str) -> None:
     path = put(tmp_path, name)
     began = time.monotonic()
     if name.endswith(".ndjson"):
-        said = str(Lines(path, ObjectLine()).first_bad(None, "f"))
+        said = str(LineFile(path, ObjectLine()).first_bad(None, "f"))
     else:
         source = JsonArray(str(path)) if name.endswith(".json") else find_layer(path, None, tmp_path)[0]
         with pytest.raises(DocumentInputError) as caught:

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.engine.engine_version import Rules
+from odfchain.engine.engine_version import EngineRules
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput, Watermark
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
@@ -249,7 +249,7 @@ class Case:
             )
         transform = self.transform()
         if self.id in AT_ONCE:
-            transform = dataclasses.replace(transform, version=Rules(1).version)
+            transform = dataclasses.replace(transform, version=EngineRules(1).version)
         return request_of(
             folder, number, transform, inputs,
             system_time=Timestamp.parse(step["system_time"]),

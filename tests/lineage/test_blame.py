@@ -15,7 +15,7 @@ from odfchain.api import Workspace
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
 from odfchain.lineage.blame import Blame, blame_records
-from odfchain.lineage.blame_document import blame_document, blame_twig
+from odfchain.lineage.blame_document import blame_document, blame_tree
 from odfchain.lineage.locate import Locator
 from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
@@ -45,8 +45,8 @@ def add(root: Root, *rows: tuple[int, str | None, float], group: int = 2) -> Non
     root.data(len(rows), content=parquet(start, *rows, group=group))
 
 
-def lines(twig: Any, level: int = 0) -> list[str]:
-    return ["  " * level + twig.text, *(line for t in twig.below for line in lines(t, level + 1))]
+def lines(tree: Any, level: int = 0) -> list[str]:
+    return ["  " * level + tree.text, *(line for t in tree.below for line in lines(t, level + 1))]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_state_of_a_polling_source_is_told_with_its_url(home: Workspace, pla
     told, untold = (home.lineage.blame("r", n).transactions[0].source for n in range(2))
     assert (told.kind, told.fetch, told.state.value) == ("polling", "https://example.com", '"v1"')
     assert (untold.kind, untold.fetch, untold.state) == ("polling", "https://example.com", None)
-    text = lines(blame_twig(home.lineage.blame("r", 0)))
+    text = lines(blame_tree(home.lineage.blame("r", 0)))
     assert '    polling source: https://example.com, odf/etag "v1"' in text
 
 
@@ -358,7 +358,7 @@ def test_recursion_goes_down_to_the_roots(home: Workspace, line: tuple[Root, Der
     assert [c.ref.sequence_number for c in of_r.contributions] == [3, 4]
     assert not any(c.present for c in of_r.contributions), "they are on paper"
     assert of_r.origins == ()
-    text = lines(blame_twig(found))
+    text = lines(blame_tree(found))
     assert "    m: records 2 to 5, blocks 4 to 6" in text
     assert "      r: records 2 to 5, blocks 3 to 4" in text
 
@@ -372,7 +372,7 @@ def test_a_missing_input_ends_that_branch_and_is_named(
     (of_r,) = of_m.origins
     assert of_r.problem == "not in this workspace"
     assert (of_r.reads.name, of_r.reads.offsets, of_r.reads.blocks) == (None, (6, 7), None)
-    text = "\n".join(lines(blame_twig(home.lineage.blame("m", 7))))
+    text = "\n".join(lines(blame_tree(home.lineage.blame("m", 7))))
     assert f"in0: records 6 to 7, up to block {head} ({seeded_id('r')}: not in this workspace)" in text
 
 
@@ -412,7 +412,7 @@ def test_an_interval_that_two_paths_lead_to_is_followed_once(home: Workspace, pl
         bottom = Derived(*sides, files=place(f"j{level}"))
         bottom.run()
     found = home.lineage.blame("j3", 0, recursive=True)
-    text = lines(blame_twig(found))
+    text = lines(blame_tree(found))
     assert sum("followed above" in line for line in text) == 4
     assert json.dumps(blame_document(found)).count('"origins"') == 17
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.cli.support.trees import print_twigs
+from odfchain.cli.support.trees import print_trees
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.limits import LINEAGE
 from odfchain.lineage.drawing import layout_of
-from odfchain.lineage.graph import Edge, Graph, Node, NodeState, Use
-from odfchain.lineage.graph_document import graph_document, twigs_of, upstream_document
+from odfchain.lineage.graph import Edge, Graph, InputUse, Node, NodeState
+from odfchain.lineage.graph_document import graph_document, trees_of, upstream_document
 from odfchain.lineage.render_dot import quoted, to_dot
 from odfchain.lineage.render_html import to_html
 from odfchain.model import events as ev
@@ -56,8 +56,8 @@ def graph(home: Workspace, *names: str, downstream: bool = False) -> Graph:
     return home.lineage.graph(names, downstream=downstream)
 
 
-def lines(twigs: list[Any], level: int = 0) -> list[str]:
-    return [line for t in twigs for line in ("  " * level + t.text, *lines(t.below, level + 1))]
+def lines(trees: list[Any], level: int = 0) -> list[str]:
+    return [line for t in trees for line in ("  " * level + t.text, *lines(t.below, level + 1))]
 
 
 def layers(found: Graph) -> list[list[str]]:
@@ -83,7 +83,7 @@ def test_downstream_leads_from_inputs_to_what_is_made_of_them(
     assert sorted(node.name for node in found.nodes.values()) == ["a", "b", "c", "d"]
     assert sorted(named(found)) == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
     assert named(graph(home, "d", downstream=True)) == []
-    assert [re.sub(":.*", "", line) for line in lines(twigs_of(found))][0::2][:2] == ["a", "    d"]
+    assert [re.sub(":.*", "", line) for line in lines(trees_of(found))][0::2][:2] == ["a", "    d"]
 
 
 def test_a_node_tells_what_its_chain_says(home: Workspace, diamond: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ def test_an_input_that_is_not_here_is_a_node_that_says_so(home: Workspace, diamo
     found = graph(home, "d")
     missing = found.nodes[str(seeded_id("a"))]
     assert (missing.state, missing.alias, missing.kind) == (NodeState.MISSING, "in0", None)
-    assert f"in0: missing, {seeded_id('a')}" in [line.strip() for line in lines(twigs_of(found))]
+    assert f"in0: missing, {seeded_id('a')}" in [line.strip() for line in lines(trees_of(found))]
 
 
 @pytest.mark.parametrize("damage", ["head block", "transform", "no head", "no alias"])
@@ -144,11 +144,11 @@ def test_an_input_that_was_used_once_says_until_which_block(home: Workspace, pla
     made.append(transform_of(b))  # block 6
     found = {graph_edge.upstream: graph_edge for graph_edge in graph(home, "made").edges}
     of_a, of_b = found[str(seeded_id("a"))], found[str(seeded_id("b"))]
-    assert of_a.uses == (Use(1, 2), Use(5, 5))
+    assert of_a.uses == (InputUse(1, 2), InputUse(5, 5))
     assert not of_a.in_force
-    assert of_b.uses == (Use(1, None),)
+    assert of_b.uses == (InputUse(1, None),)
     assert of_b.in_force
-    text = lines(twigs_of(graph(home, "made")))
+    text = lines(trees_of(graph(home, "made")))
     assert any(re.match(r"  a: until block 2 and until block 5, root", line) for line in text)
     assert not any("until" in line for line in text if line.startswith("  b"))
 
@@ -166,7 +166,7 @@ def test_circles_end(home: Workspace, downstream: bool) -> None:
     found = graph(home, downstream=downstream)
     assert sorted(node.name for node in found.nodes.values()) == ["x", "y", "z"]
     assert len(found.edges) == 3
-    text = lines(twigs_of(found))
+    text = lines(trees_of(found))
     assert sum("a circle" in line for line in text) == 2
     assert sorted(key for row in layers(found) for key in row) == sorted(found.nodes)
     json.dumps(graph_document(found))
@@ -178,7 +178,7 @@ def on_paper(edges: list[tuple[str, str]], root: str) -> Graph:
     for name in dict.fromkeys([root, *(name for edge in edges for name in edge)]):
         found.nodes[name] = Node(id=name, alias=name, state=NodeState.PRESENT, blocks=1, records=0)
     for made, source in edges:
-        found.after.setdefault(made, []).append(Edge(source, made, source, (Use(1, None),)))
+        found.after.setdefault(made, []).append(Edge(source, made, source, (InputUse(1, None),)))
     return found
 
 
@@ -189,7 +189,7 @@ def test_a_dataset_on_many_paths_is_opened_up_once() -> None:
         for side in (f"l{level}", f"r{level}"):
             edges += [(f"j{level}", side), (side, f"j{level + 1}")]
     found = on_paper(edges, "j0")
-    assert len(lines(twigs_of(found))) == 161
+    assert len(lines(trees_of(found))) == 161
     assert json.dumps(graph_document(found)["datasets"]).count('"id"') == 161
     assert [len(row) for row in layers(found)] == [1, 2] * 40 + [1]
 
@@ -200,10 +200,10 @@ def test_a_long_line_of_derivations_is_cut_in_trees_and_complete_in_lists(
     found = on_paper([(f"d{n}", f"d{n + 1}") for n in range(1_000)], "d0")
     document = json.loads(json.dumps(graph_document(found)))
     assert len(document["nodes"]) == 1_001
-    text = lines(twigs_of(found))
+    text = lines(trees_of(found))
     assert "(more than 100 levels: ask for this dataset)" in text[-1]
     assert len(text) == LINEAGE.depth + 1
-    print_twigs(twigs_of(found))
+    print_trees(trees_of(found))
     assert capsys.readouterr().out.count("\n") == LINEAGE.depth + 1
     assert parse_dot(to_dot(found))[1]
     Page(to_html(found))

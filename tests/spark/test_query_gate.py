@@ -1,4 +1,4 @@
-"""The query gate: what a stranger's SQL may not ask for is refused before anything executes."""
+"""The query gate: what untrusted SQL may not ask for is refused before anything executes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.audit.verification import VerifyOptions
 from odfchain.codec.manifest import read_snapshots
-from odfchain.engine.engine_version import RULES, Rules, engine_version, rules_of, same_results
+from odfchain.engine.engine_version import RULES, EngineRules, engine_version, rules_of, same_results
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from odfchain.transform.execute import TransformOptions
@@ -84,7 +84,7 @@ def test_a_dataset_goes_on_by_the_rules_of_its_transform_until_that_is_set_anew(
 def test_a_version_says_by_which_rules_a_transform_is_executed(
     version: str | None, number: int, lateness: int
 ) -> None:
-    assert rules_of(version) == Rules(number, lateness)
+    assert rules_of(version) == EngineRules(number, lateness)
     if version is not None and version.startswith("odfchain"):
         assert rules_of(version).version == version
 

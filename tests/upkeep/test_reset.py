@@ -28,7 +28,7 @@ from odfchain.transfer.aliases import AliasKind, add_alias
 from odfchain.transfer.partial import lock_path
 from odfchain.trust.seen import SeenHeads
 from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
-from odfchain.upkeep.downstream import Answer
+from odfchain.upkeep.downstream import RemoteState
 from odfchain.upkeep.gc import GcOptions, collect
 from odfchain.upkeep.jobs import Upkeep
 from tests.kit.recorded_dataset import add_slice
@@ -209,7 +209,7 @@ def test_blocks_that_a_repository_has_may_be_dropped(
     push(workspace, copy_url(tmp_path))
     plan = upkeep.plan_reset("cities", "3")
     assert plan.unsaved == ()
-    assert [(p.answer, len(p.has)) for p in plan.places] == [(Answer.REACHED, 2)]
+    assert [(p.answer, len(p.has)) for p in plan.places] == [(RemoteState.REACHED, 2)]
     upkeep.reset("cities", plan)
     assert number_of(dataset) == 3
 
@@ -253,7 +253,7 @@ def test_a_place_that_is_ahead_has_them(
 def test_a_place_that_cannot_be_asked_counts_as_having_nothing(upkeep: Upkeep, dataset: DatasetFiles) -> None:
     add_alias(dataset, AliasKind.PULL, "s4nowhere/cities")
     plan = upkeep.plan_reset("cities", "3")
-    assert [p.answer for p in plan.places] == [Answer.UNKNOWN]
+    assert [p.answer for p in plan.places] == [RemoteState.UNKNOWN]
     with (
         unchanged(dataset.folder),
         pytest.raises(UnsavedBlocksError, match="s4nowhere/cities cannot be asked"),
@@ -269,7 +269,7 @@ def test_a_place_that_has_another_history_or_none_counts_as_having_nothing(
     add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "other"))
     add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "nothing"))
     plan = upkeep.plan_reset("cities", "3")
-    assert {p.answer for p in plan.places} == {Answer.REACHED, Answer.NOTHING}
+    assert {p.answer for p in plan.places} == {RemoteState.REACHED, RemoteState.NOTHING}
     assert len(plan.unsaved) == 2
 
 

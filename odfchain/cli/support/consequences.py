@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from odfchain.api import Dataset, Workspace
-    from odfchain.upkeep.downstream import Dependent, Place
+    from odfchain.upkeep.downstream import Dependent, Remote
 
 
-def tell_consequences(places: Sequence[Place], dependents: Sequence[Dependent]) -> None:
+def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:
     """Say which places have what is given up, and whose transactions have read it."""
     for place in places:
         known = f"has {len(place.has):,} of these blocks" if place.has else place.answer.value
@@ -29,7 +29,7 @@ def tell_of_proof(workspace: Workspace, dataset: Dataset) -> None:
         say("  the old head was signed: whoever saw it and sees the new one has proof of two histories")
 
 
-def places_tree(places: Sequence[Place]) -> list[dict[str, Any]]:
+def places_tree(places: Sequence[Remote]) -> list[dict[str, Any]]:
     """The places for programs."""
     return [
         {

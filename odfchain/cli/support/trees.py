@@ -10,25 +10,25 @@ from odfchain.cli.support.screen import console, styled
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from odfchain.lineage.graph_document import Twig
+    from odfchain.lineage.graph_document import TextTree
 
 _WIDE = 10_000
 """Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""
 
 
-def print_twigs(twigs: Iterable[Twig]) -> None:
+def print_trees(trees: Iterable[TextTree]) -> None:
     """Print indented lines as a tree; nothing in a text acts or is read as markup."""
     import sys
 
     from rich.tree import Tree
 
     target = console(width=None if sys.stdout.isatty() else _WIDE)
-    for twig in twigs:
-        tree = Tree(styled(twig.text, twig.style or "bold"))
-        _grow(tree, twig)
+    for branch in trees:
+        tree = Tree(styled(branch.text, branch.style or "bold"))
+        _grow(tree, branch)
         target.print(tree)
 
 
-def _grow(tree: Tree, twig: Twig) -> None:
-    for item in twig.below:
+def _grow(tree: Tree, branch: TextTree) -> None:
+    for item in branch.below:
         _grow(tree.add(styled(item.text, item.style)), item)

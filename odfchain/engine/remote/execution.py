@@ -26,11 +26,11 @@ _TEXT_CHARACTERS = 1 << 16
 
 
 @dataclass(slots=True)
-class Run:
+class RunningRequest:
     """One request being executed; also what the engine reports its progress to."""
 
     call: Call
-    staged: Staged
+    staged: StagedRequest
     answers: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     """The terminal message, or None when nobody waits for it any more."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -103,7 +103,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRequest:
     """A request whose outputs have names of their own, beside those that they are to get."""
 
     request: TransformRequest | RawQueryRequest
@@ -150,7 +150,7 @@ def _move(written: Path, wanted: Path) -> None:
 _OUTPUTS = ("new_checkpoint_path", "new_data_path", "output_data_path")
 
 
-def staged(request: Any) -> Staged:
+def staged(request: Any) -> StagedRequest:
     """A request as the engine gets it; the paths of its outputs are made here, and checked.
 
     Raises:
@@ -166,7 +166,7 @@ def staged(request: Any) -> Staged:
         written = f"{path}.{uuid.uuid4().hex}"
         changes[name] = written
         outputs.append((Path(written), Path(path)))
-    return Staged(replace(request, **changes), tuple(outputs))
+    return StagedRequest(replace(request, **changes), tuple(outputs))
 
 
 # --- messages ------------------------------------------------------------------------------------

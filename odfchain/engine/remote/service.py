@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from odfchain.engine.remote.execution import Run, internal_error, staged
+from odfchain.engine.remote.execution import RunningRequest, internal_error, staged
 from odfchain.engine.remote.protocol import (
     DEFAULT_PORT,
     EXECUTE_RAW_QUERY,
@@ -193,7 +193,7 @@ class _Service:
         def respond(message: bytes, context: Any) -> Iterator[bytes]:
             try:
                 request = call.unpack_request(message)
-                run = Run(call, staged(request))
+                run = RunningRequest(call, staged(request))
             except OdfchainError as error:
                 yield internal_error(call, error)
                 return
@@ -217,12 +217,12 @@ class _Service:
 
         return respond
 
-    def _execute(self, run: Run) -> None:
+    def _execute(self, run: RunningRequest) -> None:
         with self._free:
             run.answers.put(run.answer(self._engine))
         self._threads.discard(threading.current_thread())
 
-    def _cancel(self, run: Run) -> None:
+    def _cancel(self, run: RunningRequest) -> None:
         cancel = getattr(self._engine, "cancel", None)
         if run.give_up() and cancel is not None:
             with contextlib.suppress(Exception):  # what it stops may have ended by itself

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from odfchain.engine.catalyst import Attribute, Catalyst, Node, class_name, scala_items
+from odfchain.engine.catalyst import Attribute, Catalyst, PlanNode, class_name, scala_items
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,7 +59,7 @@ _PROBES = (0, 31 * _DAY, 59 * _DAY, 19_782 * _DAY, 19_783 * _DAY + 1, -40_000 * 
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimePoint:
     """A point in time [µs since 1970], for windows with the end."""
 
     start: int
@@ -67,22 +67,22 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimeMark:
     """Smallest value that can still come: before this step, after it, and what may be promised to others.
 
     What is older was complete before the step, or is complete now. What is complete is kept for some time, in
     which late rows and corrections change it.
     """
 
-    before: Moment | None
-    now: Moment | None
-    promise: Moment | None
-    kept_before: Moment | None
+    before: TimePoint | None
+    now: TimePoint | None
+    promise: TimePoint | None
+    kept_before: TimePoint | None
     """What is older could not be changed any more when the step began."""
-    kept_now: Moment | None
+    kept_now: TimePoint | None
     """What is older cannot be changed any more, and is forgotten."""
 
-    def moments(self) -> tuple[Moment | None, ...]:
+    def moments(self) -> tuple[TimePoint | None, ...]:
         """All of them as a row."""
         return self.before, self.now, self.promise, self.kept_before, self.kept_now
 
@@ -97,13 +97,13 @@ class TimeExpression:
     """Whether its value is never later than the source's."""
 
 
-class Times:
+class EventTimes:
     """Recognises times in expressions, and computes their marks."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._catalyst = catalyst
         # a step begins at the moment at which the one before it ended
-        self._known: dict[tuple[int, Moment], Moment | None] = {}
+        self._known: dict[tuple[int, TimePoint], TimePoint | None] = {}
 
     # --- recognising -------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Times:
             return None
         if times[found].reference.dataType().typeName() != "timestamp":
             return None
-        moments = [Moment(probe) for probe in _PROBES]
+        moments = [TimePoint(probe) for probe in _PROBES]
         values = self.evaluate([self._catalyst.alias(expression, "shifted")], times[found], moments)[0]
         shifts = {v.start - m.start for v, m in zip(values, moments, strict=True) if v is not None}
         return (found, shifts.pop()) if len(shifts) == 1 else None
@@ -161,10 +161,10 @@ class Times:
     # --- computing ---------------------------------------------------------------------------------
 
     def marks(
-        self, wanted: Mapping[int, TimeExpression], child: Node, known: Mapping[int, Mark]
-    ) -> dict[int, Mark]:
+        self, wanted: Mapping[int, TimeExpression], child: PlanNode, known: Mapping[int, TimeMark]
+    ) -> dict[int, TimeMark]:
         """The marks of computed times, given those of the child's."""
-        found: dict[int, Mark] = {}
+        found: dict[int, TimeMark] = {}
         sources: dict[int, list[int]] = {}
         for number, time in wanted.items():
             if time.source not in known:
@@ -189,15 +189,15 @@ class Times:
             for number, row in zip(numbers, values, strict=False):
                 self._known |= {(id(wanted[number]), m): v for m, v in zip(new, row, strict=True)}
             for n in numbers:
-                found[n] = Mark(*[m and self._known[id(wanted[n]), m] for m in known[source].moments()])
+                found[n] = TimeMark(*[m and self._known[id(wanted[n]), m] for m in known[source].moments()])
         return found
 
     def _named(self, expression: Any) -> Any:
         return expression if class_name(expression) == "Alias" else self._catalyst.alias(expression, "time")
 
     def evaluate(
-        self, expressions: Sequence[Any], attribute: Attribute, moments: Sequence[Moment | None]
-    ) -> list[list[Moment | None]]:
+        self, expressions: Sequence[Any], attribute: Attribute, moments: Sequence[TimePoint | None]
+    ) -> list[list[TimePoint | None]]:
         """The value of each expression at each moment of one attribute."""
         if not any(moments):
             return [[None] * len(moments) for _ in expressions]
@@ -205,13 +205,13 @@ class Times:
         frame = self._catalyst.frame(self._catalyst.project(plan, expressions))
         return [read_moments(frame, index, len(moments)) for index in range(len(expressions))]
 
-    def probe(self, child: Node, source: int, moments: Sequence[Moment | None]) -> Any:
+    def probe(self, child: PlanNode, source: int, moments: Sequence[TimePoint | None]) -> Any:
         """A plan with the child's attributes and a row for each moment; all but the time is null."""
         index = next(i for i, a in enumerate(child.output) if a.id == source)
         frame = self._probe(child.output[index], moments)
         return self._catalyst.adapted(frame.withColumnRenamed("c0", f"c{index}"), child.output)
 
-    def _probe(self, attribute: Attribute, moments: Sequence[Moment | None]) -> DataFrame:
+    def _probe(self, attribute: Attribute, moments: Sequence[TimePoint | None]) -> DataFrame:
         from pyspark.sql import functions as F
 
         def number(value: int | None) -> str:
@@ -255,7 +255,7 @@ def as_micros(value: Column, kind: str) -> Column:
     return F.unix_date(value).cast("bigint") * _DAY if kind == "date" else F.unix_micros(value)
 
 
-def read_moments(frame: DataFrame, index: int, count: int) -> list[Moment | None]:
+def read_moments(frame: DataFrame, index: int, count: int) -> list[TimePoint | None]:
     """The times in a column of a frame that has one row for each moment."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
@@ -268,4 +268,4 @@ def read_moments(frame: DataFrame, index: int, count: int) -> list[Moment | None
         parts = [as_micros(column, name), F.lit(None).cast("bigint")]
     rows = frame.select(*parts).collect()
     assert len(rows) == count  # noqa: S101 - a projection keeps its rows
-    return [None if row[0] is None else Moment(row[0], row[1]) for row in rows]
+    return [None if row[0] is None else TimePoint(row[0], row[1]) for row in rows]

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.catalyst import Attribute, Catalyst, class_name, scala_items
-from odfchain.engine.engine_version import Rules
-from odfchain.engine.stream.event_times import Mark, Moment, TimeExpression, Times
+from odfchain.engine.engine_version import EngineRules
+from odfchain.engine.stream.event_times import EventTimes, TimeExpression, TimeMark, TimePoint
 from odfchain.engine.stream.in_force import in_force, takes_back
 from odfchain.engine.stream.operators import (
-    Constant,
-    Group,
+    ConstantRows,
+    InputScan,
     IntervalJoin,
-    Merged,
-    Narrow,
     Operator,
-    Session,
-    Source,
+    RowWise,
+    SessionWindow,
+    TimeGroup,
+    UnionAll,
     is_windowed,
 )
 from odfchain.model.enums import OperationType
@@ -37,18 +37,18 @@ _ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowChanges:
     """What a step changes of an operator's rows, as plans with its attributes; the marks of its times."""
 
     plan: Any
     """The rows that are new."""
-    marks: Mapping[int, Mark]
+    marks: Mapping[int, TimeMark]
     back: Any = None
     """The rows that are taken back; None where there are none."""
 
 
 @dataclass(slots=True)
-class Memory:
+class StepMemory:
     """What is remembered before a step, and after it."""
 
     before: Mapping[str, DataFrame]
@@ -67,14 +67,14 @@ class Flow:
     def __init__(
         self,
         catalyst: Catalyst,
-        times: Times,
+        times: EventTimes,
         root: Operator,
         inputs: Mapping[str, DataFrame],
-        watermark: Mark,
-        memory: Memory,
+        watermark: TimeMark,
+        memory: StepMemory,
         used: frozenset[int],
         *,
-        rules: Rules,
+        rules: EngineRules,
         changing: frozenset[str] = frozenset(),
     ) -> None:
         """`inputs` are the new rows by table, columns `c0`, `c1`, … in the order of their schemas.
@@ -92,20 +92,20 @@ class Flow:
         self.rules = rules
         self._changing = changing
 
-    def rows(self, op: Operator) -> Rows:
+    def rows(self, op: Operator) -> RowChanges:
         """The new rows of an operator."""
         match op:
-            case Source():
+            case InputScan():
                 return self._source(op)
-            case Constant():
-                return Rows(op.node.plan, {})
-            case Merged():
+            case ConstantRows():
+                return RowChanges(op.node.plan, {})
+            case UnionAll():
                 return self._merged(op)
-            case Narrow():
+            case RowWise():
                 return self._narrow(op)
-            case Group():
+            case TimeGroup():
                 return self._group(op)
-            case Session():
+            case SessionWindow():
                 from odfchain.engine.stream.sessions import session_rows
 
                 return session_rows(self, op)
@@ -133,13 +133,13 @@ class Flow:
 
     # --- row by row --------------------------------------------------------------------------------
 
-    def _source(self, op: Source) -> Rows:
+    def _source(self, op: InputScan) -> RowChanges:
         from pyspark.sql import functions as F
 
         table = op.node.table or ""
         frame, marks = self.inputs[table], {op.event_time: self.watermark}
         if table not in self._changing:
-            return Rows(self.catalyst.adapted(frame, op.node.output), marks)
+            return RowChanges(self.catalyst.adapted(frame, op.node.output), marks)
         operation = next(f"c{i}" for i, a in enumerate(op.node.output) if a.id == op.operation)
         back = takes_back(F.col(operation))
         # what counts is in force, however it came
@@ -149,9 +149,9 @@ class Flow:
             )
             for which in (~back, back)
         )
-        return Rows(new, marks, old)
+        return RowChanges(new, marks, old)
 
-    def _merged(self, op: Merged) -> Rows:
+    def _merged(self, op: UnionAll) -> RowChanges:
         children = [self.rows(child) for child in op.children]
         marks = {}
         for number, branches in op.branches.items():
@@ -165,15 +165,15 @@ class Flow:
                 for c, o in zip(children, op.children, strict=True)
             ]
             back = self.catalyst.rebuilt(op.node, plans)
-        return Rows(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks, back)
+        return RowChanges(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks, back)
 
-    def _narrow(self, op: Narrow) -> Rows:
+    def _narrow(self, op: RowWise) -> RowChanges:
         children = [self.rows(child) for child in op.children]
         plan = self.catalyst.rebuilt(op.node, [c.plan for c in children])
         varying, rows = next(
             (child, rows)
             for child, rows in zip(op.children, children, strict=True)
-            if not isinstance(child, Constant)
+            if not isinstance(child, ConstantRows)
         )
         marks = self.times.marks(op.times, varying.node, rows.marks)
         if op.node.kind == "Expand":
@@ -181,9 +181,11 @@ class Flow:
         back = None
         if rows.back is not None:
             back = self.catalyst.rebuilt(op.node, [rows.back if c is rows else c.plan for c in children])
-        return Rows(plan, marks, back)
+        return RowChanges(plan, marks, back)
 
-    def _window_marks(self, op: Narrow, child: Operator, known: Mapping[int, Mark]) -> dict[int, Mark]:
+    def _window_marks(
+        self, op: RowWise, child: Operator, known: Mapping[int, TimeMark]
+    ) -> dict[int, TimeMark]:
         """The earliest of the windows that contain each moment."""
         from pyspark.sql import functions as F
 
@@ -200,14 +202,14 @@ class Flow:
             earliest = frame.groupBy(F.unix_micros(moment)).agg(
                 F.unix_micros(F.min(window["start"])), F.unix_micros(F.min(window["end"]))
             )
-            by_moment = {row[0]: Moment(row[1], row[2]) for row in earliest.collect()}
+            by_moment = {row[0]: TimePoint(row[1], row[2]) for row in earliest.collect()}
             # between windows that leave gaps there is none: then nothing can be said
-            found[number] = Mark(*[by_moment.get(m.start) if m else None for m in moments])
+            found[number] = TimeMark(*[by_moment.get(m.start) if m else None for m in moments])
         return found
 
     # --- groups ------------------------------------------------------------------------------------
 
-    def _group(self, op: Group) -> Rows:
+    def _group(self, op: TimeGroup) -> RowChanges:
         (child,) = op.children
         rows = self.rows(child)
         mark = self.times.marks({-1: op.key}, child.node, rows.marks).get(-1, NOTHING_KNOWN)
@@ -226,8 +228,8 @@ class Flow:
         return self.difference(op, everything.where(complete), was, marks)
 
     def difference(
-        self, op: Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, Mark]
-    ) -> Rows:
+        self, op: Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, TimeMark]
+    ) -> RowChanges:
         """What the complete rows `now` change in the result over those that `was` complete before."""
         child = op.children[0]
 
@@ -236,17 +238,19 @@ class Flow:
 
         # without lateness nothing is kept that was complete
         if was is None or not self.rules.allowed_lateness_ms:
-            return Rows(result(now), marks)
+            return RowChanges(result(now), marks)
         return self.changes(op, self.catalyst.frame(result(now)), self.catalyst.frame(result(was)), marks)
 
-    def changes(self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, Mark]) -> Rows:
+    def changes(
+        self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, TimeMark]
+    ) -> RowChanges:
         """What the rows of an operator `now` have more and less than they had."""
         from pyspark.sql import functions as F
 
         both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
         new, gone = in_force(both, now.columns)
         output = op.node.output
-        return Rows(self.catalyst.adapted(new, output), marks, self.catalyst.adapted(gone, output))
+        return RowChanges(self.catalyst.adapted(new, output), marks, self.catalyst.adapted(gone, output))
 
     def changed(
         self,
@@ -256,7 +260,7 @@ class Flow:
         back: DataFrame | None,
         columns: list[str],
         time: Column,
-        mark: Mark,
+        mark: TimeMark,
     ) -> DataFrame:
         """What is remembered of an operator's rows under a name, with the new ones, less those taken `back`.
 
@@ -304,7 +308,9 @@ class Flow:
         column = F.col("k")
         return frame, column["start"] if isinstance(frame.schema["k"].dataType, t.StructType) else column
 
-    def without_late(self, op: Operator, frame: DataFrame, time: Column, before: Moment | None) -> DataFrame:
+    def without_late(
+        self, op: Operator, frame: DataFrame, time: Column, before: TimePoint | None
+    ) -> DataFrame:
         """The rows that are not too late; the others are remembered to be counted."""
         if before is None:
             return frame
@@ -319,7 +325,7 @@ class Flow:
         return rows if old is None else old.select(*columns).union(rows).coalesce(1)
 
 
-NOTHING_KNOWN = Mark(None, None, None, None, None)
+NOTHING_KNOWN = TimeMark(None, None, None, None, None)
 
 
 def made_columns(op: Operator) -> frozenset[int]:
@@ -327,12 +333,12 @@ def made_columns(op: Operator) -> frozenset[int]:
 
     What comes out of a windowed operator is put together of rows in force, with the columns of those.
     """
-    if isinstance(op, Source):
+    if isinstance(op, InputScan):
         return op.made
-    if not isinstance(op, Narrow | Merged):
+    if not isinstance(op, RowWise | UnionAll):
         return frozenset()
     below = frozenset(n for child in op.children for n in made_columns(child))
-    if isinstance(op, Merged):
+    if isinstance(op, UnionAll):
         columns = zip(op.node.output, *(child.node.output for child in op.children), strict=True)
         return frozenset(first.id for first, *others in columns if any(o.id in below for o in others))
     passed = {a.id for a in op.node.output} & below
@@ -353,11 +359,11 @@ def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
     waiting = [child for op in root.walk() if is_windowed(op) for child in op.children]
     while waiting:
         op = waiting.pop()
-        if not isinstance(op, Narrow | Merged):
+        if not isinstance(op, RowWise | UnionAll):
             continue
         waiting += op.children
         made = {n for child in op.children for n in made_columns(child)}
-        used = set(catalyst.references(op.node)) if not isinstance(op, Merged) else set()
+        used = set(catalyst.references(op.node)) if not isinstance(op, UnionAll) else set()
         if op.node.kind == "Project":
             named = [
                 e.child() if class_name(e) == "Alias" else e for e in scala_items(op.node.plan.projectList())
@@ -371,10 +377,10 @@ def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
 
 def table_of(op: Operator) -> str:
     """The inputs that rows of an operator come from."""
-    return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, Source)))
+    return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, InputScan)))
 
 
-def used_columns(catalyst: Catalyst, root: Operator, rules: Rules) -> frozenset[int]:
+def used_columns(catalyst: Catalyst, root: Operator, rules: EngineRules) -> frozenset[int]:
     """The attributes that a query computes with or returns; the others need not be remembered."""
     used: set[int] = set()
     waiting = [(root, {a.id for a in root.node.output})]
@@ -387,13 +393,13 @@ def used_columns(catalyst: Catalyst, root: Operator, rules: Rules) -> frozenset[
     return frozenset(used)
 
 
-def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: Rules) -> set[int]:
+def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRules) -> set[int]:
     """The attributes of the children that are needed for some of an operator's own."""
     found = {time.source for number, time in op.times.items() if number in wanted}
     match op:
-        case Group(key=key):
+        case TimeGroup(key=key):
             found.add(key.source)
-        case Session(session=session, time=time):
+        case SessionWindow(session=session, time=time):
             found |= {session, time}
         case IntervalJoin(left_time=left, right_time=right):
             found |= {left, right}
@@ -408,7 +414,7 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: Rules) ->
     return found | wanted | catalyst.references(node)
 
 
-def earlier(time: Column, moment: Moment | None, frame: DataFrame) -> Column:
+def earlier(time: Column, moment: TimePoint | None, frame: DataFrame) -> Column:
     """Whether a time is before a moment; never when that is not known."""
     from pyspark.sql import functions as F
 
@@ -420,26 +426,26 @@ def earlier(time: Column, moment: Moment | None, frame: DataFrame) -> Column:
     return F.coalesce(time < F.timestamp_micros(F.lit(moment.start)), F.lit(False))
 
 
-def least(marks: list[Mark]) -> Mark:
+def least(marks: list[TimeMark]) -> TimeMark:
     """The mark of what comes from any of several."""
 
-    def smallest(moments: list[Moment | None]) -> Moment | None:
+    def smallest(moments: list[TimePoint | None]) -> TimePoint | None:
         known = [m for m in moments if m is not None]
         if len(known) < len(moments):
             return None
         ends = [m.end for m in known if m.end is not None]
-        return Moment(min(m.start for m in known), min(ends) if ends else None)
+        return TimePoint(min(m.start for m in known), min(ends) if ends else None)
 
-    return Mark(*[smallest(list(column)) for column in zip(*[m.moments() for m in marks], strict=True)])
+    return TimeMark(*[smallest(list(column)) for column in zip(*[m.moments() for m in marks], strict=True)])
 
 
-def shifted(mark: Mark, micros: int, *, early: int = 0) -> Mark:
+def shifted(mark: TimeMark, micros: int, *, early: int = 0) -> TimeMark:
     """A mark some time later; what is complete may be held back by `early`, what is promised is not."""
 
-    def move(moment: Moment | None, by: int) -> Moment | None:
-        return None if moment is None else Moment(moment.start + by)
+    def move(moment: TimePoint | None, by: int) -> TimePoint | None:
+        return None if moment is None else TimePoint(moment.start + by)
 
-    return Mark(
+    return TimeMark(
         move(mark.before, micros - early),
         move(mark.now, micros - early),
         move(mark.promise, micros),

@@ -13,8 +13,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from odfchain.engine.stream.event_times import Mark, Moment
-from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, Rows, earlier, least, shifted
+from odfchain.engine.stream.event_times import TimeMark, TimePoint
+from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, RowChanges, earlier, least, shifted
 from odfchain.engine.stream.operators import IntervalJoin, Operator
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _MILLISECOND = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _JoinSide:
     child: Operator
     role: str
     time: Column
@@ -33,8 +33,8 @@ class _Side:
     changes: bool
     """Whether rows are taken back."""
     everything: DataFrame
-    mark: Mark
-    partner: Mark
+    mark: TimeMark
+    partner: TimeMark
     """The mark of the other side."""
     first: int
     """The least that a partner is later [µs]."""
@@ -44,11 +44,11 @@ class _Side:
     def plan(self, flow: Flow, frame: DataFrame) -> Any:
         return flow.catalyst.adapted(frame, self.child.node.output)
 
-    def resolved(self, moment: Moment | None, frame: DataFrame) -> Column:
+    def resolved(self, moment: TimePoint | None, frame: DataFrame) -> Column:
         """Whether no partner can come any more."""
         return earlier(self.time, _moved(moment, -self.last), frame)
 
-    def as_it_was(self, flow: Flow) -> _Side:
+    def as_it_was(self, flow: Flow) -> _JoinSide:
         """The side before the step."""
         rows = self.old if self.old is not None else flow.catalyst.frame(self.child.node.plan).where("false")
         return dataclasses.replace(
@@ -73,11 +73,11 @@ class _Side:
         known = [m for m in needed if m is not None]
         if len(known) < len(needed):
             return self.everything
-        oldest = Moment(min(m.start for m in known))
+        oldest = TimePoint(min(m.start for m in known))
         return self.everything.where(~earlier(self.time, oldest, self.everything))
 
 
-def joined_rows(flow: Flow, op: IntervalJoin) -> Rows:
+def joined_rows(flow: Flow, op: IntervalJoin) -> RowChanges:
     """The pairs that became complete, and the rows for which it became clear that they stay alone."""
     left, right = op.children
     first, second = flow.rows(left), flow.rows(right)
@@ -104,7 +104,7 @@ def joined_rows(flow: Flow, op: IntervalJoin) -> Rows:
         was = _total(flow, op, one.as_it_was(flow), other.as_it_was(flow))
         return flow.changes(op, now, was, marks)
     plan = flow.catalyst.adapted(_result(flow, op, one, other), op.node.output)
-    return Rows(plan, marks)
+    return RowChanges(plan, marks)
 
 
 _WAITING = {
@@ -114,7 +114,7 @@ _WAITING = {
 """The sides whose rows wait until no partner can come."""
 
 
-def _unresolved(flow: Flow, op: IntervalJoin, side: _Side, other: _Side) -> DataFrame:
+def _unresolved(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide) -> DataFrame:
     """The rows of a side that wait; those of an outer join that have a partner do not."""
     waiting = side.everything.where(~side.resolved(side.partner.now, side.everything))
     if op.kind in ("LeftSemi", "LeftAnti"):
@@ -126,11 +126,11 @@ def _side(
     flow: Flow,
     op: IntervalJoin,
     child: Operator,
-    rows: Rows,
+    rows: RowChanges,
     name: tuple[str, int],
-    marks: tuple[Mark, Mark],
+    marks: tuple[TimeMark, TimeMark],
     bounds: tuple[int, int],
-) -> _Side:
+) -> _JoinSide:
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 
@@ -148,13 +148,13 @@ def _side(
         # what is too late for one half of a correction is so for the other
         back = flow.without_late(child, back, time, marks[0].kept_before)
     everything = flow.changed(child, part, new, back, columns, time, marks[0])
-    return _Side(
+    return _JoinSide(
         child, role, time, flow.remembered(part), new, back is not None, everything, marks[0], marks[1],
         bounds[0], bounds[1],
     )  # fmt: skip
 
 
-def _result(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+def _result(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     if op.kind in ("LeftSemi", "LeftAnti"):
         return _alone(flow, op, left, right, op.kind)
     found = _pairs(flow, op, left, right)
@@ -166,7 +166,7 @@ def _result(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFram
     return found.coalesce(1)
 
 
-def _pairs(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     """The pairs of which at least one row is new."""
 
     def join(one: DataFrame, other: DataFrame) -> DataFrame:
@@ -177,10 +177,10 @@ def _pairs(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame
     return found if left.old is None else found.union(join(left.old, right.new)).coalesce(1)
 
 
-def _total(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame:
+def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     """All that was emitted of what is remembered: pairs, and rows that are clearly alone."""
 
-    def alone(side: _Side, other: _Side, kind: str) -> DataFrame:
+    def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
         clear = side.everything.where(side.resolved(side.partner.now, side.everything))
         return _matched(flow, op, side, clear, other, kind)
 
@@ -197,20 +197,20 @@ def _total(flow: Flow, op: IntervalJoin, left: _Side, right: _Side) -> DataFrame
     return found.coalesce(1)
 
 
-def _alone(flow: Flow, op: IntervalJoin, side: _Side, other: _Side, kind: str) -> DataFrame:
+def _alone(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
     """The rows of a side for which it became clear now whether they have a partner."""
     return _matched(flow, op, side, side.newly_resolved(), other, kind)
 
 
 def _matched(
-    flow: Flow, op: IntervalJoin, side: _Side, rows: DataFrame, other: _Side, kind: str
+    flow: Flow, op: IntervalJoin, side: _JoinSide, rows: DataFrame, other: _JoinSide, kind: str
 ) -> DataFrame:
     """The rows, some of a side, that have a partner (`LeftSemi`) or none (`LeftAnti`)."""
     plan = flow.catalyst.join(op.node, side.plan(flow, rows), other.plan(flow, other.everything), kind)
     return flow.catalyst.frame(plan)
 
 
-def _earlier_mark(mark: Mark) -> Mark:
+def _earlier_mark(mark: TimeMark) -> TimeMark:
     """A mark as the step before saw it, as far as it is asked for that."""
     return dataclasses.replace(mark, now=mark.before, kept_now=mark.kept_before)
 
@@ -227,5 +227,5 @@ def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
     return frame.select(*columns)
 
 
-def _moved(moment: Moment | None, by: int) -> Moment | None:
-    return None if moment is None else Moment(moment.start + by)
+def _moved(moment: TimePoint | None, by: int) -> TimePoint | None:
+    return None if moment is None else TimePoint(moment.start + by)

@@ -1,12 +1,12 @@
 """What a query does with time: its plan as operators, each with what it must remember.
 
     stateless   every row by itself: projections, filters, UNION ALL, joins with constants
-    bounded     groups by a time, sessions, joins that bound the difference of two times: complete when the
+    windowed    groups by a time, sessions, joins that bound the difference of two times: complete when the
                 marks have passed, and forgotten then
-    unbounded   everything else: a later row may change any earlier result
+    retracting  everything else: a later row may change any earlier result
 
 The kind of a query is that of its hungriest operator. Nothing is guessed: what is not recognised here is
-unbounded. Source: RFC-019.
+retracting. Source: RFC-019.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from odfchain.engine.catalyst import Attribute, Catalyst, Node, class_name, scala_items
-from odfchain.engine.stream.event_times import TimeExpression, Times
+from odfchain.engine.catalyst import Attribute, Catalyst, PlanNode, class_name, scala_items
+from odfchain.engine.stream.event_times import EventTimes, TimeExpression
 from odfchain.model.events import DatasetVocabulary
 
 
-class Kind(enum.Enum):
-    """What a query must remember from one step to the next."""
+class QueryKind(enum.Enum):
+    """What a query must remember from one step to the next; the values stand in recorded checkpoints."""
 
     STATELESS = "stateless"
-    BOUNDED = "bounded"
-    UNBOUNDED = "unbounded"
+    WINDOWED = "bounded"
+    RETRACTING = "unbounded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """A node of the plan, and the times among its columns."""
 
-    node: Node
+    node: PlanNode
     children: tuple[Operator, ...] = ()
     times: Mapping[int, TimeExpression] = field(default_factory=dict)
     """For each column that is a time the time of a child that it comes from."""
@@ -51,7 +51,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Operator):
+class InputScan(Operator):
     """The rows of an input; its event time is the one time that others come from."""
 
     event_time: int
@@ -61,31 +61,31 @@ class Source(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constant(Operator):
+class ConstantRows(Operator):
     """Rows that the query itself spells out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrow(Operator):
+class RowWise(Operator):
     """Every row by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged(Operator):
+class UnionAll(Operator):
     """UNION ALL; a column is a time when it is one in every branch."""
 
     branches: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Operator):
+class TimeGroup(Operator):
     """Rows that belong together share a time: complete when no later row can have it."""
 
     key: TimeExpression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session(Operator):
+class SessionWindow(Operator):
     """Rows that follow each other closely; complete when the watermark has passed the end."""
 
     session: int
@@ -104,23 +104,23 @@ class IntervalJoin(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole(Operator):
+class Retracting(Operator):
     """Anything: all rows are needed, for ever."""
 
     why: str
     """The construct that makes it so, as the user knows it."""
 
 
-def kind_of(root: Operator) -> Kind:
+def kind_of(root: Operator) -> QueryKind:
     """The kind of a query."""
-    if any(isinstance(op, Whole) for op in root.walk()):
-        return Kind.UNBOUNDED
-    return Kind.BOUNDED if any(is_windowed(op) for op in root.walk()) else Kind.STATELESS
+    if any(isinstance(op, Retracting) for op in root.walk()):
+        return QueryKind.RETRACTING
+    return QueryKind.WINDOWED if any(is_windowed(op) for op in root.walk()) else QueryKind.STATELESS
 
 
 def is_windowed(op: Operator) -> bool:
     """Whether an operator keeps rows until the watermark has passed what they belong to."""
-    return isinstance(op, Group | Session | IntervalJoin)
+    return isinstance(op, TimeGroup | SessionWindow | IntervalJoin)
 
 
 _ROWWISE = frozenset({"Filter", "Generate", "Project", "View"})
@@ -138,55 +138,55 @@ _CALLED = {
 }  # fmt: skip
 
 
-class Reader:
+class PlanReader:
     """Makes operators of a plan."""
 
     def __init__(
-        self, catalyst: Catalyst, times: Times, vocabularies: Mapping[str, DatasetVocabulary]
+        self, catalyst: Catalyst, times: EventTimes, vocabularies: Mapping[str, DatasetVocabulary]
     ) -> None:
         """`vocabularies` are those of the inputs by table."""
         self._catalyst = catalyst
         self._times = times
         self._vocabularies = vocabularies
 
-    def read(self, root: Node) -> Operator:
+    def read(self, root: PlanNode) -> Operator:
         """The operators of a query."""
         return self._read(root)
 
-    def _read(self, node: Node, conditions: tuple[Any, ...] = ()) -> Operator:
+    def _read(self, node: PlanNode, conditions: tuple[Any, ...] = ()) -> Operator:
         if node.table is not None:
             numbers = {a.name: a.id for a in node.output}
             offset, operation, system_time, time = (
                 numbers[name] for name in self._vocabularies[node.table].columns
             )
-            return Source(
+            return InputScan(
                 node=node, event_time=time, operation=operation, times={time: TimeExpression(time)},
                 made=frozenset((offset, system_time)),
             )  # fmt: skip
         if node.kind == "Sort":
             below = self._read(node.children[0])
             # rows of stateless queries stay in the order they come in, others have an order of their own
-            stateless = kind_of(below) is Kind.STATELESS
-            return Narrow(node=node, children=(below,), times=_passed(node, below)) if stateless else below
+            stateless = kind_of(below) is QueryKind.STATELESS
+            return RowWise(node=node, children=(below,), times=_passed(node, below)) if stateless else below
         given: tuple[Any, ...] = ()
         if node.kind == "Filter":
             given = (node.plan.condition(),)
         children = tuple(self._read(child, given) for child in node.children)
-        if all(isinstance(child, Constant) for child in children):
-            return Constant(node=node, children=children)
+        if all(isinstance(child, ConstantRows) for child in children):
+            return ConstantRows(node=node, children=children)
         if self._catalyst.has_subquery(node):
-            return Whole(node=node, children=children, why="a subquery")
+            return Retracting(node=node, children=children, why="a subquery")
         found = self._bounded(node, children, conditions)
         if found is None:
-            return Whole(node=node, children=children, why=_CALLED.get(node.kind, node.kind.upper()))
+            return Retracting(node=node, children=children, why=_CALLED.get(node.kind, node.kind.upper()))
         return found
 
     def _bounded(
-        self, node: Node, children: tuple[Operator, ...], conditions: tuple[Any, ...]
+        self, node: PlanNode, children: tuple[Operator, ...], conditions: tuple[Any, ...]
     ) -> Operator | None:
         match node.kind:
             case "Project":
-                return Narrow(node=node, children=children, times=self._projected(node, children[0]))
+                return RowWise(node=node, children=children, times=self._projected(node, children[0]))
             case "Expand":
                 return self._expanded(node, children[0])
             case "Union":
@@ -200,27 +200,27 @@ class Reader:
             case "Join":
                 return self._join(node, children, conditions)
         if node.kind in _ROWWISE:
-            return Narrow(node=node, children=children, times=_passed(node, children[0]))
+            return RowWise(node=node, children=children, times=_passed(node, children[0]))
         return None
 
     # --- by kind of node ---------------------------------------------------------------------------
 
-    def _projected(self, node: Node, child: Operator) -> dict[int, TimeExpression]:
+    def _projected(self, node: PlanNode, child: Operator) -> dict[int, TimeExpression]:
         named = scala_items(node.plan.projectList())
         found = {e.exprId().id(): self._times.find(e, child.times) for e in named}
         return {number: time for number, time in found.items() if time is not None}
 
-    def _expanded(self, node: Node, child: Operator) -> Operator:
+    def _expanded(self, node: PlanNode, child: Operator) -> Operator:
         """The windows that a row is in, or its grouping sets, which have no time."""
         windows = [a for a in node.output if a.is_window]
         times = _passed(node, child)
         if len(windows) == 1 and len(child.times) == 1:
             (source,) = child.times
             times[windows[0].id] = TimeExpression(source)
-        return Narrow(node=node, children=(child,), times=times)
+        return RowWise(node=node, children=(child,), times=times)
 
-    def _union(self, node: Node, children: tuple[Operator, ...]) -> Operator | None:
-        if any(isinstance(child, Constant) for child in children):
+    def _union(self, node: PlanNode, children: tuple[Operator, ...]) -> Operator | None:
+        if any(isinstance(child, ConstantRows) for child in children):
             return None
         branches = {}
         for index, attribute in enumerate(node.output):
@@ -228,9 +228,9 @@ class Reader:
             if all(n in child.times for n, child in zip(numbers, children, strict=True)):
                 branches[attribute.id] = numbers
         times = {number: TimeExpression(number) for number in branches}
-        return Merged(node=node, children=children, times=times, branches=branches)
+        return UnionAll(node=node, children=children, times=times, branches=branches)
 
-    def _aggregate(self, node: Node, child: Operator) -> Operator | None:
+    def _aggregate(self, node: PlanNode, child: Operator) -> Operator | None:
         grouping = scala_items(node.plan.groupingExpressions())
         for attribute in child.node.output:
             if attribute.is_session and any(_is(g, attribute.id) for g in grouping):
@@ -239,21 +239,21 @@ class Reader:
         if key is None:
             return None
         outputs = scala_items(node.plan.aggregateExpressions())
-        return Group(node=node, children=(child,), key=key, times=self._grouped(outputs, key, child))
+        return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(outputs, key, child))
 
-    def _distinct(self, node: Node, child: Operator) -> Operator | None:
+    def _distinct(self, node: PlanNode, child: Operator) -> Operator | None:
         references = [a.reference for a in child.node.output]
         key = self._key(references, child)
         if key is None:
             return None
-        return Group(node=node, children=(child,), key=key, times=self._grouped(references, key, child))
+        return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(references, key, child))
 
-    def _window(self, node: Node, child: Operator) -> Operator | None:
+    def _window(self, node: PlanNode, child: Operator) -> Operator | None:
         key = self._key(scala_items(node.plan.partitionSpec()), child)
         if key is None:
             return None
         passed = [a.reference for a in child.node.output]
-        return Group(node=node, children=(child,), key=key, times=self._grouped(passed, key, child))
+        return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(passed, key, child))
 
     def _key(self, expressions: Iterable[Any], child: Operator) -> TimeExpression | None:
         """The time among the expressions that rows are grouped by; a window before any other."""
@@ -284,7 +284,7 @@ class Reader:
         value = output.child() if class_name(output) == "Alias" else output
         return bool(value.semanticEquals(key.expression))
 
-    def _session(self, node: Node, child: Operator, session: Attribute) -> Operator | None:
+    def _session(self, node: PlanNode, child: Operator, session: Attribute) -> Operator | None:
         time = child.times.get(session.id)
         if time is None:
             return None
@@ -293,19 +293,19 @@ class Reader:
             found = self._times.find(output, {session.id})
             if found is not None:
                 times[output.exprId().id()] = found
-        return Session(node=node, children=(child,), session=session.id, time=time.source, times=times)
+        return SessionWindow(node=node, children=(child,), session=session.id, time=time.source, times=times)
 
     def _join(
-        self, node: Node, children: tuple[Operator, ...], conditions: tuple[Any, ...]
+        self, node: PlanNode, children: tuple[Operator, ...], conditions: tuple[Any, ...]
     ) -> Operator | None:
         kind = class_name(node.plan.joinType())
         left, right = children
-        fixed = tuple(isinstance(child, Constant) for child in children)
+        fixed = tuple(isinstance(child, ConstantRows) for child in children)
         if any(fixed):
             passes = _PASSING_CONSTANTS.get(kind, (False, False))
             if not all(p for p, f in zip(passes, fixed, strict=True) if f):
                 return None
-            return Narrow(node=node, children=children, times=_passed(node, right if fixed[0] else left))
+            return RowWise(node=node, children=children, times=_passed(node, right if fixed[0] else left))
         if kind not in ("Inner", "Cross", "LeftOuter", "RightOuter", "FullOuter", "LeftSemi", "LeftAnti"):
             return None
         own = () if node.plan.condition().isEmpty() else (node.plan.condition().get(),)
@@ -313,7 +313,7 @@ class Reader:
         return self._interval(node, kind, left, right, given)
 
     def _interval(
-        self, node: Node, kind: str, left: Operator, right: Operator, conditions: tuple[Any, ...]
+        self, node: PlanNode, kind: str, left: Operator, right: Operator, conditions: tuple[Any, ...]
     ) -> Operator | None:
         bounds: dict[tuple[int, int], list[int | None]] = {}
         for comparison, first, second in _comparisons(conditions):
@@ -360,7 +360,7 @@ def _comparisons(conditions: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
             yield kind, condition.left(), condition.right()
 
 
-def _passed(node: Node, child: Operator) -> dict[int, TimeExpression]:
+def _passed(node: PlanNode, child: Operator) -> dict[int, TimeExpression]:
     return {a.id: TimeExpression(a.id) for a in node.output if a.id in child.times}
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.catalyst import class_name, scala_items
-from odfchain.engine.stream.event_times import Mark, Moment
-from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, Rows, earlier, table_of
-from odfchain.engine.stream.operators import Session
+from odfchain.engine.stream.event_times import TimeMark, TimePoint
+from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, RowChanges, earlier, table_of
+from odfchain.engine.stream.operators import SessionWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def session_rows(flow: Flow, op: Session) -> Rows:
+def session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
     """What the step changes of the sessions that are complete."""
     from pyspark.sql import functions as F
 
@@ -49,12 +49,12 @@ def session_rows(flow: Flow, op: Session) -> Rows:
         kept_before = _reached(mark.kept_before, _oldest(sessions, own))
     now = _reached(mark.now, _oldest(numbered.where(~complete), own))
     kept_now = _reached(mark.kept_now, _oldest(remembered, own)) if flow.rules.allowed_lateness_ms else now
-    reached = Mark(before, now, now, kept_before, kept_now)
+    reached = TimeMark(before, now, now, kept_before, kept_now)
     marks = flow.times.marks(op.times, child.node, {op.session: reached})
     return flow.difference(op, numbered.where(complete), was, marks)
 
 
-def _with_keys(flow: Flow, op: Session, plan: Any) -> tuple[DataFrame, list[str]]:
+def _with_keys(flow: Flow, op: SessionWindow, plan: Any) -> tuple[DataFrame, list[str]]:
     """(rows with what they are grouped by besides the session, the names of that)."""
     (child,) = op.children
     keys = [
@@ -71,7 +71,13 @@ def _with_keys(flow: Flow, op: Session, plan: Any) -> tuple[DataFrame, list[str]
 
 
 def _without_late(
-    flow: Flow, op: Session, new: DataFrame, old: DataFrame | None, own: Column, names: list[str], mark: Mark
+    flow: Flow,
+    op: SessionWindow,
+    new: DataFrame,
+    old: DataFrame | None,
+    own: Column,
+    names: list[str],
+    mark: TimeMark,
 ) -> DataFrame:
     """The rows that are not too late; the others are remembered to be counted."""
     if old is None or mark.kept_before is None or not flow.rules.takes_corrections:
@@ -113,9 +119,9 @@ def _oldest(rows: DataFrame, own: Column) -> int | None:
     return found
 
 
-def _reached(session: Moment | None, oldest: int | None) -> Moment | None:
+def _reached(session: TimePoint | None, oldest: int | None) -> TimePoint | None:
     """The oldest start of a session that can still come: an open one's, or that of a row almost too late."""
     if session is None or session.end is None:
         return None
     now = session.start - (session.end - session.start)
-    return Moment(now if oldest is None else min(now, oldest), session.start)
+    return TimePoint(now if oldest is None else min(now, oldest), session.start)

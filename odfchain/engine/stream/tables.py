@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.engine.stream.flow import Flow, Memory, earlier
+from odfchain.engine.stream.flow import Flow, StepMemory, earlier
 from odfchain.engine.stream.in_force import in_force, takes_back
 from odfchain.model.enums import OperationType
 
@@ -59,7 +59,7 @@ class Tables:
         self._used = used
 
     @property
-    def _memory(self) -> Memory:
+    def _memory(self) -> StepMemory:
         return self._flow.memory
 
     def _name(self, table: str, role: str = "rows") -> str:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.catalyst import class_name, scala_items
-from odfchain.engine.stream.operators import Group, Narrow, Operator, Session
-from odfchain.engine.stream.whole import OPERATION
+from odfchain.engine.stream.operators import Operator, RowWise, SessionWindow, TimeGroup
+from odfchain.engine.stream.retracting import OPERATION
 from odfchain.model.enums import OperationType
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def identity_of(root: Operator) -> list[int] | None:
 
 def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
     """(for each column that follows from keys alone the numbers of those, all numbers)."""
-    if isinstance(op, Group | Session) and op.node.kind == "Aggregate":
+    if isinstance(op, TimeGroup | SessionWindow) and op.node.kind == "Aggregate":
         grouping = scala_items(op.node.plan.groupingExpressions())
         numbers = {
             g.exprId().id(): n for n, g in enumerate(grouping) if class_name(g) == "AttributeReference"
@@ -90,7 +90,7 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
             if from_keys := same or _of_keys(value, numbers):
                 found[named.exprId().id()] = from_keys
         return found, set(range(len(grouping)))
-    if not isinstance(op, Narrow) or len(op.children) != 1:
+    if not isinstance(op, RowWise) or len(op.children) != 1:
         return None
     below = _keys(op.children[0])
     if below is None or op.node.kind in ("Filter", "View"):

@@ -38,7 +38,7 @@ from odfchain.text import printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odfchain.spark.documents import Lines, RecordSource
+    from odfchain.spark.documents import LineFile, RecordSource
     from odfchain.spark.read import InputFrame
 
 INPUT_FORMATS: dict[str, type[ReadStep]] = {
@@ -351,7 +351,7 @@ def _open_lines(
     traits = scan_text(path, encoding=encoding, progress=progress)
     if traits.size == 0:
         return _empty(session, path, schema)
-    from odfchain.spark.documents import Lines
+    from odfchain.spark.documents import LineFile
     from odfchain.spark.geo import FeatureLine
     from odfchain.spark.json_values import ObjectLine
 
@@ -360,7 +360,7 @@ def _open_lines(
         plain = scratch / f"transcoded-{uuid.uuid4().hex}"
         transcode(path, plain, encoding)
     form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
-    return _open_records(session, path, read, schema, Lines(plain, form))
+    return _open_records(session, path, read, schema, LineFile(plain, form))
 
 
 # --- documents that Spark cannot read --------------------------------------------------------------
@@ -385,7 +385,7 @@ def _open_records(
     path: Path,
     read: ReadStepJson | ReadStepNdJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
     schema: ds.DataSchema | None,
-    source: RecordSource | Lines,
+    source: RecordSource | LineFile,
 ) -> OpenedInput:
     from odfchain.spark.documents import bad_record, infer_records, read_records
 

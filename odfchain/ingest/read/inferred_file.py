@@ -260,12 +260,12 @@ def _each(path: Path, read: ReadStep, scratch: Path, notes: list[str]) -> Iterat
             at = row + 1 if error.row is None else error.row
             raise BadInputError(error.message, file=file, row=at or None) from None
         return
-    from odfchain.spark.documents import Lines
+    from odfchain.spark.documents import LineFile
     from odfchain.spark.geo import FeatureLine
     from odfchain.spark.json_values import ObjectLine
 
     scan_text(path)
-    lines = Lines(path, ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine())
+    lines = LineFile(path, ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine())
     try:
         for _, record in lines.records():
             yield record

@@ -37,7 +37,7 @@ _BEGINNINGS = frozenset("0123456789+-.tTfF")
 """What a text begins with that may be anything but text."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What one value looks like; its value is how messages call several of them."""
 
     TEXT = "text"
@@ -58,54 +58,60 @@ class Kind(Enum):
     NESTED = "objects, or lists that hold null, lists or objects"
 
 
-_LOCAL = frozenset({Kind.LOCAL, Kind.LOCAL_FINE})
-_ZONED = frozenset({Kind.ZONED, Kind.ZONED_FINE})
-_TYPES: tuple[tuple[frozenset[Kind], ds.DataType], ...] = (
-    (frozenset({Kind.BOOLEAN}), ds.DataTypeBool()),
-    (frozenset({Kind.WHOLE, Kind.LONG}), ds.DataTypeInt64()),
-    (frozenset({Kind.WHOLE, Kind.FRACTION}), ds.DataTypeFloat64()),
-    (frozenset({Kind.DATE}), ds.DataTypeDate()),
-    (frozenset({Kind.LOCAL}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
-    (frozenset({Kind.ZONED}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
+_LOCAL = frozenset({ValueKind.LOCAL, ValueKind.LOCAL_FINE})
+_ZONED = frozenset({ValueKind.ZONED, ValueKind.ZONED_FINE})
+_TYPES: tuple[tuple[frozenset[ValueKind], ds.DataType], ...] = (
+    (frozenset({ValueKind.BOOLEAN}), ds.DataTypeBool()),
+    (frozenset({ValueKind.WHOLE, ValueKind.LONG}), ds.DataTypeInt64()),
+    (frozenset({ValueKind.WHOLE, ValueKind.FRACTION}), ds.DataTypeFloat64()),
+    (frozenset({ValueKind.DATE}), ds.DataTypeDate()),
+    (frozenset({ValueKind.LOCAL}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
+    (frozenset({ValueKind.ZONED}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
     (_LOCAL, ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
     (_ZONED, ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")),
 )
 """Types, and the kinds that values of them may have; the first that has all is the column's."""
 
 
-def kind_of(text: str) -> Kind:
+def kind_of(text: str) -> ValueKind:
     """What a text of a CSV file looks like."""
     if text[:1] not in _BEGINNINGS:
-        return Kind.TEXT
+        return ValueKind.TEXT
     if text[0] in "tTfF":
-        return Kind.BOOLEAN if text.lower() in ("true", "false") else Kind.TEXT
+        return ValueKind.BOOLEAN if text.lower() in ("true", "false") else ValueKind.TEXT
     return _kind_of_number(text, bare_exponent=False) or _kind_of_time(text)
 
 
-def kind_of_json(value: Value) -> Kind:
+def kind_of_json(value: Value) -> ValueKind:
     """What a JSON value that is not null looks like; a text is never a number or a boolean."""
     if isinstance(value, bool):
-        return Kind.BOOLEAN
+        return ValueKind.BOOLEAN
     if isinstance(value, Number):
-        return _kind_of_number(value, bare_exponent=True) or Kind.HUGE
+        return _kind_of_number(value, bare_exponent=True) or ValueKind.HUGE
     if isinstance(value, str):
         return _kind_of_time(value)
     flat = isinstance(value, list) and not any(
         item is None or isinstance(item, list | dict) for item in value
     )
-    return Kind.LIST if flat else Kind.NESTED
+    return ValueKind.LIST if flat else ValueKind.NESTED
 
 
-def _kind_of_number(text: str, *, bare_exponent: bool) -> Kind | None:
+def _kind_of_number(text: str, *, bare_exponent: bool) -> ValueKind | None:
     if _WHOLE.fullmatch(text):
         if len(text) <= EXACT_DIGITS:
-            return Kind.WHOLE
+            return ValueKind.WHOLE
         if len(text) > 20 or int(text) not in _BIGINT:
-            return Kind.HUGE
-        return Kind.LONG if len(text.lstrip("-")) > EXACT_DIGITS else Kind.WHOLE
+            return ValueKind.HUGE
+        return ValueKind.LONG if len(text.lstrip("-")) > EXACT_DIGITS else ValueKind.WHOLE
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return Kind.PADDED if _PADDED.fullmatch(text) else Kind.SIGNED if _SIGNED.fullmatch(text) else None
+        return (
+            ValueKind.PADDED
+            if _PADDED.fullmatch(text)
+            else ValueKind.SIGNED
+            if _SIGNED.fullmatch(text)
+            else None
+        )
     mantissa, exponent = match[1], match[2]
     if exponent and not (bare_exponent or "." in mantissa or exponent[1] in "+-"):
         return None  # such as 12E3, which is a code more often than a number
@@ -113,35 +119,35 @@ def _kind_of_number(text: str, *, bare_exponent: bool) -> Kind | None:
     found = float(text)
     kept = not digits or sys.float_info.min < abs(found) < math.inf
     exact = kept and (len(digits) <= EXACT_DIGITS or Decimal(repr(found)) == Decimal(text))
-    return Kind.FRACTION if exact else Kind.HUGE
+    return ValueKind.FRACTION if exact else ValueKind.HUGE
 
 
-def _kind_of_time(text: str) -> Kind:
+def _kind_of_time(text: str) -> ValueKind:
     try:
         if _DATE.fullmatch(text):
             dt.date.fromisoformat(text)
-            return Kind.DATE
+            return ValueKind.DATE
         match = _TIME.fullmatch(text) if len(text) >= 16 else None
         if match is None:
-            return Kind.TEXT
+            return ValueKind.TEXT
         minute, second, fraction, zone = match.groups(default="")
         dt.datetime.fromisoformat(minute + second + (zone or "Z")).astimezone(dt.UTC)
     except (ValueError, OverflowError):
-        return Kind.TEXT
+        return ValueKind.TEXT
     digits = len(fraction.rstrip("0"))
     if digits > 6:
-        return Kind.TOO_FINE
+        return ValueKind.TOO_FINE
     if not zone:
-        return Kind.LOCAL if digits <= 3 else Kind.LOCAL_FINE
-    return Kind.ZONED if digits <= 3 else Kind.ZONED_FINE
+        return ValueKind.LOCAL if digits <= 3 else ValueKind.LOCAL_FINE
+    return ValueKind.ZONED if digits <= 3 else ValueKind.ZONED_FINE
 
 
 class ColumnValues:
     """What was seen in one column: how many values of each kind, and the first of them."""
 
     def __init__(self) -> None:
-        self.seen: dict[Kind, int] = {}
-        self._first: dict[Kind, tuple[str, int]] = {}
+        self.seen: dict[ValueKind, int] = {}
+        self._first: dict[ValueKind, tuple[str, int]] = {}
         self._items: ColumnValues | None = None
         self._moved = False
         """Whether a time has another zone than UTC."""
@@ -159,13 +165,13 @@ class ColumnValues:
         """Take one more JSON value that is not null."""
         kind = kind_of_json(value)
         self._add(kind, value, row)
-        if kind is Kind.LIST:
+        if kind is ValueKind.LIST:
             if self._items is None:
                 self._items = ColumnValues()
             for item in value:
                 self._items.add_json(item, row)
 
-    def _add(self, kind: Kind, value: Value, row: int) -> None:
+    def _add(self, kind: ValueKind, value: Value, row: int) -> None:
         if kind in self.seen:
             self.seen[kind] += 1
         else:
@@ -176,7 +182,7 @@ class ColumnValues:
     def inferred(self) -> tuple[ds.DataType, str | None]:
         """The type that all values have, or text; and what the user should know about that."""
         kinds = frozenset(self.seen)
-        if kinds == {Kind.LIST} and self._items is not None:
+        if kinds == {ValueKind.LIST} and self._items is not None:
             item, note = self._items.inferred()
             return ds.DataTypeList(item_type=item), note
         found = next((data_type for allowed, data_type in _TYPES if kinds and kinds <= allowed), None)
@@ -190,15 +196,15 @@ class ColumnValues:
         """Why a column of text is one, where most of its values look like something else."""
         if not self.seen:
             return "no values: kept as text"
-        if 2 * self.seen.get(Kind.TEXT, 0) > self.count:
+        if 2 * self.seen.get(ValueKind.TEXT, 0) > self.count:
             return None
-        ranked = sorted(self.seen, key=lambda kind: (-self.seen[kind], kind is Kind.TEXT))
+        ranked = sorted(self.seen, key=lambda kind: (-self.seen[kind], kind is ValueKind.TEXT))
         most, *others = ranked
         if not others:
             return f"{most.value}, such as {self._example(most)}: kept as text"
         other = f"{others[0].value}, such as {self._example(others[0])}"
         return f"mixed: {self.seen[most]:,} of {self.count:,} are {most.value}, others {other}: kept as text"
 
-    def _example(self, kind: Kind) -> str:
+    def _example(self, kind: ValueKind) -> str:
         text, row = self._first[kind]
         return f"{text!r} in row {row:,}"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from odfchain.engine.stream.flow import Flow, Memory
+from odfchain.engine.stream.flow import Flow, StepMemory
 from odfchain.engine.stream.in_force import comparable, in_force
-from odfchain.engine.stream.operators import Constant, Merged, Narrow, Operator, Source, Whole
+from odfchain.engine.stream.operators import ConstantRows, InputScan, Operator, Retracting, RowWise, UnionAll
 from odfchain.engine.stream.tables import TableColumns, Tables
 from odfchain.model.enums import OperationType
 
@@ -26,8 +26,8 @@ OPERATION = "op"
 """Column of what was emitted that says whether a row is new (0) or gone (1)."""
 
 
-class WholeFlow:
-    """Executes one step of a query that is not bounded."""
+class RetractingFlow:
+    """Executes one step of a retracting query."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class WholeFlow:
         self._before: dict[str, DataFrame] = {}
 
     @property
-    def _memory(self) -> Memory:
+    def _memory(self) -> StepMemory:
         return self._flow.memory
 
     def change(self, root: Operator) -> DataFrame:
@@ -109,14 +109,16 @@ class WholeFlow:
 
     def _plan(self, op: Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
         catalyst = self._flow.catalyst
-        if isinstance(op, Constant):
+        if isinstance(op, ConstantRows):
             return op.node.plan
-        if isinstance(op, Source):
+        if isinstance(op, InputScan):
             table = op.node.table or ""
             if table not in made:
                 made[table] = self._tables.before(table) if past else self._tables.now(table)
             return catalyst.adapted(made[table], op.node.output)
-        if isinstance(op, Whole | Narrow | Merged) or any(isinstance(o, Whole) for o in op.walk()):
+        if isinstance(op, Retracting | RowWise | UnionAll) or any(
+            isinstance(o, Retracting) for o in op.walk()
+        ):
             return catalyst.rebuilt(op.node, [self._plan(child, made, past=past) for child in op.children])
         return catalyst.adapted(self._emitted(op, past=past), op.node.output)
 
@@ -146,7 +148,7 @@ def used_of_tables(
         return {table: [f"c{i}" for i in range(len(c.names))] for table, c in tables.items()}
     places: dict[str, set[int]] = {table: set() for table in tables}
     for op in root.walk():
-        if isinstance(op, Source):
+        if isinstance(op, InputScan):
             found = {i for i, a in enumerate(op.node.output) if a.id in used}
             places.setdefault(op.node.table or "", set()).update(found)
     return {table: [f"c{i}" for i in sorted(found)] for table, found in places.items()}

@@ -26,7 +26,7 @@ from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ExpectedSchema:
     """What slices are to look like at a block."""
 
     vocabulary: DatasetVocabulary
@@ -40,21 +40,21 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SliceFinding:
     """What one check says of a slice."""
 
     check: int
     message: str
 
 
-class Forms:
-    """Follows a chain, oldest block first, and knows the form in force; schemas are read when asked for."""
+class SchemaInForce:
+    """Follows a chain, oldest block first, and knows the schema in force; schemas are read when asked for."""
 
     def __init__(self, *, believed: bool) -> None:
         self._believed = believed
         self._vocabulary = DatasetVocabulary()
         self._declared: SetDataSchema | None = None
-        self._form: Form | None = None
+        self._expected: ExpectedSchema | None = None
         self._problem: str | None = None
         self._known = False
 
@@ -70,10 +70,10 @@ class Forms:
                 self._known = False
 
     @property
-    def form(self) -> Form | None:
-        """The form in force, without a schema where that cannot be read; None behind damage."""
+    def expected(self) -> ExpectedSchema | None:
+        """What is expected, without a schema where that cannot be read; None behind damage."""
         self._read()
-        return self._form if self._believed else None
+        return self._expected if self._believed else None
 
     @property
     def problem(self) -> str | None:
@@ -90,44 +90,49 @@ class Forms:
                 schema = schema_of_event(self._declared.raw_arrow_schema, self._declared.schema)
             except OdfchainError as error:
                 self._problem = error.message
-        self._form = Form(self._vocabulary, schema)
+        self._expected = ExpectedSchema(self._vocabulary, schema)
 
 
-def check_columns(schema: pa.Schema, form: Form) -> tuple[list[Finding], list[str]]:
+def check_columns(schema: pa.Schema, expected: ExpectedSchema) -> tuple[list[SliceFinding], list[str]]:
     """(faults, notes) about the columns of a slice."""
-    faults: list[Finding] = []
+    faults: list[SliceFinding] = []
     notes: list[str] = []
-    declared = _as_declared(form)
-    for finding, kin in _system_columns(schema, form.vocabulary):
+    declared = _as_declared(expected)
+    for finding, kin in _system_columns(schema, expected.vocabulary):
         same = kin is not None and declared is not None and kin in declared.names
         if same and declared is not None and declared.field(kin).type == schema.field(kin).type:
             notes.append(f"{finding.message}, as the declared schema has it")
         else:
             faults.append(finding)
-    faults += _against_declared(schema, form)
+    faults += _against_declared(schema, expected)
     return faults, notes
 
 
-def _as_declared(form: Form) -> pa.Schema | None:
-    if form.schema is None:
+def _as_declared(expected: ExpectedSchema) -> pa.Schema | None:
+    if expected.schema is None:
         return None
     try:
-        return to_arrow(form.schema)
+        return to_arrow(expected.schema)
     except OdfchainError:
         return None
 
 
-def _system_columns(schema: pa.Schema, vocabulary: DatasetVocabulary) -> Iterator[tuple[Finding, str | None]]:
+def _system_columns(
+    schema: pa.Schema, vocabulary: DatasetVocabulary
+) -> Iterator[tuple[SliceFinding, str | None]]:
     """What is wrong with them; beside it the column, where the declared schema may excuse its type."""
     present = [name for name in vocabulary.columns if schema.get_all_field_indices(name)]
     for name in vocabulary.columns:
         found = schema.get_all_field_indices(name)
         if len(found) != 1:
             count = "no" if not found else "more than one"
-            yield Finding(SYSTEM, f"there is {count} column `{one_line(name)}`"), None
+            yield SliceFinding(SYSTEM, f"there is {count} column `{one_line(name)}`"), None
     if schema.names[: len(present)] != present:
         names = ", ".join(one_line(name) for name in schema.names[: len(present)])
-        yield Finding(SYSTEM, f"the system columns do not come first and in their order, but {names}"), None
+        yield (
+            SliceFinding(SYSTEM, f"the system columns do not come first and in their order, but {names}"),
+            None,
+        )
     wanted = {
         vocabulary.offset_column: ("uint64", pa.types.is_uint64, t.is_integer),
         vocabulary.operation_type_column: ("uint8", pa.types.is_uint8, t.is_integer),
@@ -141,7 +146,7 @@ def _system_columns(schema: pa.Schema, vocabulary: DatasetVocabulary) -> Iterato
         text, right, kin = wanted[name]
         if not right(data_type):
             message = f"column `{one_line(name)}` is {one_line(str(data_type))} instead of {text}"
-            yield Finding(SYSTEM, message), name if kin(data_type) else None
+            yield SliceFinding(SYSTEM, message), name if kin(data_type) else None
 
 
 def _is_time(data_type: pa.DataType) -> bool:
@@ -159,34 +164,36 @@ def _is_kin_time(data_type: pa.DataType) -> bool:
 # --- the declared schema ---------------------------------------------------------------------------
 
 
-def _against_declared(schema: pa.Schema, form: Form) -> Iterator[Finding]:
-    system = form.vocabulary.columns
+def _against_declared(schema: pa.Schema, expected: ExpectedSchema) -> Iterator[SliceFinding]:
+    system = expected.vocabulary.columns
     for name in dict.fromkeys(schema.names):
         if name not in system and len(schema.get_all_field_indices(name)) > 1:
-            yield Finding(SCHEMA, f"the slice has more than one column `{one_line(name)}`")
-    if form.schema is None:
+            yield SliceFinding(SCHEMA, f"the slice has more than one column `{one_line(name)}`")
+    if expected.schema is None:
         return
     try:
         actual = from_arrow(schema)
     except OdfchainError as error:
-        yield Finding(SCHEMA, f"the slice has a column of an unknown type: {error}")
+        yield SliceFinding(SCHEMA, f"the slice has a column of an unknown type: {error}")
         return
-    wanted = {f.name: _as_parquet(f.value_type) for f in form.schema.fields}
+    wanted = {f.name: _as_parquet(f.value_type) for f in expected.schema.fields}
     held = {f.name: _as_parquet(f.value_type) for f in actual.fields}
     for name, data_type in wanted.items():
         if name not in held:
-            yield Finding(SCHEMA, f"column `{one_line(name)}` is declared, and the slice does not have it")
+            yield SliceFinding(
+                SCHEMA, f"column `{one_line(name)}` is declared, and the slice does not have it"
+            )
         elif held[name] != data_type:
-            yield Finding(
+            yield SliceFinding(
                 SCHEMA,
                 f"column `{one_line(name)}` is declared as {one_line(_text(data_type))}, "
                 f"and the slice has {one_line(_text(held[name]))}",
             )
     for name in held:
         if name not in wanted:
-            yield Finding(SCHEMA, f"the slice has a column `{one_line(name)}` that is not declared")
+            yield SliceFinding(SCHEMA, f"the slice has a column `{one_line(name)}` that is not declared")
     if list(wanted) != list(held) and set(wanted) == set(held):
-        yield Finding(SCHEMA, "the columns of the slice are not in the declared order")
+        yield SliceFinding(SCHEMA, "the columns of the slice are not in the declared order")
 
 
 def _as_parquet(data_type: ds.DataType) -> ds.DataType:
