@@ -16,11 +16,13 @@ from odfchain.audit.expected_schema import ExpectedSchema
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceOutcome
 from odfchain.audit.walk import StoredChain
-from odfchain.ingest.merge import primary_key
 from odfchain.limits import AUDIT
+from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import AddPushSource, SetPollingSource
-from odfchain.repo.corrections import SliceFile, taken_back_in_vain
+from odfchain.model.sources import primary_key
+from odfchain.repo.corrections import taken_back_in_vain
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.slices.state import SliceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ReadableSlice:
     @property
     def takes_back(self) -> int:
         """How many rows of it take others back."""
-        return self.operations[1] + self.operations[2]
+        return sum(self.operations[code] for code in TAKES_BACK)
 
 
 def readable_slices(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import to_arrow
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.merge import latest_rows, primary_key
+from odfchain.ingest.merge import latest_rows
 from odfchain.ingest.recorded import (
     METADATA_KEY,
     RecordedRows,
@@ -22,7 +22,7 @@ from odfchain.ingest.recorded import (
 )
 from odfchain.model import data_schema as ds
 from odfchain.model.events import Checkpoint, DatasetVocabulary
-from odfchain.model.sources import MergeStrategy
+from odfchain.model.sources import MergeStrategy, primary_key
 from odfchain.repo.commit import StagedFile
 from odfchain.slices.reader import check_parquet
 from odfchain.spark.columns import col

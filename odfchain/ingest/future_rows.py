@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from odfchain.errors import GuardError
-from odfchain.ingest.merge import APPEND, CORRECT_TO, MergeInput
+from odfchain.ingest.merge import MergeInput
 from odfchain.ingest.watermark import ALLOW_FUTURE
 from odfchain.model.duration import Duration
+from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.timestamp import Timestamp
 from odfchain.spark.columns import col
@@ -31,8 +32,8 @@ def times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) 
         times = pc.multiply(times.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY_MS)
     else:
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
-    added = pc.is_in(table[op].cast(pa.int32()), pa.array([APPEND, CORRECT_TO], pa.int32()))
-    late = times.filter(pc.and_(added, pc.greater(times, bound.epoch_ms)))
+    back = pc.is_in(table[op].cast(pa.int32()), pa.array(TAKES_BACK, pa.int32()))
+    late = times.filter(pc.and_not(pc.greater(times, bound.epoch_ms), back))
     found: list[int] = late.unique().to_pylist()[:_TIMES]
     return found
 

@@ -12,7 +12,6 @@ from odfchain.errors import BadInputError
 from odfchain.ingest.merge import (
     APPEND,
     OLD,
-    RETRACT,
     Merged,
     MergeInput,
     correction,
@@ -24,6 +23,7 @@ from odfchain.ingest.merge import (
     row_struct,
 )
 from odfchain.ingest.primary_keys import one_row_per_key
+from odfchain.model.enums import TAKES_BACK
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.spark.columns import RESERVED, any_of, col
 from odfchain.spark.read import ROW_ID
@@ -66,7 +66,7 @@ def _compared(rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[s
     state = current_state(history, key, new, retracted=True)
     joined = join_state(rows, state, key, new, "left")
     changed = any_of(is_changed(n, new) for n in new.schema.names if n not in key)
-    in_force = col(OLD).isNotNull() & (col(OLD) != RETRACT)
+    in_force = col(OLD).isNotNull() & ~col(OLD).isin(*TAKES_BACK)
     return joined.withColumn(_EDITED, in_force & changed)
 
 

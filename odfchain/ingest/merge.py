@@ -5,9 +5,9 @@ where this deliberately differs from the reference implementation):
 
 - Append takes every row; Ledger drops rows whose key was ever seen; both keep the order of event time, and of
   the file where event times are equal.
-- Snapshot compares the input with the recorded state, which for each key is the row with the largest offset
-  unless that is a retraction. Whether a row is present is a flag, never the nullness of a column. `-R` and
-  `-C` carry the recorded values, event time included; `+A` and `+C` carry the new ones.
+- Snapshot compares the input with the recorded state (`odfchain.slices.state`). Whether a row is present is a
+  flag, never the nullness of a column. `-R` and `-C` carry the recorded values, event time included; `+A` and
+  `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
 - Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.primary_keys`).
 - Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.ingest.primary_keys import comparable, one_row_per_key, refuse_null_keys
 from odfchain.model import data_schema as ds
-from odfchain.model.enums import OperationType
+from odfchain.model.enums import TAKES_BACK, OperationType
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.sources import (
     MergeStrategy,
@@ -81,11 +81,6 @@ class MergeInput:
     """Data columns, without system columns other than event time (and the operation, where it is given)."""
     vocabulary: DatasetVocabulary
     file: str = ""
-
-
-def primary_key(strategy: MergeStrategy) -> tuple[str, ...]:
-    """The strategy's primary key; empty for Append."""
-    return () if isinstance(strategy, MergeStrategyAppend) else strategy.primary_key
 
 
 def takes_operations(strategy: MergeStrategy) -> bool:
@@ -243,13 +238,13 @@ def current_state(
 def latest_rows(
     history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary, *, retracted: bool = False
 ) -> DataFrame:
-    """For each key the row with the largest offset, unless that is a retraction (or with them, too)."""
+    """The rows in force by this key (`odfchain.slices.state`), or with the last rows of keys that are not."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
     rows = history.withColumn(_RANK, F.row_number().over(latest)).where(col(_RANK) == 1).drop(_RANK)
-    return rows if retracted else rows.where(col(vocabulary.operation_type_column) != RETRACT)
+    return rows if retracted else rows.where(~col(vocabulary.operation_type_column).isin(*TAKES_BACK))
 
 
 def join_state(

@@ -32,7 +32,6 @@ from odfchain.ingest.merge import (
     first_torn_correction,
     history_columns,
     merge,
-    primary_key,
     takes_operations,
 )
 from odfchain.ingest.primary_keys import first_bad_key, notes_on_duplicates
@@ -65,6 +64,7 @@ from odfchain.model.sources import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
     WatermarkRule,
+    primary_key,
 )
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile

@@ -18,7 +18,7 @@ from odfchain.errors import (
     SchemaError,
 )
 from odfchain.limits import LINEAGE, LineageLimits
-from odfchain.model.enums import OperationType
+from odfchain.model.enums import TAKES_BACK, OperationType
 from odfchain.model.events import DatasetVocabulary
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import SliceRef
@@ -26,9 +26,6 @@ from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_CORRECTED = (OperationType.APPEND.code, OperationType.CORRECT_TO.code)
-"""Operations whose records are true until another one says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +162,7 @@ def _newest_match(
     if missing := [name for name in (op, *key) if name not in table.column_names]:
         raise SchemaError(f"the slice of block {ref.sequence_number} has no column {missing[0]!r}")
     try:
-        mask = pc.is_in(table[op], value_set=pa.array(_CORRECTED, table[op].type))
+        mask = pc.invert(pc.is_in(table[op], value_set=pa.array(TAKES_BACK, table[op].type)))
         for name in key:
             column = table[name]
             value = row.values[name]

@@ -78,3 +78,6 @@ _OP_CODES = {
     OperationType.CORRECT_FROM: 2,
     OperationType.CORRECT_TO: 3,
 }
+
+TAKES_BACK = (OperationType.RETRACT.code, OperationType.CORRECT_FROM.code)
+"""Codes of the operations that take a row out of force; the others put one in force."""

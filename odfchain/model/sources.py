@@ -190,6 +190,12 @@ MergeStrategy: TypeAlias = (
     | MergeStrategyUpsertStream
 )
 
+
+def primary_key(strategy: MergeStrategy) -> tuple[str, ...]:
+    """The strategy's primary key; empty for Append."""
+    return () if isinstance(strategy, MergeStrategyAppend) else strategy.primary_key
+
+
 # --- fetching --------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.history import DATA_EVENTS, DataEvent, sources_in_force
 from odfchain.codec.raw_arrow import schema_of_event
-from odfchain.errors import BrokenChainError
+from odfchain.errors import BrokenChainError, SchemaError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.block import MetadataBlock
 from odfchain.model.data_schema import DataSchema
@@ -30,6 +30,7 @@ from odfchain.model.events import (
     SourceState,
 )
 from odfchain.model.rebuild import is_rebuilt
+from odfchain.model.sources import primary_key
 from odfchain.model.timestamp import Timestamp
 
 
@@ -201,6 +202,23 @@ class DatasetState:
         """The push sources in force by name, the most recently defined first."""
         found = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)
         return sources_in_force(block.block.event for block in found)
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """What tells the records apart: the key of the sources in force, else of the last source; () is none.
+
+        Raises:
+            SchemaError: sources have different keys.
+        """
+        in_force = [self.polling_source, *self.push_sources.values()]
+        if not any(in_force):
+            last = self._nearest("AddPushSource", "SetPollingSource")
+            event = last.block.event if last else None
+            in_force = [event if isinstance(event, AddPushSource | SetPollingSource) else None]
+        keys = {primary_key(source.merge) for source in in_force if source is not None}
+        if len(keys) > 1:
+            raise SchemaError("the sources of the dataset have different primary keys: say which to use")
+        return keys.pop() if keys else ()
 
     def data_blocks(self) -> Iterator[HashedBlock]:
         """Blocks with a data event, newest first; the others are skipped through the index."""

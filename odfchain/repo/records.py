@@ -34,6 +34,41 @@ def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] 
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
+def read_state(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    key: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The rows in force at a head, as recorded, in order of offset (`odfchain.slices.state`).
+
+    Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows.
+
+    Raises:
+        SchemaError: a column is not in the schema, or sources have different keys.
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    from odfchain.slices import state as rule  # noqa: PLC0415
+
+    key = state.primary_key if key is None else key
+    schema, names = _schema(state, columns), state.vocabulary
+    slices = [
+        rule.SliceFile(_verified(dataset, ref), names, ref.slice.offset_interval) for ref in state.slices()
+    ]
+    if slices:
+        _schema(state, key)
+    try:
+        return rule.state(slices, key, schema)
+    except BadInputError as error:
+        raise _unreadable(Path(error.file or dataset.folder), error.message) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(
+            dataset.folder, f"it does not fit the declared schema: {first_line(error)}"
+        ) from None
+
+
 def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: int = 0) -> pa.Table:
     """The newest `count` records before the newest `skip`, in order of offset.
 
@@ -87,13 +122,9 @@ def _read_slice(
     """The rows `[first; last]` of a slice, counted from its beginning, in the declared types."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+    from odfchain.slices.reader import fitted, open_parquet  # noqa: PLC0415
 
-    try:
-        path = dataset.data.verified_path(ref.slice.physical_hash)
-    except ObjectNotFoundError as error:
-        error.hint = f"a partial copy lacks slices: `odfchain fetch {dataset.alias}` brings them"
-        raise
+    path = _verified(dataset, ref)
     end = ref.slice.offset_interval.count - 1 if last is None else last
     try:
         with open_parquet(path) as file:
@@ -105,15 +136,19 @@ def _read_slice(
             table = file.rows_between(first, end, present)
         if table.num_rows != end - first + 1:
             raise _unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
-        columns = [
-            table.column(f.name).cast(f.type) if f.name in present else pa.nulls(table.num_rows, f.type)
-            for f in schema
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
+        return fitted(table, schema)
     except BadInputError as error:
         raise _unreadable(path, error.message) from None
     except (pa.ArrowException, ValueError) as error:
         raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
+
+
+def _verified(dataset: DatasetFiles, ref: SliceRef) -> Path:
+    try:
+        return dataset.data.verified_path(ref.slice.physical_hash)
+    except ObjectNotFoundError as error:
+        error.hint = f"a partial copy lacks slices: `odfchain fetch {dataset.alias}` brings them"
+        raise
 
 
 def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:

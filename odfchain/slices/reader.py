@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +15,8 @@ from odfchain.errors import BadInputError
 from odfchain.slices.bounds import open_checked, rows_at_a_time
 from odfchain.slices.values import check_values
 from odfchain.text import first_line
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
 class ParquetSource:
@@ -125,6 +127,31 @@ def open_parquet(path: Path, **options: Any) -> Iterator[ParquetSource]:
         with _readable(path):  # types that Arrow cannot express are found here
             source = ParquetSource(path, file)
         yield source
+
+
+def data_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file, a bounded number at a time.
+
+    Raises:
+        BadInputError: it cannot be read, or becomes more than the limits allow.
+    """
+    with open_parquet(path) as file:
+        yield from file.batches()
+
+
+def fitted(rows: Rows, schema: pa.Schema) -> Rows:
+    """The rows in the columns and types of a schema; a column that they do not have yet is null.
+
+    Raises:
+        pyarrow.ArrowException, ValueError: a value does not fit.
+    """
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.schema.names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return type(rows).from_arrays(columns, schema=schema)
 
 
 def check_parquet(path: Path) -> None:

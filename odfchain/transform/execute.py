@@ -222,7 +222,7 @@ def _difference(
 ) -> SliceFacts | None:
     """What turns the output so far into what the query made of everything."""
     from odfchain.codec.arrow import to_arrow
-    from odfchain.repo.corrections import SliceFile
+    from odfchain.slices.state import SliceFile
     from odfchain.slices.writer import SliceSpec
     from odfchain.transform.rebuilt import write_difference
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain.model.data_schema import DataSchema
-    from odfchain.repo.corrections import SliceFile
+    from odfchain.slices.state import SliceFile
     from odfchain.slices.writer import SliceFacts, SliceSpec
 
     Numbers = np.ndarray[Any, Any]
@@ -24,7 +24,7 @@ def write_difference(
 ) -> SliceFacts | None:
     """A slice that turns the rows of `earlier` into those of `made`; None where nothing has to change.
 
-    Rows are counted: +A and +C add one, -R and -C take one away. What is in both stays as it is. What has to
+    Rows in force are counted (`odfchain.slices.state`). What is in both stays as it is. What has to
     go comes first, as retractions in the order in which it was recorded, then what is new in the order of
     `made`.
 
@@ -47,7 +47,8 @@ def write_difference(
         _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
         count = int(keys.max()) + 1 if len(keys) else 0
         of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
-        excess = old.net(of_old, count) - new.net(of_new, count)
+        excess = np.bincount(of_old[old.kept], minlength=count)
+        excess -= np.bincount(of_new[new.kept], minlength=count)
         gone = old.last(of_old, np.maximum(excess, 0))
         added = new.last(of_new, np.maximum(-excess, 0))
 
@@ -66,36 +67,26 @@ class _SliceRows:
     """All rows of some slices, in their order."""
 
     hashes: Numbers
-    steps: Numbers
-    """1 for a row that adds one, -1 for one that takes one away."""
+    kept: Numbers
+    """Whether each is in force."""
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:
         import numpy as np
 
-        from odfchain.repo.corrections import PAIR, rows_of
+        from odfchain.slices.state import PAIR, Walk, hashed_rows, takes_back
 
-        hashes, steps = [np.zeros(0, dtype=PAIR)], [np.zeros(0, dtype=np.int64)]
-        for item in slices:
-            for _, back, found in rows_of(item):
-                hashes.append(found)
-                steps.append(np.where(back, -1, 1))
-        return cls(np.concatenate(hashes), np.concatenate(steps))
-
-    def net(self, keys: Numbers, count: int) -> Numbers:
-        """How often each row is in force; a retraction of what is not there has no effect."""
-        import numpy as np
-
-        total: Numbers = np.zeros(count, dtype=np.int64)
-        np.add.at(total, keys, self.steps)
-        return np.maximum(total, 0)
+        nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
+        rows = [nothing, *(found for item in slices for found in hashed_rows(item))]
+        offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+        return cls(hashes, Walk.of(offsets, takes_back(operations), hashes).kept)
 
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
-        """Which rows are the last so many of their kind that add one."""
+        """Which rows are the last so many of their kind in force."""
         import numpy as np
 
         chosen: Numbers = np.zeros(len(keys), dtype=bool)
-        places = np.flatnonzero(self.steps > 0)[::-1]
+        places = np.flatnonzero(self.kept)[::-1]
         order = np.argsort(keys[places], kind="stable")
         places = places[order]
         groups = keys[places]
@@ -114,7 +105,7 @@ def _chosen(
     import numpy as np
     import pyarrow as pa
 
-    from odfchain.repo.corrections import data_batches
+    from odfchain.slices.reader import data_batches
 
     at = 0
     for item in slices:

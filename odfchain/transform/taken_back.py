@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, EngineError, ObjectNotFoundError, OdfchainError, QueryError
 from odfchain.limits import AUDIT
-from odfchain.model.enums import OperationType
+from odfchain.model.enums import TAKES_BACK
 from odfchain.text import first_line
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from odfchain.progress import Progress
     from odfchain.repo.dataset_files import DatasetFiles
     from odfchain.repo.dataset_state import DatasetState
-
-_BACK = (OperationType.RETRACT, OperationType.CORRECT_FROM)
 
 
 def check_taken_back(
@@ -43,7 +41,7 @@ def check_taken_back(
         EngineError, QueryError: one does not; names the first.
         ObjectNotFoundError, ObjectCorruptedError: an earlier slice is missing or damaged.
     """
-    count = sum(counts.get(str(op.code), 0) for op in _BACK)
+    count = sum(counts.get(str(code), 0) for code in TAKES_BACK)
     if not count:
         return
     if count > AUDIT.retractions:  # as in a verification
@@ -51,7 +49,8 @@ def check_taken_back(
         return
     import pyarrow as pa
 
-    from odfchain.repo.corrections import SliceFile, taken_back_in_vain
+    from odfchain.repo.corrections import taken_back_in_vain
+    from odfchain.slices.state import SliceFile
 
     progress.phase("Comparing with what was recorded")
     names = state.vocabulary

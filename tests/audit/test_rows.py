@@ -448,10 +448,10 @@ STATES: dict[str, tuple[pa.Table, int, str]] = {
         5,
         "the state does not have the row at offset 5 as it is recorded",
     ),
-    "another offset": (
+    "a row from later than it says": (
         kept("A", "B", "C", offset=[0, 1, 3], op=[A, A, A]),
         2,
-        "the state has 2 rows, its slices leave 3 in force",
+        "the state cannot be read: it has offsets that its block does not name",
     ),
     "records that do not exist": (
         kept("A", offset=[0], op=[A]),

@@ -18,7 +18,8 @@ from odfchain.errors import BadInputError
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.model.rebuild import is_rebuilt, rebuilt, unmarked
 from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.repo.corrections import SliceFile, taken_back_in_vain
+from odfchain.repo.corrections import taken_back_in_vain
+from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceSpec
 from odfchain.transform.rebuilt import write_difference
 

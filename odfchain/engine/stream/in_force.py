@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from odfchain.model.enums import OperationType
+from odfchain.model.enums import TAKES_BACK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-_TAKES_BACK = (OperationType.RETRACT.code, OperationType.CORRECT_FROM.code)
-
-
 def takes_back(operation: Column) -> Column:
     """Whether rows with this operation take others back."""
-    return operation.isin(*_TAKES_BACK)
+    return operation.isin(*TAKES_BACK)
 
 
 def in_force(rows: DataFrame, alike: Sequence[str]) -> tuple[DataFrame, DataFrame]:

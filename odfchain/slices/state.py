@@ -1,0 +1,232 @@
+"""The rows in force after some slices: the one definition of a dataset's state.
+
+- Rows count in order of offset. An offset occurs once in a chain, so there are no ties.
+- `+A` and `+C` put a row in force, `-R` and `-C` take one out of force (`TAKES_BACK`).
+- With a primary key, the row of each key with the largest offset is in force if it puts one in force: older
+  ones are history whatever they say, and a `-C` without its `+C` leaves nothing. Parts of a key compare
+  null-safe (nulls are one key), -0.0 is 0.0, and NaN is NaN.
+- Without a key, rows are told apart by all columns but offset, operation and system time, and a missing
+  column is null. What takes a row back takes the oldest equal one in force; where there is none it has no
+  effect, now or later.
+- The state is what is in force, as it was recorded, in order of offset. So a state with its offsets and
+  operations (RFC-018) may stand for the slices that it was computed from.
+
+Here the rule is in Arrow and numpy, for verification (`odfchain.audit.states`), commits of what takes rows
+back (`odfchain.repo.corrections`), rebuilt derivatives and answers without Spark (`odfchain.repo.records`).
+Its twins are expressions of Spark's: `odfchain.ingest.merge.latest_rows` and
+`odfchain.engine.stream.in_force`. Property tests hold them to each other. Source: specification "Projection".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from odfchain.digest.row_hash import Numbers, hash_rows
+from odfchain.errors import BadInputError
+from odfchain.model.enums import TAKES_BACK
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.slices.reader import fitted, open_parquet
+from odfchain.text import one_line
+
+PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
+"""The hash of a row as one value."""
+
+_AT_ONCE = 1 << 20
+"""Rows of keys that are gathered before only the newest of each is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFile:
+    """A slice, or the state up to an offset, as a file that can be relied on."""
+
+    path: Path
+    vocabulary: DatasetVocabulary
+    interval: OffsetInterval
+
+
+def state(
+    slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema, *, upto: int | None = None
+) -> pa.Table:
+    """The rows in force after `slices` (oldest first) up to the offset `upto`, by a schema.
+
+    An empty `key` is none. Columns that a slice lacks are null. In memory are the keys (without one, hashes
+    of all rows) and the result; slices that have nothing in force are not read a second time.
+
+    Raises:
+        BadInputError: a slice cannot be read, lacks a column of the key or has offsets that are not its own.
+        OversizedInputError: it becomes more than the limits allow.
+        pyarrow.ArrowException, ValueError: it does not fit the schema, or has a column twice.
+    """
+    chosen = in_force(slices, key, upto=upto)
+    kept = [rows for item in slices for rows in _rows_at(item, chosen, schema)]
+    return pa.Table.from_batches(kept, schema)
+
+
+def in_force(slices: Sequence[SliceFile], key: Sequence[str], *, upto: int | None = None) -> Numbers:
+    """The offsets of the rows in force, in order; as `state`."""
+    if key:
+        return _newest_of_keys(slices, key, upto)
+    plain = [rows[1:] for item in slices for rows in _rows(item, (), upto)]
+    if not any(takes_back(operations).any() for _, operations in plain):
+        return np.sort(np.concatenate([np.zeros(0, np.uint64), *(offsets for offsets, _ in plain)]))
+    found = [rows for item in slices for rows in hashed_rows(item, upto)]
+    offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return np.sort(offsets[Walk.of(offsets, takes_back(operations), hashes).kept])
+
+
+def takes_back(operations: Numbers) -> Numbers:
+    """Whether rows with these operations take others back."""
+    return np.isin(operations, TAKES_BACK)
+
+
+def hashed_rows(item: SliceFile, upto: int | None = None) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """(offsets, operations, hashes of the values as `PAIR`), batch by batch.
+
+    Raises:
+        BadInputError: it cannot be read, lacks a system column or has other offsets than its block says.
+        pyarrow.ArrowException, ValueError: a value cannot be hashed.
+    """
+    for batch, offsets, operations in _rows(item, None, upto):
+        hashes = hash_rows(batch, set(item.vocabulary.columns[:3]))
+        yield offsets, operations, np.ascontiguousarray(hashes).view(PAIR).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What becomes of rows that have no key: masks over them as they were given."""
+
+    kept: Numbers
+    """Rows in force after all."""
+    in_vain: Numbers
+    """Rows that take back what is not in force."""
+    never_there: Numbers
+    """Rows that take back what was never recorded before them."""
+
+    @classmethod
+    def of(cls, offsets: Numbers, back: Numbers, hashes: Numbers) -> Walk:
+        """The walk over rows in order of offset; those with one hash are equal."""
+        order = np.lexsort((offsets, hashes["low"], hashes["high"]))
+        back, hashes = back[order], hashes[order]
+        starts = np.concatenate(([True], hashes[1:] != hashes[:-1]))[: len(order)]
+        group = np.cumsum(starts) - 1
+        added = _within(group, starts, ~back)
+        level = added - _within(group, starts, back)
+        # the running minimum starts again with each group, which lies below all of those before it
+        drop = group * (2 * len(order) + 1)
+        lowest = np.minimum.accumulate(level - drop) + drop
+        before = np.concatenate(([0], lowest))[: len(order)]
+        in_vain = back & (level < np.minimum(np.where(starts, 0, before), 0))
+        gone = np.bincount(group, weights=back & ~in_vain).astype(np.int64)
+        masks = (~back & (added > gone[group]), in_vain, back & (added == 0))
+        return cls(*(_in_given_order(mask, order) for mask in masks))
+
+
+def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
+    """How many are counted up to each row, from the start of its group."""
+    total = np.cumsum(counted)
+    before: Numbers = (total - counted)[starts]
+    found: Numbers = total - before[group]
+    return found
+
+
+def _in_given_order(mask: Numbers, order: Numbers) -> Numbers:
+    given: Numbers = np.zeros(len(mask), dtype=bool)
+    given[order] = mask
+    return given
+
+
+def _newest_of_keys(slices: Sequence[SliceFile], key: Sequence[str], upto: int | None) -> Numbers:
+    """The offset of the newest row of each key, if that puts one in force.
+
+    Offset and operation are one number, so that the newest row is a maximum and its operation comes with it.
+    """
+    rows: list[pa.Table] = []
+    gathered, limit = 0, _AT_ONCE
+    for item in slices:
+        for batch, offsets, operations in _rows(item, key, upto):
+            columns = [part for name in key for part in _comparable(batch, name)]
+            columns.append(pa.array(offsets * np.uint64(2) + ~takes_back(operations)))
+            rows.append(pa.table(columns, [str(index) for index in range(len(columns))]))
+            gathered += batch.num_rows
+        if gathered > limit:
+            rows = [_newest(rows)]
+            gathered = rows[0].num_rows
+            limit = gathered + max(_AT_ONCE, gathered)
+    if not rows:
+        return np.zeros(0, dtype=np.uint64)
+    numbers = _newest(rows).column(-1).to_numpy()
+    found: Numbers = np.sort(numbers[numbers % 2 == 1] // np.uint64(2))
+    return found
+
+
+def _newest(tables: Sequence[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(tables, promote_options="permissive")
+    *key, number = rows.schema.names
+    return rows.group_by(key).aggregate([(number, "max")]).rename_columns(rows.schema.names)
+
+
+def _comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
+    """A part of a key as columns that are equal where it is; lists and structures as hashes."""
+    column = batch.column(name)
+    if t.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if t.is_nested(column.type):
+        hashes = hash_rows(pa.RecordBatch.from_arrays([column], [name]), ())
+        return [pa.array(hashes[:, 0]), pa.array(hashes[:, 1])]
+    if t.is_floating(column.type):
+        number = pc.add(column.cast(pa.float64()), 0.0)
+        column = pc.if_else(pc.is_nan(number), pa.scalar(float("nan")), number)
+    return [column]
+
+
+def _rows(
+    item: SliceFile, columns: Sequence[str] | None, upto: int | None
+) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
+    """(rows, offsets, operations), of all columns or of these and the system's, batch by batch."""
+    names, first, last = item.vocabulary, item.interval.start, item.interval.end
+    system = (names.offset_column, names.operation_type_column)
+    if upto is not None and first > upto:
+        return
+    with open_parquet(item.path) as file:
+        wanted = [*system, *(columns or ())]
+        present = file.schema_arrow.names
+        if missing := next((name for name in wanted if present.count(name) != 1), None):
+            problem = "comes twice" if missing in present else "is not there"
+            raise BadInputError(f"column `{one_line(missing)}` {problem}", file=str(item.path))
+        for batch in file.batches(None if columns is None else list(dict.fromkeys(wanted))):
+            offsets, operations = (_whole(batch.column(name), item) for name in system)
+            if len(offsets) and not first <= int(offsets.min()) <= int(offsets.max()) <= last:
+                raise BadInputError("it has offsets that its block does not name", file=str(item.path))
+            if upto is None or last <= upto:
+                yield batch, offsets, operations
+                continue
+            chosen = offsets <= upto
+            yield batch.filter(pa.array(chosen)), offsets[chosen], operations[chosen]
+
+
+def _whole(column: pa.Array, item: SliceFile) -> Numbers:
+    if column.null_count or not t.is_integer(column.type):
+        raise BadInputError("an offset or an operation is not a number", file=str(item.path))
+    found: Numbers = column.to_numpy(zero_copy_only=False).astype(np.uint64)
+    return found
+
+
+def _rows_at(item: SliceFile, offsets: Numbers, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows with these (ordered) offsets as the schema has them."""
+    low, high = np.searchsorted(offsets, [item.interval.start, item.interval.end + 1])
+    if low == high:
+        return
+    with open_parquet(item.path) as file:
+        present = file.schema_arrow.names
+        name = item.vocabulary.offset_column
+        for batch in file.batches([n for n in present if n in schema.names or n == name]):
+            chosen = np.isin(_whole(batch.column(name), item), offsets[low:high])
+            if chosen.any():
+                yield fitted(batch.filter(pa.array(chosen)), schema)

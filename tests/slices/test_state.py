@@ -1,0 +1,230 @@
+"""The state of a dataset: one rule, held to a row-by-row walk, to merges and to engines on random histories."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import manifest
+
+from odfchain.errors import BadInputError, SchemaError
+from odfchain.model.enums import TAKES_BACK
+from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.slices import state as rule
+
+if TYPE_CHECKING:
+    from odfchain.api import Workspace
+    from odfchain.spark.session import SparkEngine
+
+NAMES = DatasetVocabulary()
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.uint64()), ("op", pa.uint8()), ("system_time", pa.timestamp("ms", "UTC")),
+        ("event_time", pa.timestamp("ms", "UTC")), ("k", pa.float64()), ("s", pa.string()),
+        ("n", pa.list_(pa.int64())),
+    ]
+)  # fmt: skip
+Row = tuple[int, float | None, str | None, list[int] | None]
+"""Operation and values; the offset is the row's place."""
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from([None, 0.0, -0.0, 1.5, math.nan]),
+        st.sampled_from([None, "", "a"]),
+        st.sampled_from([None, [], [1], [1, None]]),
+    ),
+    max_size=24,
+)
+KEYS = st.sampled_from([("k",), ("k", "s"), ("s", "n"), ("n",), ()])
+
+
+def slices_of(folder: Path, rows: list[Row], cuts: list[int]) -> list[rule.SliceFile]:
+    """The rows as slices that are cut at these places."""
+    table = pa.table(
+        [
+            range(len(rows)), [row[0] for row in rows], [0] * len(rows), [0] * len(rows),
+            *([row[part] for row in rows] for part in (1, 2, 3)),
+        ],
+        schema=SCHEMA,
+    )  # fmt: skip
+    edges = sorted({0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)})
+    found = []
+    for start, end in itertools.pairwise(edges):
+        path = folder / f"{start}.parquet"
+        pq.write_table(table.slice(start, end - start), path)
+        found.append(rule.SliceFile(path, NAMES, OffsetInterval(start=start, end=end - 1)))
+    return found
+
+
+def walked(rows: list[Row], key: tuple[str, ...]) -> list[int]:
+    """The offsets in force, found by looking at one row after the other."""
+    if key:
+        parts = [("k", "s", "n").index(name) + 1 for name in key]
+        newest = {repr([0.0 if row[p] == 0 else row[p] for p in parts]): i for i, row in enumerate(rows)}
+        return sorted(i for i in newest.values() if rows[i][0] not in TAKES_BACK)
+    kept: list[int] = []
+    for i, row in enumerate(rows):
+        if row[0] not in TAKES_BACK:
+            kept.append(i)
+        elif equal := [j for j in kept if repr(rows[j][1:]) == repr(row[1:])]:
+            kept.remove(equal[0])
+    return kept
+
+
+@given(rows=ROWS, cuts=st.lists(st.integers(0, 99), max_size=3), key=KEYS, last=st.integers(0, 30))
+def test_a_state_is_what_a_walk_over_the_rows_leaves(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[Row],
+    cuts: list[int],
+    key: tuple[str, ...],
+    last: int,
+) -> None:
+    slices = slices_of(tmp_path_factory.mktemp("state"), rows, cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rule, "_AT_ONCE", 4)  # keys are thinned out on the way
+        found = rule.state(slices, key, SCHEMA)
+        earlier = rule.state(slices, key, SCHEMA, upto=last)
+    assert found["offset"].to_pylist() == walked(rows, key)
+    assert earlier["offset"].to_pylist() == walked(rows[: last + 1], key)
+    values = [[found[name][i].as_py() for name in ("op", "k", "s", "n")] for i in range(len(found))]
+    assert repr(values) == repr([list(rows[i]) for i in walked(rows, key)])
+
+
+@given(rows=ROWS, key=KEYS.filter(bool), at=st.integers(0, 23))
+def test_a_state_stands_for_the_slices_before_it(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], key: tuple[str, ...], at: int
+) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    slices = slices_of(folder, rows, [at])
+    if len(slices) < 2:
+        return
+    before = slices[0].interval
+    pq.write_table(rule.state(slices[:1], key, SCHEMA), folder / "state")
+    stands = rule.SliceFile(folder / "state", NAMES, before)
+    found, expected = rule.state([stands, slices[1]], key, SCHEMA), rule.state(slices, key, SCHEMA)
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())
+
+
+def test_columns_that_came_later_and_wider_types(tmp_path: Path) -> None:
+    old = pa.table({"offset": pa.array([0, 1], pa.int64()), "op": pa.array([0, 0], pa.int32()), "k": [1, 2]})
+    new = pa.table(
+        {"offset": pa.array([2], pa.uint64()), "op": pa.array([3], pa.uint8()), "k": [2.0], "s": ["x"]}
+    )
+    slices = []
+    for start, table in ((0, old), (2, new)):
+        pq.write_table(table, tmp_path / str(start))
+        interval = OffsetInterval(start=start, end=start + len(table) - 1)
+        slices.append(rule.SliceFile(tmp_path / str(start), NAMES, interval))
+    schema = pa.schema([("s", pa.string()), ("k", pa.float64())])
+    assert rule.state(slices, ["k"], schema).to_pylist() == [{"s": None, "k": 1.0}, {"s": "x", "k": 2.0}]
+    assert rule.state([], ["k"], schema).to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"offset": [0, 9], "op": [0, 0], "k": [1, 2]}, "offsets that its block does not name"),
+        ({"offset": [0, None], "op": [0, 0], "k": [1, 2]}, "is not a number"),
+        ({"offset": [0, 1], "op": ["a", "b"], "k": [1, 2]}, "is not a number"),
+        ({"offset": [0, 1], "op": [0, 0]}, "column `k` is not there"),
+    ],
+)
+def test_slices_that_are_not_what_their_blocks_say(
+    tmp_path: Path, columns: dict[str, list[Any]], message: str
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "slice")
+    item = rule.SliceFile(tmp_path / "slice", NAMES, OffsetInterval(start=0, end=1))
+    with pytest.raises(BadInputError, match=message):
+        rule.state([item], ["k"], SCHEMA)
+
+
+# --- the twins -------------------------------------------------------------------------------------
+
+
+def histories(seed: int, count: int) -> list[tuple[int, int, int, str | None, int]]:
+    """(offset, op, history, key, value) of many random histories, whether or not a merge would write them."""
+    draw, rows = random.Random(seed), []
+    for history in range(count):
+        for _ in range(draw.randrange(12)):
+            key = draw.choice([None, "a", "b"])
+            rows.append((len(rows), draw.randrange(4), history, key, draw.randrange(2)))
+    return rows
+
+
+def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    from odfchain.engine.stream.in_force import in_force, takes_back
+    from odfchain.ingest.merge import latest_rows
+
+    rows = histories(3, 300)
+    columns = ["offset", "op", "history", "key", "value"]
+    pq.write_table(
+        pa.table([list(part) for part in zip(*rows, strict=True)], columns).append_column(
+            "system_time", pa.nulls(len(rows))
+        ),
+        tmp_path / "rows",
+    )
+    slices = [rule.SliceFile(tmp_path / "rows", NAMES, OffsetInterval(start=0, end=len(rows) - 1))]
+    frame = engine.session.createDataFrame(
+        rows, "offset bigint, op int, history int, key string, value int"
+    ).coalesce(1)
+
+    def offsets(found: Any) -> list[int]:
+        return sorted(row["offset"] for row in found.select("offset").collect())
+
+    merged = latest_rows(frame, ("history", "key"), NAMES)
+    assert offsets(merged) == rule.in_force(slices, ["history", "key"]).tolist()
+    kept, in_vain = in_force(frame.withColumn("back", takes_back(F.col("op"))), ["history", "key", "value"])
+    assert offsets(kept) == rule.in_force(slices, []).tolist()
+    ((numbers, operations, hashes),) = rule.hashed_rows(slices[0])
+    walk = rule.Walk.of(numbers, rule.takes_back(operations), hashes)
+    assert offsets(in_vain) == sorted(walk.in_vain.nonzero()[0].tolist())
+
+
+def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odfchain.ingest import recorded
+    from odfchain.ingest.ingest import IngestOptions
+    from odfchain.repo.dataset_state import DatasetState
+    from odfchain.repo.records import read_state
+
+    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    (dataset,) = workspace.add(manifest("{kind: Snapshot, primaryKey: [city]}"))
+    draw, path = random.Random(5), workspace.path / "in.csv"
+    columns = ["offset", "op", "city", "population"]
+    for _ in range(3):
+        rows = {f"{city},{draw.randrange(3)}\n" for city in "ABCDEFGH" if draw.random() < 0.6}
+        path.write_text("city,population\n" + "".join(sorted(rows)))
+        dataset.ingest([path], IngestOptions(allow_empty=True, allow_retract=True))
+        there = DatasetState.read(dataset._files.chain)
+        found = read_state(dataset._files, there, columns=["city", "population"])
+        assert sorted(f"{row['city']},{row['population']}\n" for row in found.to_pylist()) == sorted(rows)
+    assert there.checkpoint is not None
+    stored = pq.read_table(dataset._files.checkpoints.verified_path(there.checkpoint.physical_hash))
+    assert stored.select(columns).sort_by("offset").equals(read_state(dataset._files, there, columns=columns))
+    assert dataset.verify().ok
+
+
+def test_sources_that_disagree_on_the_key(workspace: Workspace) -> None:
+    from odfchain.repo.dataset_state import DatasetState
+
+    text = manifest("{kind: Snapshot, primaryKey: [city]}")
+    (dataset,) = workspace.add(
+        text
+        + text[text.index("    - kind: AddPush") :]
+        .replace("default", "other")
+        .replace("[city]", "[population]")
+    )
+    with pytest.raises(SchemaError, match="different primary keys"):
+        _ = DatasetState.read(dataset._files.chain).primary_key
