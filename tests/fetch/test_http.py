@@ -15,7 +15,7 @@ import odfchain
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
 from odfchain.ingest.fetch.fetcher import UP_TO_DATE, Fetched, etag_state, last_modified_state
 from odfchain.ingest.fetch.http import fetch_http
-from odfchain.ingest.fetch.state import is_known
+from odfchain.ingest.fetch.remembered import is_known
 from odfchain.model.events import SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.headers import ContentRange, Headers, http_date, parse_http_date, retry_after

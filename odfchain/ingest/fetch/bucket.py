@@ -23,7 +23,7 @@ from odfchain.ingest.fetch.fetcher import (
     etag_state,
     last_modified_state,
 )
-from odfchain.ingest.fetch.state import is_known
+from odfchain.ingest.fetch.remembered import is_known
 from odfchain.model.events import SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.retry import SIZE_HINT, Deadline, Timing

@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
 from odfchain.ingest.fetch.bindings import check_host
 from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched, FetchResult, last_modified_state
-from odfchain.ingest.fetch.state import is_known
+from odfchain.ingest.fetch.remembered import is_known
 from odfchain.model.sources import (
     EventTimeSourceFromPath,
     EventTimeSourceFromSystemTime,

@@ -24,7 +24,7 @@ from odfchain.ingest.fetch.fetcher import (
     last_modified_state,
 )
 from odfchain.ingest.fetch.ftp_session import WIRE, FileFacts, FtpSession, Place, words
-from odfchain.ingest.fetch.state import is_known
+from odfchain.ingest.fetch.remembered import is_known
 from odfchain.net.headers import Headers
 from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
 from odfchain.net.template import redact, unreadable_name

@@ -32,7 +32,7 @@ from pathlib import Path
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
 from odfchain.ingest.fetch.event_time import from_path
 from odfchain.ingest.fetch.fetcher import ETAG, UP_TO_DATE, FetchContext, Fetched, FetchResult, etag_state
-from odfchain.ingest.fetch.state import previous_tag
+from odfchain.ingest.fetch.remembered import previous_tag
 from odfchain.model.enums import SourceOrdering
 from odfchain.model.sources import (
     EventTimeSource,

@@ -24,7 +24,7 @@ from odfchain.ingest.fetch.fetcher import (
     etag_state,
     last_modified_state,
 )
-from odfchain.ingest.fetch.state import is_known, previous_modified, previous_tag
+from odfchain.ingest.fetch.remembered import is_known, previous_modified, previous_tag
 from odfchain.model.events import SourceState
 from odfchain.net.headers import Headers, http_date, retry_after
 from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
