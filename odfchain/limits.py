@@ -402,6 +402,8 @@ class FetchLimits:
     """Longest time to a connection [s]."""
     idle_timeout: float = 60.0
     """Longest time without a byte [s]."""
+    bytes_per_second: int = 0
+    """The slowest server that is waited for [bytes/s]; a source may be as slow as the deadline lets it."""
     redirects: int = 10
     """Redirects that are followed [count]."""
     retries: int = 4

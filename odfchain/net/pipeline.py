@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from odfchain.digest.physical import hash_bytes
-from odfchain.errors import FetchError, OdfchainError, TransferError
+from odfchain.errors import FetchError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.pool import HttpPool
-from odfchain.net.retry import Deadline, Timing, TransientError
+from odfchain.net.retry import Deadline, ProtocolError, Timing, TransientError
 from odfchain.net.url import Route
 from odfchain.net.wire import Connection
 
@@ -78,11 +78,11 @@ class HttpPipeline:
             assert self._connection is not None  # noqa: S101 - connected just now
             try:
                 data = self._answer(self._connection)
+            except (ProtocolError, FetchError):
+                break
             except TransientError:
                 self._lost()
                 continue
-            except (FetchError, TransferError):
-                break
             if data is None or hash_bytes(data) != self._asked[0]:
                 break
             self._asked.popleft()
@@ -102,7 +102,7 @@ class HttpPipeline:
 
     def _answer(self, connection: Connection) -> bytes | None:
         response = connection.next_response(self._deadline(), self._name)
-        if response.status != 200 or (response.headers.get("content-encoding") or "identity") != "identity":
+        if response.status != 200 or response.encoding:
             return None
         return response.read(LIMITS.block_bytes)
 

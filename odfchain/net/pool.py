@@ -1,20 +1,44 @@
-"""Connections that are kept for the next request, to as many as are used at the same time."""
+"""Requests over connections that are kept for the next one: the one way in which odfchain speaks HTTP.
+
+What is asked for is followed over its redirects, each of which is judged (`odfchain.net.url`). Cookies,
+password files and decoding there are none, and no URL is logged.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-from odfchain.errors import TransferError
+from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
-from odfchain.net.dial import dial
+from odfchain.net.dial import dial, trusted_authorities
 from odfchain.net.retry import Deadline
-from odfchain.net.url import Route
+from odfchain.net.url import Route, Target
 from odfchain.net.wire import Connection, Response, StaleError
+from odfchain.version import __version__
 
+_T = TypeVar("_T")
 _Origin = tuple[str, str, int]
+_REDIRECTS = (301, 302, 303, 307, 308)
+_DEFAULTS = {
+    "User-Agent": f"odfchain/{__version__}",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",  # the bytes are to be those that the server stores
+}
+
+
+def request_headers(
+    route: Route, given: Iterable[tuple[str, str]], own: Iterable[tuple[str, str]] = ()
+) -> bytes:
+    """The headers of a request; those `given` for the first URL, credentials too, stay with its origin."""
+    kept = list(given) if route.keeps_headers else []
+    names = {name.lower() for name, _ in kept}
+    defaults = [("Host", route.current.authority), *_DEFAULTS.items()]
+    headers = [pair for pair in defaults if pair[0].lower() not in names] + kept + list(own)
+    return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
 
 
 def _origin(route: Route) -> _Origin:
@@ -25,7 +49,7 @@ def _origin(route: Route) -> _Origin:
 class HttpPool:
     """Sends requests over kept connections, at most `parallel` at a time; safe to use from threads."""
 
-    def __init__(self, limits: FetchLimits, parallel: int) -> None:
+    def __init__(self, limits: FetchLimits, parallel: int = 1) -> None:
         self.closed = threading.Event()
         """Set once, by `close`; waiting for it is a pause that closing cuts short."""
         self._limits = limits
@@ -41,6 +65,38 @@ class HttpPool:
         with self._slots:
             yield
 
+    def route(self, first: Target, name: str) -> Route:
+        """The way of one attempt to a target."""
+        return Route(first, name=name, limit=self._limits.redirects, allow_private=self._limits.allow_private)
+
+    def get(
+        self,
+        first: Target,
+        take: Callable[[Response, str], _T],
+        *,
+        headers: Callable[[Route], bytes],
+        deadline: Deadline,
+        name: str,
+        secrets: Iterable[str],
+        redirected: Callable[[Target], None] = lambda _: None,
+    ) -> _T:
+        """What `take` makes of the response at the end of all redirects, and of the name for messages.
+
+        `redirected` may refuse a target by an error of its own.
+
+        Raises:
+            TransientError, FetchError: as `exchange`; a redirect that is not followed; and from `take`.
+        """
+        route, where = self.route(first, name), name
+        while True:
+            with self.exchange(route, headers(route), deadline=deadline, name=where) as response:
+                location = response.headers.location() if response.status in _REDIRECTS else None
+                if location is None:
+                    return take(response, where)
+            route.follow(location, secrets)
+            redirected(route.current)
+            where = f"{name} (redirected to {route.current.public(secrets)})"
+
     @contextlib.contextmanager
     def exchange(self, route: Route, headers: bytes, *, deadline: Deadline, name: str) -> Iterator[Response]:
         """Send one GET to the route's present target; the body is read while the caller is in the block.
@@ -49,8 +105,7 @@ class HttpPool:
 
         Raises:
             TransientError: no connection, no response, or a body that breaks off.
-            TransferError: it cannot succeed, or the pool is closed.
-            FetchError: no such host, or time is up.
+            FetchError: it cannot succeed, time is up, or the pool is closed.
         """
         target, origin = route.current, _origin(route)
         while True:
@@ -83,7 +138,7 @@ class HttpPool:
         gives it back.
 
         Raises:
-            TransientError, TransferError, FetchError: as `exchange`.
+            TransientError, FetchError: as `exchange`.
         """
         if not new:
             return self._take(_origin(route), route)
@@ -132,20 +187,11 @@ class HttpPool:
 
     def _check(self) -> None:
         if self.closed.is_set():
-            raise TransferError("the connections to the peer were closed")
+            raise FetchError("the connections to the peer were closed")
 
     def _tls(self) -> ssl.SSLContext:
-        import httpx  # noqa: PLC0415 - a heavy library
-
         with self._lock:
-            if self._context is None:
-                try:
-                    self._context = httpx.create_ssl_context()
-                except (OSError, ValueError) as error:
-                    raise TransferError(
-                        "the certificates of trusted authorities cannot be read",
-                        hint="check SSL_CERT_FILE and SSL_CERT_DIR",
-                    ) from error
+            self._context = self._context or trusted_authorities()
             return self._context
 
     def close(self) -> None:

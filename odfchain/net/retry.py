@@ -25,6 +25,15 @@ class TransientError(Exception):
         """Seconds that the server asked for."""
 
 
+class ProtocolError(TransientError):
+    """What answers does not keep to the protocol, or says too much; a peer is not asked again."""
+
+    def __init__(self, reason: str, *, name: str) -> None:
+        super().__init__(reason)
+        self.name = name
+        """What was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """A clock and a way to wait, both in seconds."""

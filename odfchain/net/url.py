@@ -18,18 +18,21 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from urllib.parse import unquote, urljoin, urlsplit
 
 from odfchain.errors import FetchError
 from odfchain.net.template import public_name, redact, unreadable_name
 from odfchain.text import one_line
 
-if TYPE_CHECKING:
-    import httpx
-
 _PORTS = {"http": 80, "https": 443}
+_LONGEST = 65_536
+_CONTROLS = re.compile(r"^ |[\x00-\x1f\x7f]")
+_HOST = re.compile(r"[a-z0-9._~!$&'()*+,;=%-]+")
+_ESCAPED_IN_PATH = re.compile(rb'[\x20"#<>?`{}\x80-\xff]')
+_ESCAPED_IN_QUERY = re.compile(rb'[\x20"#<>\x80-\xff]')
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -67,11 +70,9 @@ def parse_target(url: str, *, name: str) -> Target:
     Raises:
         FetchError: it is not a URL that a request can be sent to.
     """
-    import httpx  # noqa: PLC0415 - a heavy library
-
     try:
-        return _target(httpx.URL(url))
-    except (httpx.InvalidURL, ValueError):
+        return _target(url)
+    except ValueError:
         pass
     masked = unreadable_name(name)
     raise FetchError(
@@ -82,16 +83,52 @@ def parse_target(url: str, *, name: str) -> Target:
     )
 
 
-def _target(url: httpx.URL) -> Target:
-    port = _PORTS.get(url.scheme, 0) if url.port is None else url.port
-    host = url.raw_host.decode("ascii")
-    if url.scheme not in _PORTS or not host or not 0 < port < 65_536:
+def _target(url: str) -> Target:
+    if len(url) > _LONGEST or _CONTROLS.search(url):
         raise ValueError
-    user = None
-    if url.userinfo:
-        pair = f"{url.username}:{url.password}".encode()
-        user = "Basic " + base64.b64encode(pair).decode("ascii")
-    return Target(url.scheme, host, port, url.raw_path or b"/", user)
+    parts = urlsplit(url)
+    port = _PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
+    if parts.scheme not in _PORTS or not 0 < port < 65_536:
+        raise ValueError
+    path = _ESCAPED_IN_PATH.sub(_escape, _without_dots(parts.path).encode()) or b"/"
+    if parts.query:
+        path += b"?" + _ESCAPED_IN_QUERY.sub(_escape, parts.query.encode())
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    credentials = basic(unquote(user), unquote(password)) if user or password else None
+    return Target(parts.scheme, _host(parts.hostname or ""), port, path, credentials)
+
+
+def basic(user: str, password: str) -> str:
+    """What `Authorization` says for a user and a password (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+
+
+def _host(name: str) -> str:
+    if ":" in name:
+        ipaddress.IPv6Address(name)
+        return name
+    if not name.isascii():
+        import idna  # noqa: PLC0415 - large tables, for few hosts
+
+        name = idna.encode(name.lower()).decode("ascii")
+    if not _HOST.fullmatch(name):
+        raise ValueError
+    return name
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % match[0][0]
+
+
+def _without_dots(path: str) -> str:
+    """The path that `.` and `..` in it lead to (RFC 3986, 5.2.4)."""
+    found: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del found[max(1, len(found) - 1) :]
+        elif segment != ".":
+            found.append(segment)
+    return "/".join(found)
 
 
 def is_public(address: str) -> bool:
@@ -156,18 +193,15 @@ class Route:
         self.keeps_headers = self.keeps_headers and _same_origin(self.first, target)
 
     def _next(self, location: str, secrets: Iterable[str]) -> Target:
-        import httpx  # noqa: PLC0415 - a heavy library
-
         here = self.current
         scheme = ""
         try:
-            base = httpx.URL(
-                scheme=here.scheme, host=here.host, port=here.port, raw_path=here.path.split(b"#")[0]
-            )
-            url = base.join(location)
-            scheme = url.scheme
+            if _CONTROLS.search(location):  # which `urljoin` would leave out
+                raise ValueError  # noqa: TRY301 - said below
+            url = urljoin(f"{here.scheme}://{here.authority}{here.path.decode('latin-1')}", location)
+            scheme = urlsplit(url).scheme
             found = _target(url)
-        except (httpx.InvalidURL, ValueError):
+        except ValueError:
             to = public_name(redact(location.split("?", 1)[0], secrets))
             what = "only http and https are followed" if scheme not in _PORTS else "not a valid URL"
             raise FetchError(f"{self._name}: redirected to {to!r}: {what}") from None

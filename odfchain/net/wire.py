@@ -1,28 +1,30 @@
 """One HTTP/1.1 connection, read straight into the caller's buffer.
 
-A clone asks for thousands of small blocks and for slices of many megabytes. A general client library costs
-more on each block than the block's hash, and hands a slice on in pieces too small for the hash to run beside
-other threads. So this is the part of the protocol that static files need: GET, keep-alive, the three framings
-of a body. Whatever is ambiguous or oversized is refused. Source: RFC 9110 and RFC 9112 of the IETF.
+A clone asks for thousands of small blocks: over a general client library it stays below a thousand of them a
+second, because none asks ahead on one connection (RFC-021 has the figures). So this is the part of the
+protocol that files need: GET, keep-alive, the three framings of a body. Sources are read with it, too.
+Whatever is ambiguous or oversized is refused. Source: RFC 9110 and RFC 9112 of the IETF.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http
 import re
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 
-from odfchain.errors import TransferError
-from odfchain.limits import SHARING
-from odfchain.net.headers import Headers
-from odfchain.net.retry import Deadline, TransientError
+from odfchain.limits import SHARING, FetchLimits
+from odfchain.net.headers import Headers, retry_after
+from odfchain.net.retry import Deadline, ProtocolError, TransientError
 from odfchain.text import one_line
 
 _HEAD_BYTES = SHARING.answer_head_bytes
 _BUFFER_BYTES = 2 * _HEAD_BYTES
+_CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 1 << 10
 _SETTLE_BYTES = 16 << 10
 """What is read of a body that nobody wants, so that the connection can be used again [bytes]."""
@@ -34,14 +36,49 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\x00]*?)[ \t]
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _BODILESS = (204, 304)
+_PASSING = (408, 425, 429)
 
 
 class StaleError(TransientError):
     """A connection that was used before had been closed by the other side; a new one may do."""
 
 
-class Response:
-    """Status and headers; the body is read from the connection that it came on."""
+class Body(ABC):
+    """Bytes that are on their way, of a size that may be known."""
+
+    length: int | None = None
+    """Size where it is declared [bytes]."""
+
+    @abstractmethod
+    def read_into(self, view: memoryview) -> int:
+        """Bytes of the body, as many as are there and fit; 0 at its end."""
+
+    def chunks(self, size: int = _CHUNK_BYTES) -> Iterator[memoryview]:
+        """The body in pieces, each of which is there until the next one is asked for."""
+        piece = memoryview(bytearray(size))
+        while count := self.read_into(piece):
+            yield piece[:count]
+
+    def read(self, limit: int) -> bytes | None:
+        """The whole body, or None if it is longer than `limit`; memory grows with what has arrived."""
+        if self.length is not None and self.length > limit:
+            return None
+        data = bytearray()
+        for chunk in self.chunks(min(self.length or _BUFFER_BYTES, 1 << 20)):
+            data += chunk
+            if len(data) > limit:
+                return None
+        return bytes(data)
+
+
+class Response(Body):
+    """Status and headers; the body is read from the connection that it came on.
+
+    Reading raises:
+        TransientError: it breaks off, or nothing comes.
+        ProtocolError: it is not framed as the headers say.
+        FetchError: time is up.
+    """
 
     __slots__ = ("_connection", "headers", "length", "status", "until_close")
 
@@ -51,39 +88,41 @@ class Response:
         self.status = status
         self.headers = headers
         self.length = length
-        """Size of the body where it is declared [bytes]."""
         self.until_close = until_close
         """Whether nothing but the end of the connection ends the body."""
         self._connection = connection
 
-    def read_into(self, view: memoryview) -> int:
-        """Bytes of the body, as many as are there and fit; 0 at its end.
+    @property
+    def what(self) -> str:
+        """The status, in words."""
+        try:
+            return f"HTTP status {self.status} ({http.HTTPStatus(self.status).phrase})"
+        except ValueError:
+            return f"HTTP status {self.status}"
+
+    @property
+    def encoding(self) -> str | None:
+        """How the bytes are not those that the server stores, though these were asked for."""
+        found = (self.headers.get("content-encoding") or "identity").lower()
+        return None if found == "identity" else one_line(found, 40)
+
+    def check_passing(self) -> None:
+        """Nothing happens unless the status says that another attempt may succeed.
 
         Raises:
-            TransientError: it breaks off, or nothing comes.
-            TransferError: it is not framed as the headers say.
-            FetchError: time is up.
+            TransientError: it does.
         """
+        if self.status in _PASSING or 500 <= self.status <= 599:
+            raise TransientError(self.what, wait=retry_after(self.headers))
+
+    def read_into(self, view: memoryview) -> int:
+        """As `Body`."""
         return self._connection.read_into(view)
 
     def read(self, limit: int) -> bytes | None:
-        """The whole body, or None if it is longer than `limit`; memory grows with what has arrived.
-
-        Raises:
-            TransientError, TransferError, FetchError: as `read_into`.
-        """
-        if self.length is not None and self.length > limit:
-            return None
-        whole = self._connection.take_buffered(self.length or 0)
-        if whole is not None:
-            return whole
-        data = bytearray()
-        piece = memoryview(bytearray(min(self.length or _BUFFER_BYTES, 1 << 20)))
-        while count := self.read_into(piece):
-            data += piece[:count]
-            if len(data) > limit:
-                return None
-        return bytes(data)
+        """As `Body`; what came along with the head is taken at once."""
+        whole = self._connection.take_buffered(self.length or 0) if (self.length or 0) <= limit else None
+        return super().read(limit) if whole is None else whole
 
 
 class Connection:
@@ -93,7 +132,7 @@ class Connection:
         self,
         sock: socket.socket,
         *,
-        idle: float,
+        limits: FetchLimits,
         name: str,
         address: str | None = None,
         prefix: bytes = b"",
@@ -106,7 +145,7 @@ class Connection:
         self.name = name
         """What messages call what is asked for."""
         self._sock = sock
-        self._idle = idle
+        self._idle, self._slowest = limits.idle_timeout, limits.bytes_per_second
         self._prefix = prefix
         self._extra = extra
         self._timeout: float | None = -1.0
@@ -131,7 +170,7 @@ class Connection:
         Raises:
             StaleError: the connection had been closed since it was last used.
             TransientError: no response.
-            TransferError: what answers does not keep to the protocol, or says too much.
+            ProtocolError: what answers does not keep to the protocol, or says too much.
             FetchError: time is up.
         """
         self._begin(deadline, name)
@@ -168,7 +207,7 @@ class Connection:
 
         Raises:
             TransientError: there is none, because the connection was closed or nothing comes.
-            TransferError: what answers does not keep to the protocol, or says too much.
+            ProtocolError: what answers does not keep to the protocol, or says too much.
             FetchError: time is up.
         """
         self._begin(deadline, name)
@@ -196,7 +235,7 @@ class Connection:
             first, *lines = head.replace(b"\r\n", b"\n").split(b"\n")
             found = _STATUS.fullmatch(first)
             if found is None:
-                raise TransferError(f"{self.name}: what answers does not speak HTTP/1.1")
+                raise self._broken("what answers does not speak HTTP/1.1")
             status = int(found[2])
             if status < 200 and status != 101:
                 continue
@@ -211,7 +250,7 @@ class Connection:
                 self._start = match.end()
                 return head
             if match is not None or self._end - self._start > allowed:
-                raise TransferError(f"{self.name}: the headers are larger than {_HEAD_BYTES:,} bytes")
+                raise self._broken(f"the headers are larger than {_HEAD_BYTES:,} bytes")
             unread = self._end - self._start
             if not self._receive():
                 raise TransientError("the response was cut short")
@@ -222,27 +261,25 @@ class Connection:
         for line in lines:
             match = _HEADER.fullmatch(line)
             if match is None:
-                raise TransferError(f"{self.name}: the response has a malformed header")
+                raise self._broken("the response has a malformed header")
             pairs.append((match[1], match[2]))
         lengths = {value for key, value in pairs if key.lower() == b"content-length"}
         codings = [value for key, value in pairs if key.lower() == b"transfer-encoding"]
         if len(lengths) > 1 or len(codings) > 1 or (lengths and codings):
-            raise TransferError(f"{self.name}: the response declares its length in several ways")
+            raise self._broken("the response declares its length in several ways")
         for value in lengths:
             if not _LENGTH.fullmatch(value):
-                raise TransferError(f"{self.name}: Content-Length is {_quoted(value)}, not a number")
+                raise self._broken(f"Content-Length is {_quoted(value)}, not a number")
         for value in codings:
             if value.lower() != b"chunked":
-                raise TransferError(
-                    f"{self.name}: the transfer coding is {_quoted(value)}, which was not asked for"
-                )
+                raise self._broken(f"the transfer coding is {_quoted(value)}, which was not asked for")
         return Headers(pairs)
 
     def _begin_body(self, status: int, headers: Headers, *, is_new: bool, connects: bool) -> Response:
         options = (headers.get("connection") or "").lower()
         self._keep = "close" not in options if is_new else "keep-alive" in options
         if status == 101:
-            raise TransferError(f"{self.name}: the server wants another protocol, which was not asked for")
+            raise self._broken("the server wants another protocol, which was not asked for")
         length = headers.length()
         if status in _BODILESS or (connects and status == 200):
             length = 0
@@ -256,7 +293,7 @@ class Connection:
         """As `Response.read_into`.
 
         Raises:
-            TransientError, TransferError, FetchError: as there.
+            TransientError, FetchError: as there.
         """
         if self._left == 0 and self._chunked:
             self._next_chunk()
@@ -297,11 +334,14 @@ class Connection:
             while line := self._line():
                 self._trailer_bytes += len(line)
                 if self._trailer_bytes > _HEAD_BYTES:
-                    raise TransferError(f"{self.name}: the trailers are larger than {_HEAD_BYTES:,} bytes")
+                    raise self._broken(f"the trailers are larger than {_HEAD_BYTES:,} bytes")
             self._chunked = False
 
-    def _bad_chunk(self) -> TransferError:
-        return TransferError(f"{self.name}: the chunks of the body are malformed")
+    def _broken(self, reason: str) -> ProtocolError:
+        return ProtocolError(reason, name=self.name)
+
+    def _bad_chunk(self) -> ProtocolError:
+        return self._broken("the chunks of the body are malformed")
 
     def _line(self) -> bytes:
         scanned = self._start
@@ -352,13 +392,13 @@ class Connection:
             raise TransientError(_lost(error)) from error
         self._waited += time.monotonic() - began
         self._came += count
-        if self._waited >= self._window:
+        if self._waited >= self._window and self._slowest:
             self._check_rate()
         return count
 
     def _check_rate(self) -> None:
         """A window of waiting is over: the time in which others took what came does not count."""
-        wanted = int(self._waited * SHARING.bytes_per_second)
+        wanted = int(self._waited * self._slowest)
         if self._came < wanted:
             raise TransientError(
                 f"only {self._came:,} bytes came in {self._waited:.0f} s of waiting, at least {wanted:,} must"
@@ -384,7 +424,8 @@ class Connection:
     def abort(self) -> None:
         """End whatever another thread is waiting for on this connection."""
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # below TLS: its state is the other thread's
+            # below TLS: its state is the other thread's
+            socket.socket.shutdown(getattr(self._sock, "outer", self._sock), socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the socket."""

@@ -27,11 +27,19 @@ from odfchain.errors import (
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING, FetchLimits
-from odfchain.net.headers import ContentRange, retry_after
+from odfchain.net.dial import PRIVATE_HINT, ProxyDeniedError
+from odfchain.net.headers import ContentRange
 from odfchain.net.pipeline import HttpPipeline
-from odfchain.net.pool import HttpPool
-from odfchain.net.retry import DEADLINE_HINT, Deadline, Timing, TransientError, with_retries
-from odfchain.net.url import Route, Target, parse_target
+from odfchain.net.pool import HttpPool, request_headers
+from odfchain.net.retry import (
+    DEADLINE_HINT,
+    Deadline,
+    ProtocolError,
+    Timing,
+    TransientError,
+    with_retries,
+)
+from odfchain.net.url import Route, parse_target
 from odfchain.net.wire import Response
 from odfchain.progress import Progress
 from odfchain.store.interfaces import parse_ref
@@ -39,7 +47,6 @@ from odfchain.text import one_line
 from odfchain.transfer.hint_file import hint_bytes, parse_hint
 from odfchain.transfer.incoming import MIRROR_HINT, Incoming
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
-from odfchain.version import __version__
 
 _T = TypeVar("_T")
 
@@ -47,6 +54,7 @@ PEER_LIMITS = FetchLimits(
     deadline=SHARING.request_seconds,
     connect_timeout=SHARING.connect_seconds,
     idle_timeout=SHARING.idle_seconds,
+    bytes_per_second=SHARING.bytes_per_second,
     redirects=SHARING.redirects,
     retries=SHARING.retries,
     first_wait=SHARING.retry_seconds,
@@ -56,7 +64,11 @@ PEER_LIMITS = FetchLimits(
 _ABSENT = (404, 410)
 _DENIED = (401, 403)
 _PASSING = (408, 425, 429)
-_REDIRECTS = (301, 302, 303, 307, 308)
+_HINTS: dict[str | None, str] = {
+    DEADLINE_HINT: "run the command again: what has arrived is kept",
+    PRIVATE_HINT: "if you trust it, give the URL that it leads to",
+}
+"""What helps with a peer, in place of what helps with a source."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
@@ -153,7 +165,7 @@ class HttpPeer:
 
     def pipeline(self) -> HttpPipeline | None:
         """A way to ask for many blocks at once; None before the peer has kept a connection."""
-        route = self._route(self._base, self._where)
+        route = self._pool.route(self._base, self._where)
         base = self._base.path
         made = HttpPipeline(
             self._pool,
@@ -232,35 +244,26 @@ class HttpPeer:
         first = replace(self._base, path=self._base.path + key.encode("ascii"))
 
         def attempt() -> _T:
-            route = self._route(first, name)
-            where = name
-            while True:
-                headers = self._headers(route, received())
-                with self._pool.exchange(route, headers, deadline=deadline, name=where) as response:
-                    location = response.headers.location() if response.status in _REDIRECTS else None
-                    if location is None:
-                        return take(response, where)
-                route.follow(location, self._secrets)
-                where = f"{name} (redirected to {route.current.public(self._secrets)})"
+            try:
+                return self._pool.get(
+                    first,
+                    take,
+                    headers=lambda route: self._headers(route, received()),
+                    deadline=deadline,
+                    name=name,
+                    secrets=self._secrets,
+                )
+            except ProtocolError as error:
+                raise TransferError(f"{error.name}: {error.reason}") from error
 
         with self._pool.slot(), _as_transfer_errors():
             seconds = limits.deadline + math.ceil(size / SHARING.bytes_per_second)
             deadline = Deadline(seconds, self._timing, name=name)
             return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
 
-    def _route(self, first: Target, name: str) -> Route:
-        return Route(first, name=name, limit=self._limits.redirects, allow_private=self._limits.allow_private)
-
     def _headers(self, route: Route, received: int) -> bytes:
-        text = (
-            f"Host: {route.current.authority}\r\nUser-Agent: odfchain/{__version__}\r\nAccept: */*\r\n"
-            "Accept-Encoding: identity\r\n"  # the bytes are to be those that the peer stores
-        )
-        if self._credentials is not None and route.keeps_headers:
-            text += f"Authorization: {self._credentials}\r\n"
-        if received:
-            text += f"Range: bytes={received}-\r\n"
-        return text.encode("latin-1")
+        given = [("Authorization", self._credentials)] if self._credentials is not None else []
+        return request_headers(route, given, [("Range", f"bytes={received}-")] if received else [])
 
 
 @contextlib.contextmanager
@@ -269,10 +272,8 @@ def _as_transfer_errors() -> Iterator[None]:
     try:
         yield
     except FetchError as error:
-        hint = (
-            "run the command again: what has arrived is kept" if error.hint == DEADLINE_HINT else error.hint
-        )
-        raise TransferError(error.message, hint=hint) from error
+        kind = AccessError if isinstance(error, ProxyDeniedError) else TransferError
+        raise kind(error.message, hint=_HINTS.get(error.hint, error.hint)) from error
 
 
 def _receive(response: Response, where: str, incoming: Incoming) -> None:
@@ -319,20 +320,16 @@ def _check_object(response: Response, where: str) -> None:
 
 
 def _check_success(response: Response, where: str) -> None:
-    status = response.status
-    if status not in (200, 203):
-        what = f"HTTP status {status}{_phrase(status)}"
-        if status in _PASSING or 500 <= status <= 599:
-            raise TransientError(what, wait=retry_after(response.headers))
-        raise TransferError(f"{where}: {what}")
+    if response.status not in (200, 203):
+        response.check_passing()
+        raise TransferError(f"{where}: {response.what}")
     _check_encoding(response, where)
 
 
 def _check_encoding(response: Response, where: str) -> None:
-    encoding = response.headers.get("content-encoding") or "identity"
-    if encoding.lower() != "identity":
+    if response.encoding:
         raise TransferError(
-            f"{where}: the body is encoded as {one_line(encoding, 40)!r}, though plain bytes were asked for",
+            f"{where}: the body is encoded as {response.encoding!r}, though plain bytes were asked for",
             hint="have the web server hand out the files as they are",
         )
 
@@ -348,10 +345,3 @@ def _denied(status: int, where: str, otherwise: str) -> AccessError:
         f"{where}: HTTP status 403 (Forbidden): the peer refuses",
         hint=f"check the token; or {otherwise}",
     )
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f" ({http.HTTPStatus(status).phrase})"
-    except ValueError:
-        return ""

@@ -703,10 +703,31 @@ def test_https_to_a_server_that_speaks_http(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url", ["http://", "http:///x", "http://h:0/", "http://h:65536/", "http://h:x/", "http://[::1/", "http://h/\udc00",
-            "ftp://h/", "http://a\x00b/"],
+            "ftp://h/", "http://a\x00b/", "http://a b/", "http://h:+80/", "http://[zz]/", "http://\u2603\ufe0f/",
+            "http:h", "http://h/" + "x" * 66_000],
 )  # fmt: skip
 def test_urls_that_are_none(tmp_path: Path, url: str) -> None:
     assert refused(tmp_path, url) == "the source: not a valid URL"
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "path"),
+    [
+        ("HTTP://Data.Example.ORG", "data.example.org", 80, b"/"),
+        ("https://h:8443/a/./b/../c?d=../e", "h", 8443, b"/a/c?d=../e"),
+        ("http://h/../..", "h", 80, b"/"),
+        ("http://h//a//../b", "h", 80, b"//a/b"),
+        ("http://h/a b\u00e4{}`%2f%?q={}` \u00e4#f", "h", 80, b"/a%20b%C3%A4%7B%7D%60%2f%?q={}`%20%C3%A4"),
+        ("http://h?x", "h", 80, b"/?x"),
+        ("http://b\u00fccher.example/", "xn--bcher-kva.example", 80, b"/"),
+        ("http://stra\u00dfe.example/", "xn--strae-oqa.example", 80, b"/"),
+        ("http://me@a:p@[::1]:81/", "::1", 81, b"/"),
+        ("http://2130706433/", "2130706433", 80, b"/"),
+    ],
+)
+def test_where_a_url_leads(url: str, host: str, port: int, path: bytes) -> None:
+    found = parse_target(url, name="x")
+    assert (found.host, found.port, found.path) == (host, port, path)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".invalid"])

@@ -51,7 +51,6 @@ def serve() -> None:
 if __name__ == "__main__":
     import gc
 
-    import httpx  # noqa: F401 - loaded here once, instead of in every run
     import pyarrow.parquet  # noqa: F401
 
     import odfchain.audit.verify

@@ -634,7 +634,7 @@ def test_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def tunnel(port: int, answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
+def tunnel(port: int, answer: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
     """A proxy for one connection, which leads to a port whatever it is asked for."""
     asked: list[bytes] = []
 
@@ -646,6 +646,8 @@ def tunnel(port: int, answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
 
     def serve() -> None:
         client, _ = listener.accept()
+        if tls is not None:
+            client = tls.wrap_socket(client, server_side=True)
         with client, socket.create_connection(("127.0.0.1", port)) as goal:
             asked.append(client.recv(65_536))
             client.sendall(answer)
@@ -671,6 +673,24 @@ def test_https_goes_through_a_proxy_unseen(
             assert peer.head() == NAME
     assert asked == [b"CONNECT data.invalid:443 HTTP/1.1\r\nHost: data.invalid:443\r\n\r\n"]
     assert server.requests[0].headers["authorization"] == "Bearer s3cret"
+
+
+def test_https_goes_through_a_proxy_that_speaks_tls_itself(
+    tmp_path: Path, tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    yes = b"HTTP/1.1 200 Yes\r\n\r\n"
+    with Server(Reply(body=BODY), tls=tls) as server, tunnel(server.port, yes, tls) as (port, asked):
+        monkeypatch.setenv("https_proxy", f"https://me:pw@127.0.0.1:{port}")
+        with opened("https://data.invalid/ds") as peer:
+            peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
+    assert (tmp_path / "target").read_bytes() == BODY
+    assert b"\r\nProxy-Authorization: Basic bWU6cHc=\r\n" in asked[0]
+    with Server(HEAD, tls=tls) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url(""))
+        with opened("http://data.invalid/ds") as peer:
+            assert peer.head() == NAME
+    assert proxy.requests[0].target == "http://data.invalid/ds/refs/head"
 
 
 def test_a_proxy_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from odfchain.net.wire import Connection
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import connection
 from odfchain.serve.server import RepositoryServer
+from odfchain.transfer.http_peer import PEER_LIMITS
 from tests.kit.served_workspace import ask, make_dataset
 
 GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -186,7 +187,7 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
     thread = threading.Thread(target=drip)
     thread.start()
-    reading = Connection(ours, idle=10, name="x")
+    reading = Connection(ours, limits=PEER_LIMITS, name="x")
     began = time.monotonic()
     deadline = Deadline(1_048_576, Timing(), name="x")
     try:
@@ -205,7 +206,7 @@ def test_time_in_which_we_do_not_wait_is_not_the_peers(monkeypatch: pytest.Monke
     monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.3))
     ours, theirs = connected()
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + b"x" * 100)
-    reading = Connection(ours, idle=10, name="x")
+    reading = Connection(ours, limits=PEER_LIMITS, name="x")
     answer = reading.ask(b"GET", b"/", b"", Deadline(100, Timing(), name="x"), "x")
     for _ in range(4):
         threading.Event().wait(0.15)  # as long as it takes to write what came

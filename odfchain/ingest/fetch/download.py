@@ -112,7 +112,7 @@ class Download:
         self.headers = None
         self.received = 0
 
-    def append(self, chunk: bytes) -> None:
+    def append(self, chunk: bytes | memoryview) -> None:
         """Some bytes of the body.
 
         Raises:

@@ -1,7 +1,8 @@
 """A file behind an http or https URL: asked for only if it changed, and continued where a connection broke.
 
 What is remembered is the entity tag as the server wrote it, else the time of the last modification. Failures
-that may pass are retried; see `http_url` for redirects and `http_connect` for what a connection may reach.
+that may pass are retried; see `odfchain.net.url` for redirects and `odfchain.net.dial` for what a connection
+may reach.
 Source: RFC 9110 of the IETF.
 """
 
@@ -11,7 +12,6 @@ import contextlib
 import http
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from odfchain.errors import FetchError, SourceNotFoundError
 from odfchain.ingest.fetch.bindings import check_host, check_redirect
@@ -26,18 +26,14 @@ from odfchain.ingest.fetch.fetcher import (
 )
 from odfchain.ingest.fetch.remembered import is_known, previous_modified, previous_tag
 from odfchain.model.events import SourceState
-from odfchain.net.headers import Headers, http_date, retry_after
+from odfchain.net.headers import Headers, http_date
+from odfchain.net.pool import HttpPool, request_headers
 from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
 from odfchain.net.template import redact
-from odfchain.net.url import Route, Target, parse_target
+from odfchain.net.url import Target, parse_target
+from odfchain.net.wire import Response
 from odfchain.text import one_line
-from odfchain.version import __version__
 
-if TYPE_CHECKING:
-    from odfchain.net.connect import Response
-
-_REDIRECTS = (301, 302, 303, 307, 308)
-_PASSING = (408, 425, 429)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = re.compile(
@@ -96,6 +92,8 @@ class _Fetch:
         self._sent = sent
         check_host(sent, context.bindings, self._target.host, self._target.port, where=name)
         self._given = [_checked(key, value, name) for key, value in headers]
+        if self._target.user is not None and "authorization" not in (key.lower() for key, _ in self._given):
+            self._given.append(("Authorization", self._target.user))
         self._context = context
         self._deadline = deadline
         self._download = download
@@ -110,52 +108,34 @@ class _Fetch:
             TransientError: worth another attempt.
             FetchError: not worth one.
         """
-        from odfchain.net.connect import exchange
+        asked = self._condition if self._download.resumable is None else None
 
-        limits = self._context.limits
-        route = Route(
-            self._target, name=self._name, limit=limits.redirects, allow_private=limits.allow_private
-        )
-        while True:
-            self._deadline.check()
-            asked = self._condition if self._download.resumable is None else None
-            headers = self._headers(route, asked)
-            where = self._name
-            if route.redirected:
-                where = f"{where} (redirected to {route.current.public(self._secrets)})"
-            with exchange(route, headers, limits=limits, deadline=self._deadline, name=where) as response:
-                location = response.headers.location() if response.status in _REDIRECTS else None
-                if location is None:
-                    return self._take(response, where, conditional=asked is not None)
-            route.follow(location, self._secrets)
-            self._check_redirect(route.current)
+        def take(response: Response, where: str) -> FetchResult:
+            return self._take(response, where, conditional=asked is not None)
+
+        with contextlib.closing(HttpPool(self._context.limits)) as pool:
+            return pool.get(
+                self._target,
+                take,
+                headers=lambda route: request_headers(route, self._given, self._own(asked)),
+                deadline=self._deadline,
+                name=self._name,
+                secrets=self._secrets,
+                redirected=self._check_redirect,
+            )
 
     def _check_redirect(self, target: Target) -> None:
         text = f"{target.host}{target.path.decode('latin-1')}"
         check_redirect(self._sent, self._context.bindings, target.host, target.port, text, where=self._name)
 
-    def _headers(self, route: Route, condition: tuple[str, str] | None) -> list[tuple[bytes, bytes]]:
-        target: Target = route.current
-        headers = [("Host", target.authority)]
-        if route.keeps_headers:
-            given = {key.lower() for key, _ in self._given}
-            headers = [pair for pair in headers if pair[0].lower() not in given] + self._given
-            if self._target.user is not None and "authorization" not in given:
-                headers.append(("Authorization", self._target.user))
-        present = {key.lower() for key, _ in headers}
-        defaults = {
-            "User-Agent": f"odfchain/{__version__}",
-            "Accept": "*/*",
-            "Accept-Encoding": "identity",  # the bytes are to be those that the server stores
-        }
-        headers += [pair for pair in defaults.items() if pair[0].lower() not in present]
-        headers.append(("Connection", "close"))
+    def _own(self, condition: tuple[str, str] | None) -> list[tuple[str, str]]:
+        """The headers that go along over all redirects."""
         validator = self._download.resumable
         if validator is not None:
-            headers += [("Range", f"bytes={self._download.received}-"), ("If-Range", validator)]
-        elif condition is not None:
-            headers.append(condition)
-        return [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
+            own = [("Range", f"bytes={self._download.received}-"), ("If-Range", validator)]
+        else:
+            own = [] if condition is None else [condition]
+        return [("Connection", "close"), *own]
 
     def _take(self, response: Response, where: str, *, conditional: bool) -> FetchResult:
         status, headers, download = response.status, response.headers, self._download
@@ -170,7 +150,7 @@ class _Fetch:
             download.resume(headers)
         else:
             raise self._refused(response, where)
-        for chunk in response.chunks:
+        for chunk in response.chunks():
             download.append(chunk)
         path = download.finish()
         first = download.headers or headers
@@ -182,33 +162,24 @@ class _Fetch:
         if status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and self._download.resumable is not None:
             self._download.forget()
             return TransientError("the server cannot continue the body")
-        what = f"HTTP status {status}{_phrase(status)}"
         if status in (404, 410):
-            return SourceNotFoundError(f"{where}: not found: {what}")
-        if status in _PASSING or 500 <= status <= 599:
-            return TransientError(what, wait=retry_after(response.headers))
+            return SourceNotFoundError(f"{where}: not found: {response.what}")
+        response.check_passing()
         said = self._excerpt(response)
         hint = "check the credentials in the source's headers" if status in (401, 403) else None
-        return FetchError(f"{where}: {what}{f': {said}' if said else ''}", hint=hint)
+        return FetchError(f"{where}: {response.what}{f': {said}' if said else ''}", hint=hint)
 
     def _excerpt(self, response: Response) -> str:
         """The first line of what the server says, unless that is markup."""
         body = b""
         with contextlib.suppress(TransientError):  # what arrived is enough
-            for chunk in response.chunks:
-                body += chunk[:_EXCERPT]
+            for chunk in response.chunks(_EXCERPT):
+                body += chunk
                 if len(body) >= _EXCERPT or b"\n" in body.lstrip():
                     break
         lines = body[:_EXCERPT].decode("utf-8", "replace").strip().splitlines()
         line = one_line(redact(lines[0], self._secrets)) if lines else ""
         return "" if line.startswith("<") else line
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f" ({http.HTTPStatus(status).phrase})"
-    except ValueError:
-        return ""
 
 
 def _checked(key: str, value: str, name: str) -> tuple[str, str]:
