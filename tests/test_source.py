@@ -110,6 +110,33 @@ def test_a_command_and_its_file_have_the_same_name() -> None:
     assert files == {module_of(command) for command in COMMANDS} | {"__init__", "main"}
 
 
+BELOW_THE_API = {  # options and types that commands still take from where they are made; this only shrinks
+    "compact", "fsck", "gc", "import_", "ingest", "list", "pull", "push", "repo", "search", "verify",
+    "support/copies", "support/verify_options",
+}  # fmt: skip
+
+
+def test_the_command_line_uses_nothing_below_the_public_api() -> None:
+    floor = {"errors", "text", "progress", "limits", "version"}
+    found = set()
+    for path in (PACKAGE / "cli").rglob("*.py"):
+        for node, module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = module.split(".")
+            if parts[0] == "odfchain" and len(parts) == 1 and isinstance(node, ast.ImportFrom):
+                assert {alias.name for alias in node.names} <= set(odfchain.__all__), name_of(path)
+            elif parts[0] == "odfchain" and len(parts) > 1 and parts[1] not in floor | {"cli", "api"}:
+                found.add(path.relative_to(PACKAGE / "cli").with_suffix("").as_posix())
+    assert found == BELOW_THE_API
+
+
+def test_nothing_below_uses_the_public_names() -> None:
+    """They are a table of what is in all rooms: who uses them from below makes a circle."""
+    for path in MODULES:
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "api"):
+            for _, module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+                assert module != "odfchain", name_of(path)
+
+
 def test_commands_do_not_use_each_other() -> None:
     """What two commands need is in `cli/support`, which knows neither."""
     for path in (PACKAGE / "cli").rglob("*.py"):
@@ -121,14 +148,14 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 1050,
+    "api": 1650,
     "audit": 4750,
     "chain": 1400,
-    "cli": 5150,
+    "cli": 4800,
     "codec": 2900,
     "digest": 550,
     "engine": 6150,
-    "floor": 1100,
+    "floor": 1200,
     "ids": 850,
     "ingest": 7850,
     "lineage": 2200,
@@ -212,13 +239,12 @@ def is_override(node: ast.FunctionDef) -> bool:
 
 
 def test_the_public_names() -> None:
-    assert sorted(odfchain.__all__) == [
-        "Dataset",
-        "OdfchainError",
-        "SPEC_VERSION",
-        "Workspace",
-        "__version__",
+    """What is loaded on use is what a type checker sees, and each name is there."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    declared = [
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
+    assert Counter(declared) == Counter(["annotations", *odfchain.__all__, "import_module"])
     for name in odfchain.__all__:
         assert getattr(odfchain, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

@@ -1,6 +1,21 @@
-"""The public Python API: workspaces and datasets. The command line is built on nothing else."""
+"""Workspaces, datasets, and what is done with files beside them: the command line uses nothing below.
 
-from odfchain.api.dataset import Dataset
-from odfchain.api.workspace import Workspace
+Each module is loaded on use: start-up time is part of what the command line promises.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
 
 __all__ = ["Dataset", "Workspace"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'odfchain.api' has no attribute {name!r}")
+    import odfchain
+
+    return getattr(odfchain, name)

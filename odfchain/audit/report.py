@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from odfchain.audit.checks import CHECKS, SIGNATURE
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
@@ -148,6 +149,34 @@ class Report:
         if check in self.reasons:
             return "notChecked"
         return "passed" if self.done.get(check) else "notApplicable"
+
+    def not_run(self) -> list[tuple[list[int], str]]:
+        """Checks that did not run, or not on everything, by reason; those that were asked for stand apart."""
+        known = {item.message for item in self.unchecked}
+        found = []
+        for reason in dict.fromkeys(self.reasons.values()):
+            numbers = [n for n in CHECKS if self.reasons.get(n) == reason and self.state(n) == "notChecked"]
+            if numbers and reason not in known:
+                found.append((numbers, reason))
+        return found
+
+    @property
+    def remarks(self) -> list[str]:
+        """The notes, without what is a reason for a check not to run."""
+        return [note for note in self.notes if note not in self.reasons.values()]
+
+    @property
+    def signature_text(self) -> str:
+        """What the signature of the head is worth, in a sentence."""
+        found = self.signature
+        match found.status:
+            case "signed":
+                return f"signed at {found.time} by {found.signer}"
+            case "unsigned":
+                return f"unsigned: {found.message}"
+            case "invalid":
+                return f"invalid signature: {found.message}"
+        return f"signature not checked: {found.message or self.reasons.get(SIGNATURE)}"
 
     def count(self, check: int, things: int = 1) -> None:
         """Say that a check looked at something."""

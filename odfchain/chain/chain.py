@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from odfchain.chain.history import History, PendingHistory, WalkedHistory, is_odf_schema, sources_in_force
 from odfchain.chain.index import ChainIndex, Link, Scratch
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.codec.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
+from odfchain.codec.tree import to_tree
 from odfchain.errors import (
     AppendError,
     BrokenChainError,
@@ -42,6 +43,10 @@ class HashedBlock(NamedTuple):
 
     hash: Multihash
     block: MetadataBlock
+
+    def to_document(self) -> dict[str, Any]:
+        """The block as a MetadataBlock manifest has it, after its hash."""
+        return {"blockHash": str(self.hash), **to_tree(self.block)}
 
 
 class EncodedBlock(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from odfchain.cli.support.consent import Allowed, ask_for_effects
+from odfchain.cli.support.consent import ask_for_effects
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.progress_bar import TerminalProgress
@@ -25,10 +25,7 @@ from odfchain.errors import (
 )
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
-    from odfchain.ids.names import DatasetAlias
-    from odfchain.model.block import DatasetSnapshot
-    from odfchain.transform.state_change import StateChange
+    from odfchain import Dataset, DatasetAlias, DatasetSnapshot, StateChange, Workspace
 
 
 @click.command("add")
@@ -85,11 +82,11 @@ def add_command(
     found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
     if name is not None and len(found) != 1:
         raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
-    from odfchain.ids.names import DatasetAlias
+    from odfchain import DatasetAlias
 
     alias = DatasetAlias.parse(name) if name is not None else None
     with open_workspace() as workspace:
-        ask_for_effects(found, Allowed(allow_commands, hosts), workspace.ingest_config)
+        ask_for_effects(found, workspace, allow_commands=allow_commands, hosts=hosts)
         with TerminalProgress(quiet=options().quiet) as progress:
             adding = _Adding(workspace, progress, found, alias, system_columns, state)
             return adding.run(update=update, check=not no_check)
@@ -104,7 +101,7 @@ def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange
         raise UsageError(
             f"--{'rebuild' if rebuild else 'from-now'} says how a query is changed: add --update"
         )
-    from odfchain.transform.state_change import StateChange
+    from odfchain import StateChange
 
     return StateChange.REBUILD if rebuild else StateChange.FROM_NOW
 
@@ -113,7 +110,7 @@ def _read_manifests(
     paths: tuple[Path, ...], *, recursive: bool, from_stdin: bool
 ) -> list[tuple[str, DatasetSnapshot]]:
     """(where it was read, the definition) of every dataset."""
-    from odfchain.codec.manifest import read_snapshots
+    from odfchain.api.manifests import read_snapshots
 
     if bool(paths) == from_stdin:
         raise UsageError("name manifest files or use --stdin")
@@ -153,7 +150,7 @@ class _Adding:
     state: StateChange | None
 
     def run(self, *, update: bool, check: bool) -> int:
-        from odfchain.repo.creation import in_creation_order
+        from odfchain.api.manifests import in_creation_order
 
         known = {dataset.alias for dataset in self.workspace.datasets()}
         snapshots = in_creation_order(snapshot for _, snapshot in self.found)
@@ -187,7 +184,7 @@ class _Adding:
         self.workspace.check(snapshot, among=among, progress=self.progress)
 
     def _create(self, snapshot: DatasetSnapshot) -> None:
-        from odfchain.repo.system_columns import SystemColumns
+        from odfchain import SystemColumns
 
         chosen = SystemColumns(self.system_columns) if self.system_columns else None
         dataset = self.workspace.create(snapshot, alias=self.alias, check=False, system_columns=chosen)
@@ -212,7 +209,7 @@ class _Adding:
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
     """That a transform is recorded for another engine than the manifest says."""
-    from odfchain.model.events import SetTransform
+    from odfchain import SetTransform
 
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
     transform = dataset.state.transform if given else None

@@ -42,14 +42,13 @@ def attest_command(
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         done = workspace.auditing.attest(dataset, key_file, chosen, faulty=faulty, progress=progress)
     if report_file is not None:
-        from odfchain.store.fsio import replace_file
-        from odfchain.trust.canonical import canonical_json
+        from odfchain.api.rendering import write_report
 
-        replace_file(report_file, canonical_json(done.document) + b"\n")
+        write_report(done.document, report_file)
     if output == "jws":
         echo(done.text)
     elif output == "json":
-        from odfchain.codec.yaml_writer import dump_json
+        from odfchain.api.rendering import dump_json
 
         found = {"auditor": str(done.attestation.auditor), **done.attestation.to_json()}
         echo_json_text(dump_json(found))

@@ -13,7 +13,7 @@ from odfchain.cli.support.parameters import DATASET
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.audit.auditing import ListedAttestation
+    from odfchain import ListedAttestation
 
 
 @click.command("attestations")

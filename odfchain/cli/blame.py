@@ -14,7 +14,7 @@ from odfchain.cli.support.trees import print_trees
 from odfchain.errors import ObjectCorruptedError
 
 if TYPE_CHECKING:
-    from odfchain.lineage.graph_document import TextTree
+    from odfchain import TextTree
 
 
 @click.command("blame")
@@ -30,16 +30,14 @@ def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, 
 
     What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
     """
-    from odfchain.lineage.blame_document import blame_document, blame_tree
-
     blame = open_workspace().lineage.blame(dataset, offset, last, recursive=recursive)
     match output:
         case "json":
-            print_json(blame_document(blame))
+            print_json(blame.to_document())
         case "table":
-            print_records(_flat([blame_tree(blame)]), ["level", "what"], "table", right=["level"])
+            print_records(_flat([blame.to_tree()]), ["level", "what"], "table", right=["level"])
         case _:
-            print_trees([blame_tree(blame)])
+            print_trees([blame.to_tree()])
     if blame.damage is not None:
         raise ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from odfchain.cli.support.context import open_workspace, options
+from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import format_option
 from odfchain.cli.support.screen import echo, echo_document, echo_json_text, standard_input
 from odfchain.errors import DatasetNotFoundError, InvalidIdError, UsageError
@@ -27,24 +27,18 @@ def block_decode(source: str, output: str) -> None:
     Says on standard error when the block's bytes are not the canonical ones for its content, that is, when
     encoding the printed document would give another hash.
     """
-    from odfchain.codec.blocks import block_hash, decode_block, encode_block, open_manifest
-    from odfchain.codec.manifest import block_document
-    from odfchain.codec.yaml_writer import dump_json, dump_yaml
+    from odfchain.api.block_file import BlockFile
+    from odfchain.api.rendering import dump_json, dump_yaml
 
-    data = _block_bytes(source)
-    version, _ = open_manifest(data)
-    block = decode_block(data)
-    document = block_document(block, version)
+    block = BlockFile.decode(_block_bytes(source))
     if output == "json":
-        echo_json_text(dump_json(document))
+        echo_json_text(dump_json(block.document))
     else:
-        echo_document(dump_yaml(document))
-    canonical = encode_block(block, version)
-    if canonical != data and not options().quiet:
-        echo(
-            f"note: not in canonical form: the bytes hash to {block_hash(data)}, "
-            f"encoding this document again gives {block_hash(canonical)}",
-            err=True,
+        echo_document(dump_yaml(block.document))
+    if block.canonical_hash != block.hash:
+        say(
+            f"note: not in canonical form: the bytes hash to {block.hash}, "
+            f"encoding this document again gives {block.canonical_hash}"
         )
 
 
@@ -57,7 +51,7 @@ def _block_bytes(source: str) -> bytes:
     if path.is_file():
         with path.open("rb") as stream:
             return stream.read(LIMITS.block_bytes + 1)
-    from odfchain.ids.multihash import Multihash
+    from odfchain import Multihash
 
     try:
         name = Multihash.parse(source)
@@ -87,8 +81,7 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
 
     The document is a MetadataBlock manifest as `block decode` prints it, or the block alone.
     """
-    from odfchain.codec.blocks import block_hash, encode_block
-    from odfchain.codec.manifest import read_block
+    from odfchain.api.block_file import encode
 
     if source == "-":
         text, name = standard_input().read(), "<stdin>"
@@ -97,8 +90,7 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
             text, name = Path(source).read_bytes(), source
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from None
-    _, block = read_block(text, source=name)
-    data = encode_block(block, int(manifest_version))
+    found, data = encode(text, source=name, version=int(manifest_version))
     if target is not None and str(target) == "-":
         if sys.stdout.isatty():
             raise UsageError(
@@ -111,4 +103,4 @@ def block_encode(source: str, manifest_version: str, target: Path | None) -> Non
             target.write_bytes(data)
         except OSError as error:
             raise UsageError(f"{target}: {error.strerror}") from None
-    echo(str(block_hash(data)))
+    echo(found)

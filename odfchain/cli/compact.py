@@ -14,11 +14,7 @@ from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import BrokenChainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
-    from odfchain.ids.multihash import Multihash
-    from odfchain.upkeep.batches import BatchLimits
-    from odfchain.upkeep.compact import CompactPlan
-    from odfchain.upkeep.soft import SoftPlan
+    from odfchain import BatchLimits, CompactPlan, Dataset, Multihash, SoftPlan, Workspace
 
 
 @click.command("compact")
@@ -59,7 +55,8 @@ def compact_command(
         raise UsageError("--soft makes a new dataset: name it with --as NAME (--hard does not)")
     if mode == "soft" and (metadata_only or force):
         raise UsageError("--keep-metadata-only and --force are for --hard")
-    from odfchain.upkeep.batches import MAX_SLICE_BYTES, MAX_SLICE_RECORDS, BatchLimits
+    from odfchain import BatchLimits
+    from odfchain.upkeep.batches import MAX_SLICE_BYTES, MAX_SLICE_RECORDS
 
     limits = BatchLimits(
         bytes=max_slice_size or MAX_SLICE_BYTES, records=max_slice_records or MAX_SLICE_RECORDS

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from odfchain.api.engine_service import DEFAULT_PORT, engine_service
 from odfchain.cli.support.context import open_workspace, options, silence_libraries
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo
-from odfchain.engine.remote.protocol import DEFAULT_PORT
 from odfchain.errors import NotAWorkspaceError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.engine.remote.service import EngineServer
+    from odfchain import Workspace
+    from odfchain.api.engine_service import EngineServer
 
 _HEAP_MIB = 2_048
 
@@ -63,14 +63,13 @@ def engine_serve(
     given = {context.get_parameter_source(name) for name in ("host", "port")}
     if socket is not None and click.core.ParameterSource.COMMANDLINE in given:
         raise UsageError("--socket listens on no port: leave out --host and --port")
-    with ended_by_sigterm(), _spark(heap_mib or _HEAP_MIB) as session:
-        session()  # "listening" means that a request is executed at once
-        from odfchain.engine.inprocess import SparkTransformEngine
-        from odfchain.engine.remote.service import serve
-
-        engine = SparkTransformEngine(session)
-        with serve(engine, host=host, port=port, socket=socket) as server:
-            serve_until_ended(server, print_address=print_address, quiet=options().quiet)
+    with (
+        ended_by_sigterm(),
+        engine_service(
+            _workspace(), host=host, port=port, socket=socket, heap_mib=heap_mib or _HEAP_MIB
+        ) as server,
+    ):
+        serve_until_ended(server, print_address=print_address, quiet=options().quiet)
 
 
 @engine_command.command("warm-up")
@@ -120,23 +119,11 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def _spark(heap_mib: int) -> Iterator[Callable[[], Any]]:
-    """The workspace's session, or one with default settings where there is no workspace."""
+def _workspace() -> Workspace | None:
+    """That of the folder; None where there is none, and none was named."""
     try:
-        workspace = open_workspace()
+        return open_workspace()
     except NotAWorkspaceError:
         if options().workspace:
             raise
-    else:
-        with workspace:
-            yield workspace.session
-        return
-    from odfchain.spark.session import SparkEngine
-
-    with tempfile.TemporaryDirectory(prefix="odfchain-engine-") as folder:
-        spark = SparkEngine(Path(folder), driver_memory=f"{heap_mib}m")
-        try:
-            yield lambda: spark.session
-        finally:
-            spark.close()
+        return None

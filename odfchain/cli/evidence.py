@@ -11,13 +11,10 @@ from odfchain.cli.support.context import open_workspace, options, say
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET
 from odfchain.cli.support.screen import echo
-from odfchain.errors import SignatureError, StoreError, UsageError
+from odfchain.errors import SignatureError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.api import Workspace
-    from odfchain.ids.did import DatasetId
-    from odfchain.trust.proof import Evidence
-    from odfchain.trust.proof_store import KeptEvidence
+    from odfchain import DatasetId, Evidence, KeptEvidence, Workspace
 
 _COLUMNS = ["dataset", "sequenceNumber", "block", "otherBlock", "seen", "from"]
 _TITLES = {"sequenceNumber": "number", "otherBlock": "other block"}
@@ -49,7 +46,7 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
     if file is not None:
         if dataset is not None or target is not None:
             raise UsageError("--check is about a file, not about what is kept here")
-        from odfchain.trust.proof_store import read_evidence_file
+        from odfchain.api.evidence_files import read_evidence_file
 
         print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
         return
@@ -61,7 +58,10 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
         if item.evidence is None:
             echo(f"warning: {item.problem}", err=True)
     if target is not None:
-        _export([item for item in sound if item.evidence is not None], target)
+        from odfchain.api.evidence_files import export_evidence
+
+        for path in export_evidence([item.evidence for item in sound if item.evidence], target):
+            say(f"wrote {path}")
     rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
     if rows or output != "table":
         print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
@@ -77,7 +77,7 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
 
 def _id_of(workspace: Workspace, text: str) -> DatasetId:
     """The id that is meant; it need not be that of a dataset that is here."""
-    from odfchain.ids.did import DatasetId
+    from odfchain import DatasetId
 
     return DatasetId.parse(text) if text.startswith("did:") else workspace.dataset(text).id
 
@@ -114,27 +114,3 @@ def _row(
             "file": str(kept.path),
         }
     return row
-
-
-def _export(kept: list[KeptEvidence], target: Path) -> None:
-    """Copy proofs; a file that exists is never replaced.
-
-    Raises:
-        UsageError: there are none.
-        StoreError: a file exists already, or cannot be written.
-    """
-    from odfchain.ids.multibase import encode_base16
-    from odfchain.store import fsio
-
-    if not kept:
-        raise UsageError("there is no proof to export")
-    into_folder = target.is_dir() or len(kept) > 1
-    if into_folder:
-        fsio.make_folder(target)
-    for item in kept:
-        assert item.evidence is not None  # noqa: S101
-        name = f"{encode_base16(item.evidence.dataset_id.to_bytes())}-{item.evidence.name}.json"
-        path = target / name if into_folder else target
-        if not fsio.create_file(path, item.evidence.to_bytes()):
-            raise StoreError(f"{path}: the file exists already", hint="choose another name")
-        say(f"wrote {path}")

@@ -13,7 +13,7 @@ from odfchain.cli.support.peers import token_for
 from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 
 if TYPE_CHECKING:
-    from odfchain.model.timestamp import Timestamp
+    from odfchain import Timestamp
 
 _FETCHED = ["dataset", "objects", "bytes", "missing"]
 

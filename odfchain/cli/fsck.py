@@ -16,8 +16,7 @@ from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.ids.multihash import Multihash
-    from odfchain.upkeep.fsck import Finding, FsckReport
+    from odfchain import Finding, FsckReport, Multihash
 
 
 @click.command("fsck")
@@ -58,7 +57,7 @@ def fsck_command(
 
 
 def _block(text: str | None) -> Multihash | None:
-    from odfchain.ids.multihash import Multihash
+    from odfchain import Multihash
 
     return None if text is None else Multihash.parse(text)
 

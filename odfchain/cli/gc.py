@@ -13,7 +13,8 @@ from odfchain.cli.support.parameters import DATASET, DRY_RUN, DurationParam
 from odfchain.errors import OdfchainError
 
 if TYPE_CHECKING:
-    from odfchain.upkeep.gc import Collected, GcOptions
+    from odfchain import Collected
+    from odfchain.upkeep.gc import GcOptions
 
 
 @click.command("gc")

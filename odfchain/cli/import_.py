@@ -17,8 +17,8 @@ from odfchain.errors import UsageError
 from odfchain.text import printable
 
 if TYPE_CHECKING:
+    from odfchain import ImportPlan
     from odfchain.api.imported import Imported
-    from odfchain.ingest.importing import ImportPlan
 
 
 @click.command("import")

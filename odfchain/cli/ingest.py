@@ -16,7 +16,7 @@ from odfchain.cli.support.screen import standard_input
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.model.timestamp import Timestamp
+    from odfchain import Timestamp
 
 
 @click.command("ingest")

@@ -15,7 +15,7 @@ from odfchain.cli.support.trees import print_trees
 from odfchain.errors import DatasetNotFoundError
 
 if TYPE_CHECKING:
-    from odfchain.lineage.queries import Definition
+    from odfchain import Definition
 
 
 @click.group("inspect")
@@ -28,9 +28,7 @@ def inspect_command() -> None:
 @format_option("table", "ddl", "json", "yaml", "ndjson", "csv")
 def inspect_schema(dataset: str, output: str) -> None:
     """Show a dataset's schema, system columns included."""
-    from odfchain.codec.tree import to_tree
-    from odfchain.codec.yaml_writer import dump_json, dump_yaml
-    from odfchain.model.ddl import format_ddl, type_name
+    from odfchain.api.rendering import document_of, dump_json, dump_yaml, format_ddl, type_name
 
     schema = open_workspace().dataset(dataset).schema
     if schema is None:
@@ -40,9 +38,9 @@ def inspect_schema(dataset: str, output: str) -> None:
             *lines, last = format_ddl(schema)
             echo_lines([*(f"{line}," for line in lines), last])
         case "json":
-            echo_json_text(dump_json(to_tree(schema)))
+            echo_json_text(dump_json(document_of(schema)))
         case "yaml":
-            echo_document(dump_yaml(to_tree(schema)))
+            echo_document(dump_yaml(document_of(schema)))
         case _:
             rows = [
                 {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
@@ -69,21 +67,13 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
     graph = open_workspace().lineage.graph(datasets, downstream=downstream)
     match output:
         case "dot":
-            from odfchain.lineage.render_dot import to_dot
-
-            echo_document(to_dot(graph))
+            echo_document(graph.to_dot())
         case "html":
-            from odfchain.lineage.render_html import to_html
-
-            echo_page(to_html(graph))
+            echo_page(graph.to_html())
         case "json":
-            from odfchain.lineage.graph_document import graph_document
-
-            print_json(graph_document(graph))
+            print_json(graph.to_document())
         case _:
-            from odfchain.lineage.graph_document import trees_of
-
-            print_trees(trees_of(graph))
+            print_trees(graph.to_trees())
 
 
 @inspect_command.command("query")
@@ -91,11 +81,9 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
 @format_option("table", "json")
 def inspect_query(dataset: str, output: str) -> None:
     """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
-    from odfchain.lineage.queries import definition_document
-
     found = open_workspace().lineage.definitions(dataset)
     if output == "json":
-        print_json([definition_document(item) for item in found])
+        print_json([item.to_document() for item in found])
         return
     for index, item in enumerate(found):
         if index:
@@ -107,10 +95,9 @@ def inspect_query(dataset: str, output: str) -> None:
 
 
 def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
-    from odfchain.lineage.queries import definition_document
     from odfchain.text import one_line, printable
 
-    tree = definition_document(item)
+    tree = item.to_document()
     yield "block", f"#{item.sequence_number} {item.block}"
     yield "event", item.event.KIND
     yield "time", str(item.system_time)

@@ -27,10 +27,9 @@ def create_command(file: Path) -> None:
     The file is an unencrypted PEM that only you may read. Whoever has it can sign in your name; an existing
     file is never replaced.
     """
-    from odfchain.trust.signing_keys import create_key_file
+    from odfchain.api.key_files import create_key
 
-    key = create_key_file(file)
-    echo(str(key.dataset_id.as_did_key()))
+    echo(create_key(file).as_did_key())
 
 
 @key_command.command("show")
@@ -42,11 +41,11 @@ def show_command(what: str, output: str) -> None:
     Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
     or ends with .pem is always a file.
     """
-    from odfchain.trust.signing_keys import read_key_file
+    from odfchain.api.key_files import identity_in
 
     path = Path(what)
     if path.is_file() or "/" in what or path.suffix == ".pem":
-        found, private = read_key_file(path).dataset_id, True
+        found, private = identity_in(path), True
     else:
         with open_workspace() as workspace:
             found, private = workspace.dataset(what).id, workspace.signing.has_key(what)

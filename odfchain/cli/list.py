@@ -13,7 +13,7 @@ from odfchain.cli.support.output import format_option, human_age, human_size, pr
 from odfchain.errors import OdfchainError
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset
+    from odfchain import Dataset
 
 
 @click.command("list")

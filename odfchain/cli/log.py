@@ -12,8 +12,7 @@ from odfchain.cli.support.parameters import DATASET
 from odfchain.cli.support.screen import echo, echo_document, echo_json_text
 
 if TYPE_CHECKING:
-    from odfchain.chain.chain import HashedBlock
-    from odfchain.model.events import MetadataEvent
+    from odfchain import HashedBlock, MetadataEvent
 
 _COLOURS = {
     "AddData": "green",
@@ -38,26 +37,20 @@ def log_command(dataset: str, limit: int | None, output: str) -> None:
             for entry in entries:
                 _print_entry(entry)
         case "ndjson":
-            from odfchain.codec.yaml_writer import dump_json
+            from odfchain.api.rendering import dump_json
 
             for entry in entries:
-                echo_json_text(dump_json(_entry_tree(entry), indent=None))
+                echo_json_text(dump_json(entry.to_document(), indent=None))
         case "json":
-            from odfchain.codec.yaml_writer import dump_json
+            from odfchain.api.rendering import dump_json
 
-            echo_json_text(dump_json([_entry_tree(entry) for entry in entries]))
+            echo_json_text(dump_json([entry.to_document() for entry in entries]))
         case "csv":
             print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
         case "yaml":
-            from odfchain.codec.yaml_writer import dump_yaml
+            from odfchain.api.rendering import dump_yaml
 
-            echo_document(dump_yaml([_entry_tree(entry) for entry in entries]))
-
-
-def _entry_tree(entry: HashedBlock) -> dict[str, Any]:
-    from odfchain.codec.tree import to_tree
-
-    return {"blockHash": str(entry.hash), **to_tree(entry.block)}
+            echo_document(dump_yaml([entry.to_document() for entry in entries]))
 
 
 _LOG_COLUMNS = (
@@ -91,40 +84,38 @@ def _print_entry(entry: HashedBlock) -> None:
 
 def describe_event(event: MetadataEvent) -> list[str]:
     """What an event says, in a few lines for people."""
-    from odfchain.codec.raw_arrow import schema_of_event
-    from odfchain.errors import OdfchainError
-    from odfchain.model import events as ev
-    from odfchain.model.ddl import format_ddl
+    import odfchain as odf
+    from odfchain.api.rendering import format_ddl, schema_of
 
     match event:
-        case ev.Seed():
+        case odf.Seed():
             return [f"{event.dataset_kind.value} dataset {event.dataset_id}"]
-        case ev.AddData() | ev.ExecuteTransform():
+        case odf.AddData() | odf.ExecuteTransform():
             return _describe_data(event)
-        case ev.SetDataSchema():
+        case odf.SetDataSchema():
             try:
-                return format_ddl(schema_of_event(event.raw_arrow_schema, event.schema))
-            except OdfchainError as error:
+                return format_ddl(schema_of(event))
+            except odf.OdfchainError as error:
                 return [f"(unreadable: {error})"]
-        case ev.AddPushSource():
+        case odf.AddPushSource():
             return [f"source {event.source_name!r}: read {event.read.KIND}, merge {_merge(event.merge)}"]
-        case ev.SetPollingSource():
+        case odf.SetPollingSource():
             return [f"fetch {event.fetch.KIND}, read {event.read.KIND}, merge {_merge(event.merge)}"]
-        case ev.SetInfo():
+        case odf.SetInfo():
             return [x for x in (event.description, ", ".join(event.keywords or ())) if x]
-        case ev.SetLicense():
+        case odf.SetLicense():
             return [f"{event.name} ({event.spdx_id or event.short_name}) {event.website_url}"]
-        case ev.SetAttachments():
+        case odf.SetAttachments():
             return [
                 f"{item.path} ({human_size(len(item.content.encode()))})" for item in event.attachments.items
             ]
-        case ev.SetTransform():
+        case odf.SetTransform():
             inputs = [f"input {i.alias} = {i.dataset_ref}" for i in event.inputs]
             return [*inputs, f"engine {event.transform.engine}"]
-        case ev.SetVocab():
-            names = ev.DatasetVocabulary.from_event(event).columns
+        case odf.SetVocab():
+            names = odf.DatasetVocabulary.from_event(event).columns
             return ["columns " + ", ".join(names)]
-        case ev.DisablePushSource():
+        case odf.DisablePushSource():
             return [f"source {event.source_name!r}"]
     return []
 

@@ -14,7 +14,7 @@ from odfchain.cli.support.screen import ask_secret, echo, is_somebody_there, rea
 from odfchain.errors import AccessError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain import PeerUrl
 
 
 @click.command("login")
@@ -31,7 +31,7 @@ def login_command(place: str | None, from_stdin: bool, plain_http: bool, output:
     part in, and sent to this scheme, host and port only: by every pull, fetch and search of datasets there,
     whether the place is named or remembered. ODFCHAIN_TOKEN goes before it.
     """
-    from odfchain.transfer.credentials import Credentials, is_readable_on_the_way
+    from odfchain.api.tokens import Credentials, is_readable_on_the_way
 
     credentials = Credentials.of_user()
     if place is None:

@@ -16,7 +16,7 @@ from odfchain.errors import UsageError
 @click.option("--all", "everything", is_flag=True, help="Forget all tokens.")
 def logout_command(place: str | None, everything: bool) -> None:
     """Forget the token for a server."""
-    from odfchain.transfer.credentials import Credentials
+    from odfchain.api.tokens import Credentials
 
     if (place is None) != everything:
         raise UsageError("name the server whose token to forget, or use --all")

@@ -17,8 +17,9 @@ from typing import Any
 
 import click
 
+from odfchain.api.known_errors import known_error
 from odfchain.cli.support.context import Globals
-from odfchain.cli.support.faults import known_error, report_error
+from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.screen import echo
 from odfchain.errors import was_interrupted
 from odfchain.text import first_line

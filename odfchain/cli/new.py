@@ -9,75 +9,6 @@ import click
 from odfchain.cli.support.context import say
 from odfchain.cli.support.screen import echo_document
 from odfchain.errors import UsageError
-from odfchain.ids.names import DatasetAlias
-
-ROOT = """\
-# A root dataset: its data comes from a source. `odfchain add` makes the dataset, `odfchain pull` fills it.
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      # Where the data is: Url (https, file, s3, gs, az), FilesGlob (one file after the other) or Container.
-      fetch:
-        kind: Url
-        url: https://example.com/cities.csv
-        # eventTime: {{kind: FromMetadata}}    # time of rows that carry none: of the file, or FromSystemTime
-      # Unpacking, or commands to pipe it through; in order.
-      # prepare:
-      #   - {{kind: Decompress, format: Zip, subPath: "*.csv"}}
-      # What the columns are. Also NdJson, Json, GeoJson, NdGeoJson, EsriShapefile and Parquet.
-      read:
-        kind: Csv
-        header: true
-        schema:
-          - city STRING NOT NULL
-          - population BIGINT
-      # SQL over the rows that were read; the table is called `input`.
-      # preprocess:
-      #   kind: Sql
-      #   engine: odfchain-spark
-      #   query: select city, population from input where population > 0
-      # How rows meet what is recorded:
-      #   Append    every row is new
-      #   Ledger    a row is new when its key was never seen
-      #   Snapshot  the input is the whole present state: additions, removals and corrections are recorded
-      merge:
-        kind: Snapshot
-        primaryKey: [city]
-      # Which event times count as complete: up to the largest so far, or less where rows come late.
-      # watermark: {{maxDelay: 1 day}}    # or fromSystemTime
-    - kind: SetInfo
-      description: Say what this is
-      keywords: [example]
-"""
-
-
-DERIVATIVE = """\
-# A derivative dataset: a function of its inputs that anybody can recompute.
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      # The datasets to read, and what the queries call them.
-      inputs:
-        - datasetRef: org.example.cities
-          alias: cities
-      transform:
-        kind: Sql
-        engine: odfchain-spark
-        query: select event_time, city, population * 2 as twice from cities
-        # How long windows, sessions and bounded joins still take late rows and corrections (default: not):
-        # allowedLateness: 1 day
-    - kind: SetInfo
-      description: Say what this is
-      keywords: [example]
-"""
 
 
 @click.command("new")
@@ -97,11 +28,14 @@ def new_command(name: str, kind: str | None, node: str | None, output: Path | No
     """Write a commented manifest to start from; it is valid as it is."""
     if kind is None:
         raise UsageError("say what kind of dataset: --root or --derivative")
+    from odfchain import DatasetAlias
+    from odfchain.api.templates import manifest_template
+
     alias = DatasetAlias.parse(name)
-    text = (ROOT if kind == "root" else DERIVATIVE).format(name=alias)
     more = "--system-columns reference " if node is not None else ""
-    if more:  # no field of a manifest says it: it is chosen when the dataset is made
-        text = f"# For {node}: make it with `odfchain add {more.strip()}`.\n{text}"
+    # no field of a manifest says it: it is chosen when the dataset is made
+    first = f"For {node}: make it with `odfchain add {more.strip()}`." if more else ""
+    text = manifest_template(alias, derivative=kind == "derivative", first=first)
     if output is not None and str(output) == "-":
         echo_document(text)
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.known_errors import known_error
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.copies import (
     COLUMNS,
@@ -19,7 +20,7 @@ from odfchain.cli.support.copies import (
     copy_row,
     pull_copy,
 )
-from odfchain.cli.support.faults import known_error, report_error
+from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET, TIMESTAMP, DurationParam, merge_options
 from odfchain.cli.support.peers import token_for
@@ -28,9 +29,8 @@ from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError, was_interrupted
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain import Dataset, Timestamp, Workspace
     from odfchain.ingest.polling import PullOptions, PullOutcome
-    from odfchain.model.timestamp import Timestamp
     from odfchain.transfer.sharing import Sharing
     from odfchain.transform.execute import TransformOptions
 
@@ -224,7 +224,7 @@ def _targets(
 
 
 def _is_derivative(dataset: Dataset) -> bool:
-    from odfchain.model.enums import DatasetKind
+    from odfchain import DatasetKind
 
     return dataset.kind is DatasetKind.DERIVATIVE
 

@@ -14,8 +14,7 @@ from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.ids.names import DatasetAlias
-    from odfchain.transfer.push import PushPlan
+    from odfchain import DatasetAlias, PushPlan
 
 _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 

@@ -14,8 +14,8 @@ from odfchain.cli.support.screen import echo
 from odfchain.errors import UnsupportedPeerError, UsageError
 
 if TYPE_CHECKING:
+    from odfchain import SignaturePolicy
     from odfchain.transfer.aliases import AliasKind
-    from odfchain.trust.policy import SignaturePolicy
 
 
 @click.group("repo")
@@ -38,7 +38,7 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
     What is asked of signatures holds for every dataset below the URL, however it is named; the owner's key
     has to have signed the newest block.
     """
-    from odfchain.ids.names import RepoName
+    from odfchain import RepoName
     from odfchain.trust.policy import NO_POLICY
 
     policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
@@ -78,7 +78,7 @@ def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
 @click.argument("name", type=REPOSITORY)
 def repo_delete(name: str) -> None:
     """Forget a repository; datasets that were pulled from there stay."""
-    from odfchain.ids.names import RepoName
+    from odfchain import RepoName
 
     open_workspace().sharing.repositories.delete(RepoName(name))
     say(f"forgot {name}")
@@ -147,7 +147,7 @@ def _kind(text: str | None) -> AliasKind:
 
 
 def _without_password(alias: str) -> str:
-    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain import PeerUrl
 
     if "://" not in alias:
         return alias

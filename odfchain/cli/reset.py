@@ -12,7 +12,7 @@ from odfchain.cli.support.output import count_of, format_option, print_records
 from odfchain.cli.support.parameters import DATASET, DRY_RUN
 
 if TYPE_CHECKING:
-    from odfchain.upkeep.reset import ResetPlan
+    from odfchain import ResetPlan
 
 
 @click.command("reset")

@@ -14,7 +14,7 @@ from odfchain.cli.support.peers import token_for
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.transfer.catalog import RepositoryEntry
+    from odfchain import RepositoryEntry
 
 _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from odfchain.api.serving import HOST, PORT
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.screen import echo
-from odfchain.serve.server import HOST, PORT
 
 
 @click.command("serve")

@@ -20,8 +20,8 @@ def sign_command(dataset: str, output: str) -> None:
     signature could not be made, was damaged, or shall be younger. The key of a dataset is in the workspace
     that it was made in.
     """
+    from odfchain import Problem
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
-    from odfchain.trust.problems import Problem
 
     with open_workspace() as workspace:
         alias = workspace.dataset(dataset).alias

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from odfchain import Timestamp
 from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.parameters import DATASET, TIMESTAMP
-from odfchain.model.timestamp import Timestamp
 
 
 @click.group("source")

@@ -22,7 +22,7 @@ def tail_command(dataset: str, num_records: int, skip_records: int, output: str)
     names = list(table.schema.names)
     op = found.state.vocabulary.operation_type_column
     if output == "table" and op in names:
-        from odfchain.model.enums import OperationType
+        from odfchain import OperationType
 
         for row in rows:
             try:

@@ -17,7 +17,7 @@ from odfchain.cli.support.verify_options import chosen_checks, exit_code_of, ver
 from odfchain.errors import InvalidIdError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain.audit.report import Report
+    from odfchain import Report
     from odfchain.audit.walk import BlockName
 
 
@@ -73,14 +73,12 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
         for report in sorted(reports, key=lambda r: not r.faults):
             print_report(report, verbose=verbose)
         return
-    documents = [report.to_document() for report in reports]
+    from odfchain.api.rendering import dump_json, report_page
+
     if output == "html":
-        from odfchain.audit.page import render_page
-
-        echo_page(render_page(documents))
+        echo_page(report_page(reports))
         return
-    from odfchain.codec.yaml_writer import dump_json
-
+    documents = [report.to_document() for report in reports]
     if output == "json":
         echo_json_text(dump_json(documents))
     else:
@@ -89,7 +87,7 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
 
 
 def _block(text: str | None) -> BlockName | None:
-    from odfchain.ids.multihash import Multihash
+    from odfchain import Multihash
     from odfchain.text import one_line
 
     if text is None:

@@ -18,7 +18,7 @@ def version_command(output: str) -> None:
     from importlib.metadata import version
 
     import odfchain
-    from odfchain.codec.yaml_writer import dump_json
+    from odfchain.api.rendering import dump_json
 
     found: dict[str, Any] = {
         "odfchain": odfchain.__version__,

@@ -76,6 +76,37 @@ class Definition:
             return 0
         return self.last_offset - self.first_offset + 1
 
+    def to_document(self) -> dict[str, Any]:
+        """The definition as JSON can hold it."""
+        transform = self.transform
+        found: dict[str, Any] = {
+            "block": str(self.block),
+            "sequenceNumber": self.sequence_number,
+            "systemTime": str(self.system_time),
+            "event": self.event.KIND,
+            "inForce": self.in_force,
+            "blocks": {"from": self.sequence_number, "to": self.last_block},
+            "records": self.records,
+            "offsets": None if self.first_offset is None else [self.first_offset, self.last_offset],
+            "sharedWithOtherSources": self.shared,
+            "engine": transform.engine if transform else None,
+            "version": transform.version if transform else None,
+            "steps": steps_of(transform),
+            "inputs": [
+                {"alias": i.alias, "id": i.id, "name": i.name, "missing": i.name is None} for i in self.inputs
+            ],
+        }
+        match self.event:
+            case SetPollingSource() as event:
+                source = {"kind": "polling", "name": None, "fetch": describe_fetch(event.fetch)}
+            case AddPushSource() as event:
+                source = {"kind": "push", "name": event.source_name, "fetch": None}
+            case SetTransform():
+                return found | {"source": None}
+        return found | {
+            "source": source | {"read": self.event.read.KIND, "merge": describe_merge(self.event.merge)}
+        }
+
 
 def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Definition]:
     """Every transform or source that a dataset has had, oldest first.
@@ -156,38 +187,6 @@ def _last_offset(chain: MetadataChain, head: Multihash) -> int | None:
     found = chain.nearest(*DATA_EVENTS, head=head)
     event = found.block.event if found else None
     return event.last_offset if isinstance(event, AddData | ExecuteTransform) else None
-
-
-def definition_document(item: Definition) -> dict[str, Any]:
-    """A definition for programs."""
-    transform = item.transform
-    found: dict[str, Any] = {
-        "block": str(item.block),
-        "sequenceNumber": item.sequence_number,
-        "systemTime": str(item.system_time),
-        "event": item.event.KIND,
-        "inForce": item.in_force,
-        "blocks": {"from": item.sequence_number, "to": item.last_block},
-        "records": item.records,
-        "offsets": None if item.first_offset is None else [item.first_offset, item.last_offset],
-        "sharedWithOtherSources": item.shared,
-        "engine": transform.engine if transform else None,
-        "version": transform.version if transform else None,
-        "steps": steps_of(transform),
-        "inputs": [
-            {"alias": i.alias, "id": i.id, "name": i.name, "missing": i.name is None} for i in item.inputs
-        ],
-    }
-    match item.event:
-        case SetPollingSource() as event:
-            source = {"kind": "polling", "name": None, "fetch": describe_fetch(event.fetch)}
-        case AddPushSource() as event:
-            source = {"kind": "push", "name": event.source_name, "fetch": None}
-        case SetTransform():
-            return found | {"source": None}
-    return found | {
-        "source": source | {"read": item.event.read.KIND, "merge": describe_merge(item.event.merge)}
-    }
 
 
 def steps_of(transform: Transform | None) -> list[dict[str, Any]]:

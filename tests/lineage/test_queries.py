@@ -9,7 +9,7 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.errors import DatasetNotFoundError
-from odfchain.lineage.queries import Definition, definition_document
+from odfchain.lineage.queries import Definition
 from odfchain.model import events as ev
 from odfchain.model.sources import (
     FetchStepUrl,
@@ -85,7 +85,7 @@ def test_sources_of_roots_have_their_merge_strategy_and_preprocessing(home: Work
     root.data(1)
     found = home.lineage.definitions("r")
     assert facts(found) == [(2, 3, False, 0, 4), (4, 5, False, 5, 5)]
-    document = definition_document(found[1])
+    document = found[1].to_document()
     assert document["source"] == {
         "kind": "polling",
         "name": None,

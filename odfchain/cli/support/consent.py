@@ -8,7 +8,6 @@ on the command line, in the settings, or by an answer. Source: RFC-014.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.cli.support.context import options
@@ -16,43 +15,32 @@ from odfchain.cli.support.screen import ask, echo, is_somebody_there
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.ingest.fetch.effects import Effect
-    from odfchain.model.block import DatasetSnapshot
-    from odfchain.repo.workspace_config import IngestConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What the user allows in advance."""
-
-    commands: bool
-    hosts: tuple[str, ...]
+    from odfchain import DatasetSnapshot, Workspace
+    from odfchain.api.permissions import Question
 
 
 def ask_for_effects(
-    found: Sequence[tuple[str, DatasetSnapshot]], allowed: Allowed, config: IngestConfig
+    found: Sequence[tuple[str, DatasetSnapshot]],
+    workspace: Workspace,
+    *,
+    allow_commands: bool,
+    hosts: tuple[str, ...],
 ) -> None:
     """Show what the definitions do besides reading, and ask where that is not allowed yet.
 
     Raises:
         UsageError: it is not allowed, or the settings bind a variable to other hosts.
     """
-    from odfchain.ingest.fetch.effects import effects_of
+    from odfchain.api.permissions import Allowed, questions
 
-    waiting: list[Effect] = []
-    lines: list[str] = []
-    for source, snapshot in found:
-        effects = [(e, _is_allowed(e, allowed, config, source)) for e in effects_of(snapshot.metadata)]
-        if all(done for _, done in effects):
-            continue
-        waiting += [effect for effect, done in effects if not done]
-        lines.append(f"{source}: ingesting into {snapshot.name}")
-        lines += [f"  {effect.text}" for effect, _ in effects]
-    if not waiting or options().yes:
+    asked = questions(found, Allowed(allow_commands, hosts), workspace.ingest_config)
+    if not asked or options().yes:
         return
-    for line in lines:
-        echo(line, err=True)
-    flags = _flags(waiting)
+    for question in asked:
+        echo(f"{question.source}: ingesting into {question.name}", err=True)
+        for text in question.effects:
+            echo(f"  {text}", err=True)
+    flags = _flags(asked)
     if not is_somebody_there():
         raise UsageError(
             "the manifest does what has to be allowed (see above), and nobody is there to ask; "
@@ -63,33 +51,10 @@ def ask_for_effects(
         raise UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
 
 
-def _is_allowed(effect: Effect, allowed: Allowed, config: IngestConfig, source: str) -> bool:
-    from odfchain.ingest.fetch.bindings import is_admitted
-    from odfchain.ingest.fetch.effects import EffectKind
-
-    bindings = config.bindings
-    bound = [name for name in effect.variables if name in bindings]
-    for name in bound:
-        if effect.kind is EffectKind.COMMAND or not is_admitted(bindings[name], effect.host, effect.port):
-            only = ", ".join(bindings[name]) or "no host"
-            raise UsageError(
-                f"{source}: {effect.text}: the variable {name} may be sent to {only} only",
-                hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
-            )
-    if effect.kind is EffectKind.COMMAND:
-        return allowed.commands or config.allow_commands
-    if len(bound) == len(effect.variables):
-        return True
-    return is_admitted(allowed.hosts, effect.host, effect.port)
-
-
-def _flags(effects: Sequence[Effect]) -> str:
+def _flags(asked: Sequence[Question]) -> str:
     """The options that allow all of it."""
     import shlex
 
-    from odfchain.ingest.fetch.effects import EffectKind
-
-    commands = any(effect.kind is EffectKind.COMMAND for effect in effects)
-    hosts = dict.fromkeys(effect.host for effect in effects if effect.kind is EffectKind.VARIABLE)
-    given = ["--allow-commands"] * commands + [f"--allow-host {shlex.quote(host)}" for host in hosts]
-    return " ".join(given)
+    hosts = dict.fromkeys(host for question in asked for host in question.hosts)
+    given = ["--allow-commands"] * any(question.commands for question in asked)
+    return " ".join(given + [f"--allow-host {shlex.quote(host)}" for host in hosts])

@@ -10,8 +10,7 @@ from odfchain.cli.support.output import count_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from odfchain.api import Dataset, Workspace
-    from odfchain.upkeep.downstream import Dependent, Remote
+    from odfchain import Dataset, Dependent, Remote, Workspace
 
 
 def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:

@@ -12,7 +12,7 @@ from odfchain.cli.support.screen import ask, echo, is_somebody_there
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain import Dataset, Workspace
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ def open_workspace() -> Workspace:
     Raises:
         NotAWorkspaceError: there is none.
     """
-    from odfchain.api import Workspace
+    from odfchain import Workspace
 
     workspace = Workspace.find(Path(options().workspace or "."))
     _close_to_others(workspace.path / "config.yaml")

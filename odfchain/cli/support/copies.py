@@ -16,8 +16,7 @@ from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain import PeerUrl, Timestamp
     from odfchain.transfer.sharing import Pulled, Sharing
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from odfchain.cli.support.screen import echo
-from odfchain.errors import OdfchainError, QueryError, StoreError
+from odfchain.errors import OdfchainError, QueryError
 
 INTEGRITY_FAULT = 6
 UNCHECKED = 7
@@ -24,16 +22,3 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
     if error.hint:
         echo("hint: ", fg="cyan", nl=False, err=True)
         echo(error.hint, err=True)
-
-
-def known_error(error: Exception) -> OdfchainError | None:
-    """The error of our tree that an exception is or stands for; None for a fault of ours."""
-    if isinstance(error, OdfchainError):
-        return error
-    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
-        gone = isinstance(error, FileNotFoundError)
-        hint = "it was there a moment ago; run the command again" if gone else None
-        return StoreError(f"{os.fsdecode(error.filename)}: {error.strerror}", hint=hint)
-    from odfchain.spark.failure import explain, is_of_spark
-
-    return explain(error) if is_of_spark(error) else None

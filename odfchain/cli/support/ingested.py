@@ -10,7 +10,7 @@ from odfchain.cli.support.output import print_records
 from odfchain.cli.support.screen import echo
 
 if TYPE_CHECKING:
-    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain import IngestOutcome
 
 
 def print_outcome(outcome: IngestOutcome, output: str) -> None:

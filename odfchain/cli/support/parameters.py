@@ -10,7 +10,7 @@ import click
 from odfchain.errors import OdfchainError
 
 if TYPE_CHECKING:
-    from odfchain.model.timestamp import Timestamp
+    from odfchain import Timestamp
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ class DatasetParam(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
-        from odfchain.api import Workspace
+        from odfchain import Workspace
 
         del param
         try:
@@ -45,7 +45,7 @@ class RepositoryParam(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
-        from odfchain.api import Workspace
+        from odfchain import Workspace
 
         del param
         try:
@@ -66,7 +66,7 @@ class DurationParam(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from odfchain.model.duration import Duration
+        from odfchain import Duration
 
         try:
             milliseconds = Duration.parse(str(value)).milliseconds
@@ -85,7 +85,7 @@ class TimestampParam(click.ParamType[Any]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timestamp:
-        from odfchain.model.timestamp import Timestamp
+        from odfchain import Timestamp
 
         if isinstance(value, Timestamp):
             return value

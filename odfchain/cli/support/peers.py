@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.transfer.public_layout import PeerUrl
-    from odfchain.trust.policy import SignaturePolicy
-
-TOKEN_VARIABLE = "ODFCHAIN_TOKEN"  # noqa: S105 - its name, no secret
+    from odfchain import PeerUrl, SignaturePolicy
 
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:
@@ -24,26 +19,13 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
     Raises:
         UsageError: it would go to more than one server.
     """
-    token = os.environ.get(TOKEN_VARIABLE)
-    if not token:
-        return None
-    origins = {urlsplit(str(url))[:2] for url in urls if url.scheme in ("http", "https")}
-    if len(origins) > 1:
-        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
-        raise UsageError(
-            f"{TOKEN_VARIABLE} is a token for one server, not for {servers}",
-            hint="pull from one server at a time",
-        )
-    for scheme, host in origins:
-        if scheme == "http" and not _is_here(host):
-            said = f"warning: {TOKEN_VARIABLE} goes to {host} over plain http: anybody on the way can read it"
-            echo(said, err=True)
-    return token if origins else None
+    from odfchain.api import tokens
 
-
-def _is_here(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name in {"localhost", "::1"} or name.startswith("127.")
+    found = tokens.token_for(urls)
+    for host in found.readable if found else ():
+        said = f"warning: {tokens.VARIABLE} goes to {host} over plain http: anybody on the way can read it"
+        echo(said, err=True)
+    return found.token if found else None
 
 
 def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
@@ -56,14 +38,14 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
         return None
     if require is False and max_age is not None:
         raise UsageError("--max-age needs a signature, which --no-require-signature does without")
-    from odfchain.trust.policy import SignaturePolicy
+    from odfchain import SignaturePolicy
 
     return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
 
 
 def peer_url(place: str) -> PeerUrl:
     """The place that a URL or the name of a repository means."""
-    from odfchain.transfer.repositories import parse_peer_url
+    from odfchain.api.tokens import parse_peer_url
 
     if "://" in place:
         return parse_peer_url(place)

@@ -10,7 +10,7 @@ from odfchain.cli.support.screen import console, styled
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from odfchain.lineage.graph_document import TextTree
+    from odfchain import TextTree
 
 _WIDE = 10_000
 """Where lines are not wrapped: what is piped on is cut and folded by whoever reads it."""

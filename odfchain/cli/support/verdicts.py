@@ -16,7 +16,7 @@ from odfchain.cli.support.output import human_size
 from odfchain.cli.support.screen import echo, echo_table
 
 if TYPE_CHECKING:
-    from odfchain.audit.report import Report
+    from odfchain import Report
 
 _STATES = {"notChecked": "not checked", "notApplicable": "nothing"}
 
@@ -59,31 +59,14 @@ def _print_lines(report: Report) -> None:
         echo(f"    {fault.message}")
     for item in report.unchecked:
         echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
-    for numbers, reason in _not_run(report):
+    for numbers, reason in report.not_run():
         echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
-    for note in _notes(report):
+    for note in report.remarks:
         echo(f"  note: {note}")
 
 
-def _not_run(report: Report) -> list[tuple[list[int], str]]:
-    """Checks that did not run, or not on everything, with the reason; what is asked for is said apart."""
-    from odfchain.audit.checks import CHECKS
-
-    known = {item.message for item in report.unchecked}
-    found = []
-    for reason in dict.fromkeys(report.reasons.values()):
-        numbers = [n for n in CHECKS if report.reasons.get(n) == reason and report.state(n) == "notChecked"]
-        if numbers and reason not in known:
-            found.append((numbers, reason))
-    return found
-
-
-def _notes(report: Report) -> list[str]:
-    return [note for note in report.notes if note not in report.reasons.values()]
-
-
 def _named(numbers: list[int]) -> str:
-    from odfchain.audit.checks import CHECKS
+    from odfchain import CHECKS
 
     if len(numbers) > 3:
         return "checks " + ", ".join(map(str, numbers))
@@ -107,7 +90,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
         echo()
         _print_checks(report)
     # the signature has a line of its own
-    left = [(n, reason) for n, reason in _not_run(report) if reason != report.signature.message]
+    left = [(n, reason) for n, reason in report.not_run() if reason != report.signature.message]
     if long and (report.unchecked or left):
         echo()
         asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
@@ -115,11 +98,11 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
         _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
     if long:
         echo()
-    _say(_signature(report))
+    _say(report.signature_text)
     if not long:
         for numbers, reason in left:
             _say(f"not checked: {_named(numbers)}: {reason}")
-    for note in _notes(report):
+    for note in report.remarks:
         if note != report.signature.message:
             _say(f"note: {note}")
     if long:
@@ -127,7 +110,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
 
 
 def _print_checks(report: Report) -> None:
-    from odfchain.audit.checks import CHECKS
+    from odfchain import CHECKS
 
     rows = [
         {
@@ -173,24 +156,10 @@ def _say(text: str) -> None:
 
 
 def _numbered(number: int) -> str:
-    from odfchain.audit.checks import CHECKS
+    from odfchain import CHECKS
 
     return f"{number:>2} {CHECKS[number].name}"
 
 
 def _numbers(numbers: list[int]) -> str:
     return f"check{'s' if len(numbers) > 1 else ''} " + ", ".join(map(str, numbers))
-
-
-def _signature(report: Report) -> str:
-    from odfchain.audit.checks import SIGNATURE
-
-    found = report.signature
-    match found.status:
-        case "signed":
-            return f"signed at {found.time} by {found.signer}"
-        case "unsigned":
-            return f"unsigned: {found.message}"
-        case "invalid":
-            return f"invalid signature: {found.message}"
-    return f"signature not checked: {found.message or report.reasons.get(SIGNATURE)}"

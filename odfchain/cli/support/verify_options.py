@@ -12,7 +12,7 @@ from odfchain.cli.support.faults import INTEGRITY_FAULT, UNCHECKED
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain.audit.report import Report
+    from odfchain import Report
     from odfchain.audit.verification import VerifyOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
