@@ -8,7 +8,6 @@ were asked for; only those are read, batch by batch. Source: specification "Comm
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,16 +26,10 @@ from odfchain.model.ddl import format_type
 from odfchain.model.enums import TimeUnit
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.model.timestamp import Timestamp
-from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.marker import find_marker
+from odfchain.slices.observers import LogicalHash, RowTotals
 from odfchain.slices.reader import ParquetSource, open_parquet
-from odfchain.slices.writer import (
-    HASH_THREADS,
-    SliceFacts,
-    SliceInputError,
-    SliceSpec,
-    write_slice,
-)
+from odfchain.slices.writer import SliceFacts, SliceInputError, SliceSpec, hash_threads, write_slice
 from odfchain.store import fsio
 from odfchain.text import first_line
 
@@ -133,28 +126,23 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
         EngineError: the file cannot be read.
         SchemaError: a column type without a logical hash.
     """
-    latest: int | None = None
-    ops: dict[int, int] = {}
     with _reading(path):
         physical, size = hash_file(path)
-        with ThreadPoolExecutor(max_workers=min(HASH_THREADS, os.cpu_count() or 1)) as pool:
-            logical, rows = hash_parquet(path, executor=pool)
-        names = [vocabulary.operation_type_column, vocabulary.event_time_column]
-        with open_parquet(path) as file:
-            for batch in file.batches(names):
-                for item in pc.value_counts(batch.column(names[0])).to_pylist():
-                    ops[item["values"]] = ops.get(item["values"], 0) + item["counts"]
-                found = pc.max(_milliseconds(batch.column(names[1]))).as_py()
-                if found is not None and (latest is None or found > latest):
-                    latest = found
+        with ThreadPoolExecutor(max_workers=hash_threads()) as pool, open_parquet(path) as file:
+            logical, totals = LogicalHash(file.schema_arrow, pool), RowTotals(vocabulary)
+            for batch in file.batches():
+                logical.batch(batch)
+                totals.batch(batch)
+    logical.finish()
+    totals.finish()
     return SliceFacts(
         path=str(path),
-        rows=rows,
+        rows=totals.rows,
         size=size,
         physical_hash=str(physical),
-        logical_hash=str(logical),
-        max_event_time_ms=latest,
-        ops={str(code): ops[code] for code in sorted(ops)},
+        logical_hash=str(logical.hash),
+        max_event_time_ms=totals.latest_ms,
+        ops=totals.ops,
     )
 
 
@@ -335,13 +323,6 @@ def _check_system_time(times: np.ndarray[Any, Any], position: int, expected: Tim
             f"offset {position + at}: the system time is {times[at]} ms, "
             f"that of the request is {expected.epoch_ms} ms ({expected.truncated_to_ms()})"
         )
-
-
-def _milliseconds(event_time: pa.Array) -> pa.Array:
-    """Event times in milliseconds since 1970; a date counts as its midnight UTC."""
-    if pa.types.is_date(event_time.type):
-        event_time = event_time.cast(pa.timestamp("ms"))
-    return event_time.cast(pa.timestamp("ms", event_time.type.tz), safe=False).cast(pa.int64())
 
 
 # --- files -----------------------------------------------------------------------------------------

@@ -1,17 +1,19 @@
-"""Arrow batches to one Parquet slice and both its hashes, in one pass and with bounded memory.
+"""Arrow batches to one Parquet slice and what observers find out, in one pass and with bounded memory.
 
 The rows come ordered and without `offset` and `system_time`; both are added here, so that no step of the
 plan needs a global row number. Encodings are those of the specification's "Common Data Schema": offsets as
 deltas, operation and system time through dictionaries; pages of version 1, snappy, required columns required.
-The physical hash is fed as the file is written, the logical hash leaf by leaf on other threads.
+Both hashes are observers (`odfchain.slices.observers`): of the bytes as they are written, and of the rows,
+leaf by leaf on other threads.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odfchain.codec.uuids import with_extensions
-from odfchain.digest.logical import LogicalDigest
-from odfchain.digest.sha3 import sha3_256
-from odfchain.ids.multihash import Multihash
 from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.marker import marker
+from odfchain.slices.observers import LogicalHash, PhysicalHash, RowTotals, SliceObserver
 from odfchain.slices.values import check_values
 
 ROW_GROUP_ROWS = 1 << 20
 """Rows of one Parquet row group; what is in memory at most is one group, compressed."""
 
-HASH_THREADS = 4
+_HASH_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,14 @@ class SliceFacts:
     """Times that were cut to the unit of their column, by column."""
 
 
-class HashingFile:
-    """A write-only file that hashes what passes through."""
+class _ObservedFile:
+    """A write-only file whose bytes observers see."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, observers: Sequence[SliceObserver]) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        self.path = str(path)
         self._stream = os.fdopen(fd, "wb", buffering=0)
-        self.hasher = sha3_256()
-        self.size = 0
+        self._observers = observers
+        self._size = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
@@ -84,12 +83,13 @@ class HashingFile:
         written = 0
         while written < len(view):
             written += self._stream.write(view[written:])
-        self.hasher.update(view)
-        self.size += len(view)
+        for observer in self._observers:
+            observer.data(view)
+        self._size += len(view)
         return len(view)
 
     def tell(self) -> int:
-        return self.size
+        return self._size
 
     def flush(self) -> None:
         pass
@@ -108,11 +108,64 @@ class HashingFile:
             self._stream.close()
             self.closed = True
 
-    def __enter__(self) -> HashingFile:
+
+class ObservedParquet:
+    """A new Parquet file of records, all of which its observers see as they are written.
+
+    Used as a context, at whose end the file is complete and the observers have finished; when it is left by
+    an exception the file is not. With an executor, rows are observed while they are written.
+
+    Raises (at construction):
+        OSError: the file cannot be made, or is there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        vocabulary: DatasetVocabulary,
+        observers: Sequence[SliceObserver],
+        *,
+        executor: Executor | None = None,
+        metadata: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        self._observers, self._executor, self._metadata = observers, executor, metadata
+        self._file = _ObservedFile(path, observers)
+        self._writer = parquet_writer(pa.PythonFile(self._file, mode="w"), schema, vocabulary)
+        self._observing: Future[None] | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows in the schema of the file."""
+        self._wait()
+        if self._executor is None:
+            self._observe(rows)
+        else:
+            self._observing = self._executor.submit(self._observe, rows)
+        self._writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
+
+    def _observe(self, rows: pa.RecordBatch) -> None:
+        for observer in self._observers:
+            observer.batch(rows)
+
+    def _wait(self) -> None:
+        if self._observing is not None:
+            self._observing.result()
+
+    def __enter__(self) -> ObservedParquet:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+                if self._metadata is not None:
+                    self._writer.add_key_value_metadata(self._metadata)
+                self._writer.close()
+        finally:
+            self._file.close()
+        if kind is None:
+            for observer in self._observers:
+                observer.finish()
 
 
 def parquet_writer(sink: Any, schema: pa.Schema, vocabulary: DatasetVocabulary) -> pq.ParquetWriter:
@@ -192,58 +245,33 @@ def write_slice(batches: Iterable[pa.RecordBatch], spec: SliceSpec) -> SliceFact
 def _write(
     first: pa.RecordBatch, rest: Iterable[pa.RecordBatch], schema: pa.Schema, spec: SliceSpec, path: Path
 ) -> SliceFacts:
-    with HashingFile(path) as sink:
-        return _write_to(sink, first, rest, schema, spec)
-
-
-def _write_to(
-    sink: HashingFile,
-    first: pa.RecordBatch,
-    rest: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    spec: SliceSpec,
-) -> SliceFacts:
-    vocabulary = spec.vocabulary
-    offset, max_event_time = spec.start_offset, None
-    ops = np.zeros(256, dtype=np.int64)
-    finer: dict[str, int] = {}
-    threads = min(HASH_THREADS, os.cpu_count() or 1)
+    offset, finer = spec.start_offset, dict[str, int]()
+    threads = hash_threads()
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        digest = LogicalDigest(schema, executor=pool)
-        writer = parquet_writer(pa.PythonFile(sink, mode="w"), schema, vocabulary)
-        hashing = None
-        for batch in _chain(first, rest):
-            finished = _finish_batch(batch, schema, spec, offset)
-            _count_finer(batch, finished, finer)
-            if hashing is not None:
-                hashing.result()
-            hashing = pool.submit(_update, digest, finished) if threads > 1 else None
-            if hashing is None:
-                digest.update(finished)
-            writer.write_batch(finished, row_group_size=ROW_GROUP_ROWS)
-            offset += finished.num_rows
-            ops += np.bincount(
-                finished.column(vocabulary.operation_type_column).to_numpy(zero_copy_only=False),
-                minlength=256,
-            )[:256]
-            latest = pc.max(_as_ms(finished.column(vocabulary.event_time_column))).as_py()
-            if latest is not None and (max_event_time is None or latest > max_event_time):
-                max_event_time = latest
-        if hashing is not None:
-            hashing.result()
-        writer.close()
-        sink.close()
-        logical = digest.finish()
+        physical, totals = PhysicalHash(), RowTotals(spec.vocabulary)
+        logical = LogicalHash(schema, pool)
+        observers, executor = (physical, logical, totals), pool if threads > 1 else None
+        with ObservedParquet(path, schema, spec.vocabulary, observers, executor=executor) as file:
+            for batch in itertools.chain([first], rest):
+                finished = _finish_batch(batch, schema, spec, offset)
+                _count_finer(batch, finished, finer)
+                file.write(finished)
+                offset += finished.num_rows
     return SliceFacts(
-        path=sink.path,
+        path=str(path),
         rows=offset - spec.start_offset,
-        size=sink.size,
-        physical_hash=str(Multihash.sha3_256(sink.hasher.digest())),
-        logical_hash=str(logical),
-        max_event_time_ms=max_event_time,
-        ops={str(code): int(count) for code, count in enumerate(ops) if count},
+        size=physical.size,
+        physical_hash=str(physical.hash),
+        logical_hash=str(logical.hash),
+        max_event_time_ms=totals.latest_ms,
+        ops=totals.ops,
         finer=finer,
     )
+
+
+def hash_threads() -> int:
+    """How many threads hash the records of one slice."""
+    return min(_HASH_THREADS, os.cpu_count() or 1)
 
 
 def notes_on_cut_times(counts: Mapping[str, int]) -> tuple[str, ...]:
@@ -266,22 +294,6 @@ def _count_finer(given: pa.RecordBatch, finished: pa.RecordBatch, counts: dict[s
         number = pc.sum(pc.not_equal(after.cast(before.type), before)).as_py()
         if number:
             counts[name] = counts.get(name, 0) + number
-
-
-def _update(digest: LogicalDigest, batch: pa.RecordBatch) -> None:
-    digest.update(batch)
-
-
-def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    yield first
-    yield from rest
-
-
-def _as_ms(event_time: pa.Array) -> pa.Array:
-    """Event times as milliseconds since the epoch; a date counts as its midnight UTC."""
-    if pa.types.is_date(event_time.type):
-        event_time = event_time.cast(pa.timestamp("ms"))
-    return event_time.cast(pa.timestamp("ms", event_time.type.tz), safe=False).cast(pa.int64())
 
 
 def _finish_batch(batch: pa.RecordBatch, schema: pa.Schema, spec: SliceSpec, offset: int) -> pa.RecordBatch:

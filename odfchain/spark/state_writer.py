@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.ids.multihash import Multihash
-from odfchain.slices.writer import ROW_GROUP_ROWS, HashingFile, cast_column, parquet_writer
+from odfchain.slices.observers import PhysicalHash
+from odfchain.slices.writer import ObservedParquet, cast_column
 from odfchain.spark.stage import write_ordered
 
 if TYPE_CHECKING:
@@ -66,19 +66,14 @@ def _write(batches: Iterator[pa.RecordBatch], spec: StateSpec) -> StateFacts:
 
     schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
     path = Path(spec.folder) / f"state-{uuid.uuid4().hex}.parquet"
-    rows = 0
+    rows, physical = 0, PhysicalHash()
     try:
-        with HashingFile(path) as sink:
-            writer = parquet_writer(pa.PythonFile(sink, mode="w"), schema, spec.vocabulary)
+        with ObservedParquet(path, schema, spec.vocabulary, [physical], metadata=spec.metadata) as file:
             for batch in batches:
                 columns = [cast_column(batch.column(i), target) for i, target in enumerate(schema)]
-                writer.write_batch(
-                    pa.RecordBatch.from_arrays(columns, schema=schema), row_group_size=ROW_GROUP_ROWS
-                )
+                file.write(pa.RecordBatch.from_arrays(columns, schema=schema))
                 rows += batch.num_rows
-            writer.add_key_value_metadata(spec.metadata)
-            writer.close()
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return StateFacts(str(path), rows, sink.size, str(Multihash.sha3_256(sink.hasher.digest())))
+    return StateFacts(str(path), rows, physical.size, str(physical.hash))

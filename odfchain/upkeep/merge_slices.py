@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, ObjectCorruptedError, OdfchainError, StoreError
-from odfchain.ids.multihash import Multihash
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.dataset_files import DatasetFiles
@@ -66,29 +65,26 @@ def merge_slices(
 def _merge(
     dataset: DatasetFiles, slices: Sequence[DataSlice], vocabulary: DatasetVocabulary, path: Path
 ) -> MergedSlice:
-    import pyarrow as pa  # noqa: PLC0415
-
-    from odfchain.digest.logical import LogicalDigest  # noqa: PLC0415
     from odfchain.slices.hashes import hash_parquet  # noqa: PLC0415
-    from odfchain.slices.writer import ROW_GROUP_ROWS, HashingFile, parquet_writer  # noqa: PLC0415
+    from odfchain.slices.observers import LogicalHash, PhysicalHash  # noqa: PLC0415
+    from odfchain.slices.writer import ObservedParquet  # noqa: PLC0415
 
     schema = _schema(dataset, slices[0])
-    digest, rows = LogicalDigest(schema), 0
-    with HashingFile(path) as sink:
-        writer = parquet_writer(pa.PythonFile(sink, mode="w"), schema, vocabulary)
+    physical, logical = PhysicalHash(), LogicalHash(schema)
+    with ObservedParquet(path, schema, vocabulary, [physical, logical]) as file:
         for found in slices:
             for batch in _rows(dataset, found, vocabulary):
-                digest.update(batch)
-                writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
-                rows += batch.num_rows
-        writer.close()
-    logical = digest.finish()
-    if hash_parquet(path) != (logical, rows):
-        raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
-    physical = Multihash.sha3_256(sink.hasher.digest())
+                file.write(batch)
     interval = OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
-    merged = DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=sink.size)
-    return MergedSlice(merged, StagedFile(path, physical))
+    if hash_parquet(path) != (logical.hash, interval.count):
+        raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
+    merged = DataSlice(
+        logical_hash=logical.hash,
+        physical_hash=physical.hash,
+        offset_interval=interval,
+        size=physical.size,
+    )
+    return MergedSlice(merged, StagedFile(path, physical.hash))
 
 
 @contextlib.contextmanager

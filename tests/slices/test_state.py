@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import manifest
 
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.slices import state as rule
+from tests.kit.support import manifest
 
 if TYPE_CHECKING:
     from odfchain.api import Workspace

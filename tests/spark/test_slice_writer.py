@@ -7,6 +7,7 @@ import errno
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from odfchain.codec.arrow import to_arrow
 from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.physical import hash_file
 from odfchain.model import data_schema as ds
+from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.marker import find_marker
-from odfchain.slices.writer import SliceInputError, write_slice
+from odfchain.slices.observers import SliceObserver
+from odfchain.slices.writer import ObservedParquet, SliceInputError, write_slice
 from tests.kit.slice_batches import MS, NOW, SYSTEM, US, batch, spec
 from tests.kit.support import IMPORTABLE
 
@@ -47,6 +50,54 @@ def test_a_slice(tmp_path: Path) -> None:
     assert table["offset"].to_pylist() == [7, 8, 9, 10, 11]
     assert set(table["system_time"].cast(pa.int64()).to_pylist()) == {NOW}
     assert table["city"].to_pylist() == ["a", "b", "c", None, "e"]
+
+
+class Remembers(SliceObserver):
+    """Keeps what it is shown, and says so when something comes in another order than promised."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.bytes = b""
+        self.finished = 0
+
+    def batch(self, rows: pa.RecordBatch) -> None:
+        assert rows.num_rows
+        assert not self.finished
+        self.rows += rows.to_pylist()
+
+    def data(self, view: memoryview) -> None:
+        assert not self.finished
+        self.bytes += view
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_observers_see_all_rows_and_bytes_once_and_in_order(tmp_path: Path, threads: int) -> None:
+    seen, path = Remembers(), tmp_path / "slice"
+    rows = pa.table({"offset": pa.array(range(1_000), pa.uint64()), "city": ["x"] * 1_000})
+    with ThreadPoolExecutor(threads or 1) as pool:
+        executor = pool if threads else None
+        with ObservedParquet(path, rows.schema, DatasetVocabulary(), [seen], executor=executor) as file:
+            for cut in rows.to_batches(7):
+                file.write(cut)
+    assert (seen.rows, seen.bytes, seen.finished) == (rows.to_pylist(), path.read_bytes(), 1)
+
+
+def test_an_observer_that_fails_ends_the_slice(tmp_path: Path) -> None:
+    class Fails(Remembers):
+        def batch(self, rows: pa.RecordBatch) -> None:
+            raise ValueError("no more")
+
+    seen, rows = Fails(), pa.table({"offset": pa.array([0], pa.uint64())})
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(ValueError, match="no more"),
+        ObservedParquet(tmp_path / "x", rows.schema, DatasetVocabulary(), [seen], executor=pool) as file,
+    ):
+        file.write(rows.to_batches()[0])
+    assert seen.finished == 0
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
-from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
@@ -33,7 +32,8 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.slices.hashes import hash_parquet
-from odfchain.slices.writer import HashingFile, parquet_writer
+from odfchain.slices.observers import PhysicalHash
+from odfchain.slices.writer import ObservedParquet
 from odfchain.upkeep.batches import BatchLimits, batches
 from odfchain.upkeep.compact import CompactOptions
 from odfchain.upkeep.gc import GcOptions, collect
@@ -129,12 +129,11 @@ def test_the_merged_file_is_the_one_that_a_single_write_makes(
         add_slice(dataset, [city])
     rows = records(dataset)
     (merged,) = DatasetState.read(compact(upkeep).chain).slices()
-    with HashingFile(tmp_path / "at once.parquet") as sink:
-        writer = parquet_writer(pa.PythonFile(sink, mode="w"), SCHEMA, ev.DatasetVocabulary())
+    physical = PhysicalHash()
+    with ObservedParquet(tmp_path / "at once.parquet", SCHEMA, ev.DatasetVocabulary(), [physical]) as file:
         for batch in rows.to_batches():
-            writer.write_batch(batch)
-        writer.close()
-    assert Multihash.sha3_256(sink.hasher.digest()) == merged.slice.physical_hash
+            file.write(batch)
+    assert physical.hash == merged.slice.physical_hash
     made = dataset.data.verified_path(merged.slice.physical_hash)
     assert hash_parquet(made) == (merged.slice.logical_hash, 3)
     assert made.stat().st_size == merged.slice.size
