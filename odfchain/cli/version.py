@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.screen import echo, echo_json_text
+from odfchain.cli.support.screen import echo, echo_json
 
 
 @click.command("version")
@@ -18,7 +18,6 @@ def version_command(output: str) -> None:
     from importlib.metadata import version
 
     import odfchain
-    from odfchain.api.rendering import dump_json
 
     found: dict[str, Any] = {
         "odfchain": odfchain.__version__,
@@ -28,7 +27,7 @@ def version_command(output: str) -> None:
         "pyarrow": version("pyarrow"),
     }
     if output == "json":
-        echo_json_text(dump_json(found))
+        echo_json(found)
     else:
         for name, value in found.items():
             echo(f"{name:14}{value}")

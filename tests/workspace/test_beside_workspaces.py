@@ -1,0 +1,114 @@
+"""What the public API does with files beside workspaces: blocks, hashes, keys, settings, manifests, tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import odfchain
+from odfchain.api import Workspace
+from odfchain.api.block_file import BlockFile, encode
+from odfchain.api.configuration import Configuration
+from odfchain.api.digests import digest_file
+from odfchain.api.key_files import create_key, identity_in
+from odfchain.api.known_errors import known_error
+from odfchain.api.manifests import in_creation_order, read_snapshots
+from odfchain.api.permissions import Allowed, questions
+from odfchain.api.rendering import dump_json, dump_yaml
+from odfchain.api.templates import manifest_template
+from odfchain.api.tokens import VARIABLE, parse_peer_url, token_for
+from odfchain.errors import BadInputError, StoreError, UsageError
+from tests.kit.support import manifest
+
+
+def test_a_block_is_a_document_and_again_the_same_bytes(tmp_path: Path) -> None:
+    (made,) = Workspace.init(tmp_path).add(manifest())
+    for entry in made.log():
+        data = made.block_bytes(entry.hash)
+        assert data is not None
+        block = BlockFile.decode(data)
+        assert block.hash == block.canonical_hash == entry.hash
+        for text in (dump_json(block.document), dump_yaml(block.document)):
+            assert encode(text.encode(), source="it", version=3) == (entry.hash, data)
+        assert entry.to_document()["blockHash"] == str(entry.hash)
+
+
+def test_a_file_that_is_no_parquet_has_one_hash(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    found = digest_file(tmp_path / "x")
+    assert (found.size, found.logical, found.records) == (1, None, None)
+    assert isinstance(found.problem, BadInputError)
+    with pytest.raises(UsageError, match="No such file"):
+        digest_file(tmp_path / "y")
+
+
+def test_a_key_file_has_the_identity_that_it_was_made_with(tmp_path: Path) -> None:
+    made = create_key(tmp_path / "key.pem")
+    assert identity_in(tmp_path / "key.pem") == made
+    with pytest.raises(StoreError):
+        create_key(tmp_path / "key.pem")
+
+
+def test_settings_are_read_and_changed_by_name(tmp_path: Path) -> None:
+    settings = Configuration(Workspace.init(tmp_path).path)
+    assert settings.set("share.parallel", ["7"]) == "share.parallel"
+    assert settings.get("share.parallel") == 7
+    settings.set("ingest.variables.KEY", ["secret"])
+    shown = {name: (value, default) for name, value, default in settings.all()}
+    assert shown["share.parallel"] == (7, False)
+    assert shown["ingest.variables"] == ({"KEY": "…"}, False)
+    settings.unset("share.parallel")
+    assert (
+        settings.get("share.parallel")
+        == {n: v for n, v, _ in Configuration(tmp_path).all()}["share.parallel"]
+    )
+
+
+@pytest.mark.parametrize("derivative", [False, True])
+def test_templates_are_valid_as_they_are(derivative: bool) -> None:
+    text = manifest_template(odfchain.DatasetAlias.parse("a.b"), derivative=derivative, first="for x")
+    assert text.startswith("# for x\n")
+    (found,) = read_snapshots(text)
+    assert (str(found.name), found.kind.value) == ("a.b", "Derivative" if derivative else "Root")
+
+
+def test_inputs_are_made_before_what_is_made_of_them() -> None:
+    texts = [
+        manifest_template(odfchain.DatasetAlias.parse("made"), derivative=True),
+        manifest_template(odfchain.DatasetAlias.parse("org.example.cities"), derivative=False),
+    ]
+    found = [snapshot for text in texts for snapshot in read_snapshots(text)]
+    assert [str(s.name) for s in in_creation_order(found)] == ["org.example.cities", "made"]
+
+
+def test_what_a_manifest_does_is_asked_until_it_is_allowed(tmp_path: Path) -> None:
+    text = manifest_template(odfchain.DatasetAlias.parse("a"), derivative=False)
+    text = text.replace("https://example.com/", "https://example.com/${{ env.KEY }}/")
+    found = [("it", snapshot) for snapshot in read_snapshots(text)]
+    config = Workspace.init(tmp_path).ingest_config
+    (asked,) = questions(found, Allowed(commands=False, hosts=()), config)
+    assert (asked.source, asked.commands, asked.hosts) == ("it", False, ("example.com",))
+    assert asked.effects == ("sends the variable KEY to example.com",)
+    assert questions(found, Allowed(commands=False, hosts=("example.com",)), config) == []
+
+
+def test_the_token_of_the_environment_is_for_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = parse_peer_url("http://127.0.0.1/a"), parse_peer_url("http://example.com/a")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert token_for([here]) is None
+    monkeypatch.setenv(VARIABLE, "t")
+    found = {str(url): token_for([url]) for url in (here, there)}
+    assert [use and (use.token, use.readable) for use in found.values()] == [
+        ("t", ()), ("t", ("example.com",)),
+    ]  # fmt: skip
+    assert token_for([]) is None
+    with pytest.raises(UsageError, match="a token for one server"):
+        token_for([here, there])
+
+
+def test_an_error_of_the_system_about_a_file_is_one_of_ours() -> None:
+    found = known_error(FileNotFoundError(2, "No such file or directory", "x"))
+    assert isinstance(found, StoreError)
+    assert "x: No such file" in str(found)
+    assert known_error(ValueError("ours")) is None
