@@ -62,11 +62,6 @@ class DatasetKey:
         """The identity this key pair gives (specification "Unique Identifiers")."""
         return DatasetId(self._private.public_key().public_bytes_raw())
 
-    @property
-    def library_key(self) -> Ed25519PrivateKey:
-        """The key as libraries that sign want it."""
-        return self._private
-
     def sign(self, message: bytes) -> bytes:
         """A 64-byte ed25519 signature of `message`."""
         return self._private.sign(message)

@@ -2,22 +2,20 @@
 
     BASE64URL({"alg":"EdDSA","kid":"did:…","typ":"odf-…"}) . BASE64URL(payload) . BASE64URL(signature)
 
-A library signs and verifies; around it stands a rim that leaves nothing to choose. The header has exactly
-these three members, the key is what `kid` names and nothing else, and header and payload are canonical JSON
-in canonical base64url: a statement has one text, so any changed bit of a file is noticed. `typ` separates the
-kinds: a signature of one is none of another.
+There is nothing to choose. The header has exactly these three members, the key is what `kid` names and
+nothing else, and header and payload are canonical JSON in canonical base64url: a statement has one text, so
+any changed bit of a file is noticed. `typ` separates the kinds: a signature of one is none of another.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from odfchain.errors import InvalidIdError, SignatureError, UsageError
 from odfchain.ids.keys import DatasetKey
@@ -26,9 +24,6 @@ from odfchain.text import printable
 from odfchain.trust.canonical import canonical_json
 from odfchain.trust.problems import Problem
 from odfchain.trust.signing_keys import Did, check_public_key, parse_did
-
-if TYPE_CHECKING:
-    from jwt import PyJWS
 
 ALGORITHM = "EdDSA"
 
@@ -60,12 +55,9 @@ def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: d
     """
     if signer.public_key != key.dataset_id.public_key:
         raise UsageError(f"the key is not that of {signer}")
-    text = _library().encode(
-        canonical_json(payload),
-        key.library_key,
-        algorithm=ALGORITHM,
-        headers={"kid": str(signer), "typ": str(kind)},
-    )
+    header = {"alg": ALGORITHM, "kid": str(signer), "typ": str(kind)}
+    signed = b".".join(_encode(canonical_json(part)) for part in (header, payload))
+    text = b".".join((signed, _encode(key.sign(signed)))).decode("ascii")
     if len(text) > ATTEST.statement_bytes:
         raise UsageError(f"a statement of {len(text)} bytes (at most {ATTEST.statement_bytes})")
     return text
@@ -82,17 +74,10 @@ def read_statement(text: bytes, kind: StatementType) -> SignedStatement:
     match = _COMPACT.fullmatch(text)
     if match is None:
         raise _damaged("empty, cut, or with characters that do not belong there")
-    header, payload, _ = (_decode(part) for part in match.groups())
+    header, payload, signature = (_decode(part) for part in match.groups())
     signer = _signer(_object(header, "header"), kind)
-    _verify(text, signer)
+    _verify(signature, text[: match.end(2)], signer)
     return SignedStatement(signer, _object(payload, "payload"))
-
-
-@functools.cache
-def _library() -> PyJWS:
-    import jwt  # noqa: PLC0415 - slow to load, and only what signs or verifies needs it
-
-    return jwt.PyJWS(algorithms=[ALGORITHM])
 
 
 def _signer(header: dict[str, Any], kind: StatementType) -> Did:
@@ -117,18 +102,21 @@ def _signer(header: dict[str, Any], kind: StatementType) -> Did:
     return signer
 
 
-def _verify(text: bytes, signer: Did) -> None:
-    import jwt  # noqa: PLC0415
+def _verify(signature: bytes, signed: bytes, signer: Did) -> None:
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - only who signs or verifies loads it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
     try:
-        key = Ed25519PublicKey.from_public_bytes(signer.public_key)
-        _library().decode_complete(text, key, algorithms=[ALGORITHM])
-    except (jwt.PyJWTError, ValueError):
+        Ed25519PublicKey.from_public_bytes(signer.public_key).verify(signature, signed)
+    except (InvalidSignature, ValueError):
         raise SignatureError(
             Problem.NOT_VERIFIED,
             "the signature was not made by the signer that it names, or for another text",
         ) from None
+
+
+def _encode(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
 def _decode(part: bytes) -> bytes:
@@ -136,7 +124,7 @@ def _decode(part: bytes) -> bytes:
         data = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
     except binascii.Error:
         raise _damaged("it is cut") from None
-    if base64.urlsafe_b64encode(data).rstrip(b"=") != part:
+    if _encode(data) != part:
         raise _damaged("its base64 has bits that mean nothing")
     return data
 
