@@ -10,7 +10,6 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
 
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
@@ -20,7 +19,6 @@ from odfchain.net.url import Route, Target
 from odfchain.net.wire import Connection, Response, StaleError
 from odfchain.version import __version__
 
-_T = TypeVar("_T")
 _Origin = tuple[str, str, int]
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULTS = {
@@ -53,46 +51,42 @@ class HttpPool:
         self.closed = threading.Event()
         """Set once, by `close`; waiting for it is a pause that closing cuts short."""
         self._limits = limits
-        self._slots = threading.BoundedSemaphore(parallel)
+        self.slots = threading.BoundedSemaphore(parallel)
+        """The places for requests: whoever enters waits for one."""
         self._lock = threading.Lock()
         self._idle: dict[_Origin, list[Connection]] = {}
         self._busy: set[Connection] = set()
         self._context: ssl.SSLContext | None = None
 
-    @contextlib.contextmanager
-    def slot(self) -> Iterator[None]:
-        """One of the places for requests; others wait meanwhile."""
-        with self._slots:
-            yield
-
     def route(self, first: Target, name: str) -> Route:
         """The way of one attempt to a target."""
         return Route(first, name=name, limit=self._limits.redirects, allow_private=self._limits.allow_private)
 
+    @contextlib.contextmanager
     def get(
         self,
         first: Target,
-        take: Callable[[Response, str], _T],
         *,
         headers: Callable[[Route], bytes],
         deadline: Deadline,
         name: str,
         secrets: Iterable[str],
         redirected: Callable[[Target], None] = lambda _: None,
-    ) -> _T:
-        """What `take` makes of the response at the end of all redirects, and of the name for messages.
+    ) -> Iterator[tuple[Response, str]]:
+        """The response at the end of all redirects, and what messages call it; read within the block.
 
         `redirected` may refuse a target by an error of its own.
 
         Raises:
-            TransientError, FetchError: as `exchange`; a redirect that is not followed; and from `take`.
+            TransientError, FetchError: as `exchange`, or a redirect that is not followed.
         """
         route, where = self.route(first, name), name
         while True:
             with self.exchange(route, headers(route), deadline=deadline, name=where) as response:
                 location = response.headers.location() if response.status in _REDIRECTS else None
                 if location is None:
-                    return take(response, where)
+                    yield response, where
+                    return
             route.follow(location, secrets)
             redirected(route.current)
             where = f"{name} (redirected to {route.current.public(secrets)})"

@@ -106,14 +106,11 @@ class Response(Body):
         found = (self.headers.get("content-encoding") or "identity").lower()
         return None if found == "identity" else one_line(found, 40)
 
-    def check_passing(self) -> None:
-        """Nothing happens unless the status says that another attempt may succeed.
-
-        Raises:
-            TransientError: it does.
-        """
+    def passing(self) -> TransientError | None:
+        """What to raise if the status says that another attempt may succeed."""
         if self.status in _PASSING or 500 <= self.status <= 599:
-            raise TransientError(self.what, wait=retry_after(self.headers))
+            return TransientError(self.what, wait=retry_after(self.headers))
+        return None
 
     def read_into(self, view: memoryview) -> int:
         """As `Body`."""

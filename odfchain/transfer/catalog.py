@@ -6,6 +6,7 @@ a dataset that is pulled is checked by its hashes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from odfchain.limits import LIMITS, SHARING
 from odfchain.model.enums import DatasetKind
 from odfchain.store.interfaces import parse_ref
 from odfchain.text import one_line
-from odfchain.transfer.open import DEFAULTS, PeerOptions
+from odfchain.transfer.open import DEFAULTS, PeerOptions, open_peer
 from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl
 from odfchain.transfer.repository_index import parse_index
 
@@ -75,10 +76,15 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
 
 
 def _index_entries(url: PeerUrl, options: PeerOptions) -> Iterator[RepositoryEntry]:
-    from odfchain.transfer.http_index import fetch_index  # noqa: PLC0415 - most commands ask nobody
-
     where = f"{url}{INDEX_KEY}"
-    listed = parse_index(fetch_index(url, SHARING.index_bytes, options), where)
+    with contextlib.closing(open_peer(url, options)) as peer:
+        data = peer.index(SHARING.index_bytes)
+    if data is None:
+        raise UnsupportedPeerError(
+            f"{where}: the server has no index of its datasets",
+            hint="write the URL of a dataset; a plain web server needs this file for `list`",
+        )
+    listed = parse_index(data, where)
     if len(listed) > SHARING.listed_datasets:
         raise TransferError(f"{where}: lists more than {SHARING.listed_datasets:,} datasets")
     for item in listed:
@@ -126,7 +132,7 @@ def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
 
     def head(path: str) -> Multihash | None:
         try:
-            data = space.read(f"{path}{HEAD_KEY}", LIMITS.ref_bytes).data
+            data = space.read(f"{path}{HEAD_KEY}", LIMITS.ref_bytes)[0]
         except ObjectNotFoundError:
             return None
         try:

@@ -12,10 +12,10 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -26,26 +26,27 @@ from odfchain.errors import (
     UnsupportedPeerError,
 )
 from odfchain.ids.multihash import Multihash
-from odfchain.limits import LIMITS
+from odfchain.net.wire import Body
 from odfchain.progress import Progress
 from odfchain.store import fsio
-from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
+from odfchain.store.interfaces import HEAD, check_object_name
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.text import one_line
-from odfchain.transfer.hint_file import encode_hint, hint_bytes, parse_hint
-from odfchain.transfer.incoming import MIRROR_HINT, Incoming
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.hint_file import encode_hint
+from odfchain.transfer.incoming import Incoming
+from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, WritablePeer
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, PeerUrl, SignedFile
 
 _LOCK = ".lock"
 _STAGING = ".staging"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class FolderPeer:
-    """A dataset in a local folder; the folder need not exist until something is written."""
+class FolderPeer(WritablePeer):
+    """A dataset in a local folder; the folder need not exist until something is written.
 
-    caveat: str | None = None
-    """The head is swapped under a lock that dies with its process."""
+    The head is swapped under a lock that dies with its process.
+    """
 
     def __init__(self, url: PeerUrl) -> None:
         """Prepare to read and write; nothing is touched yet.
@@ -53,7 +54,7 @@ class FolderPeer:
         Raises:
             UnsupportedPeerError: the URL names no folder.
         """
-        self._where = one_line(url.public(), 500)
+        super().__init__(one_line(url.public(), 500), limits=replace(PEER_LIMITS, first_wait=0))
         path = unquote(urlsplit(url.text).path)
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):
             raise UnsupportedPeerError(
@@ -64,122 +65,32 @@ class FolderPeer:
         self._lock = threading.Lock()
         self._resources = contextlib.ExitStack()
 
-    @property
-    def where(self) -> str:
-        """The URL."""
-        return self._where
-
     def _name(self, key: object) -> str:
         return f"{self._where}{key}"
 
     @contextlib.contextmanager
-    def _open(self, key: str) -> Iterator[int | None]:
-        """A descriptor of the regular file at a key; None when there is none.
+    def open(self, key: str, start: int = 0, /, *_: object) -> Iterator[Opened]:
+        """As `Peer`.
 
         Raises:
+            AbsentError: there is no such file.
             CorruptedPeerError: it is a link, or something else than a file.
             AccessError, TransferError: the operating system refuses.
         """
-        path = self._folder / key
+        path, name = self._folder / key, self._name(key)
         if path.parent.is_symlink():
             raise _linked(self._name(path.parent.name))
-        fd = _open_file(path, self._name(key))
-        if fd is None:
-            yield None
-            return
+        fd = _open_file(path, name)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise CorruptedPeerError(f"{self._name(key)}: not a regular file")
-            yield fd
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise CorruptedPeerError(f"{name}: not a regular file")
+            os.lseek(fd, start, os.SEEK_SET)
+            yield Opened(name, _FileBody(fd), found.st_size, start=start)
         except OSError as error:
-            raise _peer_error(error, self._name(key)) from error
+            raise _peer_error(error, name) from error
         finally:
             os.close(fd)
-
-    def _read(self, key: str, limit: int) -> bytes | None:
-        """The content of a small file; None when there is none.
-
-        Raises:
-            TransferError: it is longer than `limit`, or as `_open`.
-        """
-        with self._open(key) as fd:
-            if fd is None:
-                return None
-            size = os.fstat(fd).st_size
-            data = b"" if size > limit else _read_all(fd, limit + 1)
-        if size > limit or len(data) > limit:
-            raise TransferError(f"{self._name(key)}: larger than the allowed {limit:,} bytes")
-        return data
-
-    def head(self) -> Multihash | None:
-        """The newest block; None when there is no such dataset.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-        """
-        data = self._read(HEAD_KEY, LIMITS.ref_bytes)
-        if data is None:
-            return None
-        try:
-            return parse_ref(data, self._name(HEAD_KEY))
-        except StoreError as error:
-            raise CorruptedPeerError(one_line(str(error), 800)) from None
-
-    def block(self, name: Multihash) -> bytes:
-        """The bytes of a block, which hash to its name.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-        """
-        key = str(ObjectKey(Part.BLOCK, name))
-        data = self._read(key, LIMITS.block_bytes)
-        if data is None:
-            raise _absent(self._name(key))
-        actual = hash_bytes(data)
-        if actual != name:
-            raise CorruptedPeerError(
-                f"{self._name(key)}: the content hashes to {actual}, not to its name", hint=MIRROR_HINT
-            )
-        return data
-
-    def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
-        """Copy an object of exactly `size` bytes, which hashes to its name, into a file.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-            StoreError: the file cannot be written.
-        """
-        name = self._name(key)
-        with (
-            Incoming(key, size, target, name=name, progress=progress) as incoming,
-            self._open(str(key)) as fd,
-        ):
-            while not incoming.complete():
-                if fd is None:
-                    raise _absent(name)
-                found = os.fstat(fd).st_size
-                if found != size:
-                    raise incoming.refuse(f"{found:,} bytes, not the {size:,} of the object")
-                os.lseek(fd, incoming.received, os.SEEK_SET)
-                while (room := incoming.room) and (count := os.readv(fd, [room])):
-                    incoming.append(count)
-                if incoming.received < size:
-                    raise incoming.refuse(f"the object ended after {incoming.received:,} of {size:,} bytes")
-
-    def signed(self, file: SignedFile) -> bytes | None:
-        """A file of signed statements; None when it is not there.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-        """
-        return self._read(file.value, file.limit)
-
-    def hint(self, limit: int) -> Sequence[Multihash] | None:
-        """Hashes of the blocks, seed first, as the folder says; None when it says nothing of use."""
-        with contextlib.suppress(TransferError):
-            data = self._read(HINT_KEY, hint_bytes(limit))
-            return None if data is None else parse_hint(data, limit)
-        return None
 
     def contains(self, key: ObjectKey) -> bool:
         """Whether an object is there (its bytes are not read).
@@ -187,8 +98,9 @@ class FolderPeer:
         Raises:
             CorruptedPeerError, AccessError, TransferError: as every method of a peer.
         """
-        with self._open(str(key)) as fd:
-            return fd is not None
+        with contextlib.suppress(AbsentError), self.open(str(key)):
+            return True
+        return False
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
         """Durably store a file that hashes to the key's name; a damaged one in its place is repaired.
@@ -301,21 +213,25 @@ class FolderPeer:
             return self._staging
 
 
-def _open_file(path: Path, name: str) -> int | None:
+class _FileBody(Body):
+    """What follows in an open file."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read_into(self, view: memoryview) -> int:
+        """As `Body`."""
+        return os.readv(self._fd, [view])
+
+
+def _open_file(path: Path, name: str) -> int:
     try:
         # a pipe must not make us wait for somebody to write to it
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
+    except FileNotFoundError as error:
+        raise AbsentError(f"{name}: not there") from error
     except OSError as error:
         raise (_linked(name) if error.errno == errno.ELOOP else _peer_error(error, name)) from error
-
-
-def _read_all(fd: int, limit: int) -> bytes:
-    data = bytearray()
-    while len(data) < limit and (piece := os.read(fd, min(limit - len(data), 1 << 20))):
-        data += piece
-    return bytes(data)
 
 
 def _copy(source: Path, staged: Path, key: ObjectKey, progress: Progress) -> None:
@@ -334,13 +250,6 @@ def _copy(source: Path, staged: Path, key: ObjectKey, progress: Progress) -> Non
                     raise ObjectCorruptedError(f"{source}: became shorter while it was read")
     except OSError as error:
         raise fsio.storage_error(error, source) from error
-
-
-def _absent(name: str) -> CorruptedPeerError:
-    return CorruptedPeerError(
-        f"{name}: not there, though the chain refers to it",
-        hint="the peer's copy is incomplete: try another peer that has the dataset",
-    )
 
 
 def _linked(name: str) -> CorruptedPeerError:

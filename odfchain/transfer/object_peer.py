@@ -8,14 +8,13 @@ its own bytes over it must be refused, and does no harm where it is not (RFC-021
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
-    AccessError,
     CorruptedPeerError,
     ObjectNotFoundError,
     StoreError,
@@ -24,12 +23,12 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, FetchLimits
 from odfchain.model.timestamp import Timestamp
+from odfchain.net.retry import Deadline
 from odfchain.progress import Progress
 from odfchain.store.fsio import storage_error
 from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
 from odfchain.store.local import conflict
-from odfchain.transfer.hint_file import encode_hint, hint_bytes, parse_hint
-from odfchain.transfer.incoming import MIRROR_HINT, Incoming
+from odfchain.transfer.hint_file import encode_hint
 from odfchain.transfer.object_space import (
     PEER_LIMITS,
     ConditionsUnknownError,
@@ -37,6 +36,7 @@ from odfchain.transfer.object_space import (
     Version,
     WriteRefusedError,
 )
+from odfchain.transfer.peer import AbsentError, Opened, WritablePeer
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 
 LOCK_KEY = "refs/.head.lock"
@@ -60,7 +60,7 @@ class Conditions:
     update: bool
 
 
-class ObjectPeer:
+class ObjectPeer(WritablePeer):
     """A dataset below a URL of an object store; fulfils `WritablePeer`."""
 
     def __init__(self, url: PeerUrl, limits: FetchLimits = PEER_LIMITS) -> None:
@@ -71,100 +71,36 @@ class ObjectPeer:
             TransferError: the environment does not say what the store needs.
         """
         self._space = ObjectSpace(url, limits)
+        super().__init__(self._space.where, limits=limits)
         self._conditions: Conditions | None = None
-
-    @property
-    def where(self) -> str:
-        """The URL."""
-        return self._space.where
 
     def close(self) -> None:
         """Nothing to do: the library closes connections that are not used."""
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def head(self) -> Multihash | None:
-        """The newest block; None when there is no such dataset."""
-        return self._read_head()[0]
+    @contextlib.contextmanager
+    def open(self, key: str, start: int, cap: int, _deadline: Deadline, /) -> Iterator[Opened]:
+        """As `Peer`.
+
+        Raises:
+            AbsentError, AccessError, TransferError: as there.
+        """
+        try:
+            found = self._space.open(key, start, cap)
+        except ObjectNotFoundError as error:
+            raise AbsentError(f"{self._where}{key}: not there") from error
+        yield Opened(f"{self._where}{key}", found, found.total, start=found.start, framed=False)
 
     def _read_head(self) -> tuple[Multihash | None, Version]:
         try:
-            found = self._space.read(HEAD_KEY, LIMITS.ref_bytes)
+            data, version = self._space.read(HEAD_KEY, LIMITS.ref_bytes)
         except ObjectNotFoundError:
             return None, (None, None)
         try:
-            return parse_ref(found.data, f"{self.where}{HEAD_KEY}"), found.version
+            return parse_ref(data, f"{self._where}{HEAD_KEY}"), version
         except StoreError as error:
             raise CorruptedPeerError(str(error)) from error
-
-    def block(self, name: Multihash) -> bytes:
-        """The bytes of a block, which hash to its name."""
-        key = ObjectKey(Part.BLOCK, name)
-        try:
-            found = self._space.read(str(key), LIMITS.block_bytes)
-        except ObjectNotFoundError as error:
-            raise self._missing(key) from error
-        actual = hash_bytes(found.data)
-        if actual != name:
-            raise self._other_content(key, actual)
-        return found.data
-
-    def _missing(self, key: ObjectKey) -> CorruptedPeerError:
-        return CorruptedPeerError(
-            f"{self.where}{key}: not there, though the chain refers to it", hint=MIRROR_HINT
-        )
-
-    def _other_content(self, key: ObjectKey, actual: Multihash) -> CorruptedPeerError:
-        return CorruptedPeerError(
-            f"{self.where}{key}: the content hashes to {actual}, not to its name", hint=MIRROR_HINT
-        )
-
-    def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
-        """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
-
-        Raises:
-            CorruptedPeerError, AccessError, TransferError: as every method of a peer.
-            StoreError: the file cannot be written.
-        """
-        with Incoming(key, size, target, name=f"{self.where}{key}", progress=progress) as incoming:
-            while not incoming.complete():
-                self._receive(key, incoming)
-
-    def _receive(self, key: ObjectKey, incoming: Incoming) -> None:
-        size = incoming.size
-        try:
-            found = self._space.size(str(key))  # first: a range beyond the end would be an error of its own
-            if found != size:
-                raise incoming.refuse(f"{found:,} bytes, not the {size:,} of the object")
-            chunks = self._space.stream(str(key), size, incoming.received)
-        except ObjectNotFoundError as error:
-            raise self._missing(key) from error
-        for chunk in chunks:
-            rest = chunk
-            while rest:
-                room = incoming.room
-                if not room:
-                    raise incoming.refuse(f"longer than the announced {size:,} bytes")
-                count = min(len(room), len(rest))
-                room[:count] = rest[:count]
-                incoming.append(count)
-                rest = rest[count:]
-        if incoming.received < size:
-            raise TransferError(f"{self.where}{key}: ended after {incoming.received:,} of {size:,} bytes")
-
-    def signed(self, file: SignedFile) -> bytes | None:
-        """A file of signed statements; None when the store does not hand it out."""
-        try:
-            return self._space.read(file.value, file.limit).data
-        except (ObjectNotFoundError, AccessError):
-            return None  # without the right to list, a store refuses what is absent
-
-    def hint(self, limit: int) -> Sequence[Multihash] | None:
-        """Hashes of the blocks, seed first, as the peer says; None when it says nothing of use."""
-        try:
-            return parse_hint(self._space.read(HINT_KEY, hint_bytes(limit)).data, limit)
-        except (ObjectNotFoundError, TransferError):
-            return None
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -244,9 +180,9 @@ class ObjectPeer:
         try:
             self._space.write(LOCK_KEY, owner, "create")
         except WriteRefusedError as error:
-            if self._space.read(LOCK_KEY, LIMITS.ref_bytes).data != owner:
+            if self._space.read(LOCK_KEY, LIMITS.ref_bytes)[0] != owner:
                 raise TransferError(
-                    f"{self.where}{LOCK_KEY}: another writer is replacing the head",
+                    f"{self._where}{LOCK_KEY}: another writer is replacing the head",
                     hint="run the command again; if no other is running, remove this object from the store",
                 ) from error
         try:
@@ -289,11 +225,11 @@ class ObjectPeer:
             return None
         if found.create:
             return (
-                f"{self.where} cannot replace conditionally: its head was replaced under {LOCK_KEY}, "
+                f"{self._where} cannot replace conditionally: its head was replaced under {LOCK_KEY}, "
                 "a lock that binds only those who look for it"
             )
         return (
-            f"{self.where} has no conditional writes: two pushes at the same moment are not noticed, "
+            f"{self._where} has no conditional writes: two pushes at the same moment are not noticed, "
             "and the last one wins"
         )
 

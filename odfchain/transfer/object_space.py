@@ -11,11 +11,13 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from odfchain.errors import AccessError, ObjectNotFoundError, TransferError, UnsupportedPeerError
-from odfchain.limits import SHARING, FetchLimits
+from odfchain.limits import LIMITS, SHARING, FetchLimits
+from odfchain.net.wire import Body
 from odfchain.store.buckets import ENVIRONMENT_HINT, open_store, store_message
 from odfchain.text import one_line
 from odfchain.transfer.public_layout import PeerUrl
@@ -81,12 +83,35 @@ Version: TypeAlias = "tuple[str | None, str | None]"
 """What a conditional write is conditional on: entity tag, and generation where the store counts them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmallObject:
-    """An object in memory, and the state of the store that it belongs to."""
+class StoredObject(Body):
+    """An object that is being read from `start` on, and the state of the store that it belongs to."""
 
-    data: bytes
-    version: Version
+    def __init__(self, space: ObjectSpace, key: str, result: GetResult, start: int) -> None:
+        self.total = result.meta["size"]
+        self.length = self.total - start
+        self.start = start
+        self.version: Version = (result.meta["e_tag"], result.meta["version"])
+        self._at = partial(space.translated, key)
+        with self._at():
+            self._chunks = iter(result.stream(min_chunk_size=1 << 20))
+        self._rest = memoryview(b"")
+
+    def read_into(self, view: memoryview) -> int:
+        """As `Body`.
+
+        Raises:
+            AccessError, TransferError: it breaks off, in spite of the library's own attempts.
+        """
+        while not self._rest:
+            with self._at():
+                chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._rest = memoryview(chunk)
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
 
 
 class WriteRefusedError(Exception):
@@ -112,7 +137,7 @@ class ObjectSpace:
         self._limits = limits
         self._stores: dict[int, ObjectStore] = {}
         self._lock = threading.Lock()
-        with self._translated(""):
+        with self.translated(""):
             self._small = self._store(0)
 
     def _store(self, size: int) -> ObjectStore:
@@ -129,49 +154,33 @@ class ObjectSpace:
     def _path(self, key: str) -> str:
         return self.address.prefix + key
 
-    def read(self, key: str, limit: int) -> SmallObject:
-        """An object of at most `limit` bytes."""
+    def read(self, key: str, limit: int) -> tuple[bytes, Version]:
+        """An object of at most `limit` bytes, and its version."""
+        found = self.open(key)
+        data = found.read(limit)
+        if data is None:
+            raise TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
+        return data, found.version
+
+    def open(self, key: str, start: int = 0, cap: int = 0) -> StoredObject:
+        """An object, from byte `start` on unless it ends before; `cap` says how much time it may take."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self._translated(key):
-            result = obstore.get(self._small, self._path(key))
-            data = b""
-            if result.meta["size"] <= limit:
-                for chunk in result.stream(min_chunk_size=limit + 1):
-                    data += bytes(chunk)
-                    if len(data) > limit:
-                        break
-                else:
-                    return SmallObject(data, (result.meta["e_tag"], result.meta["version"]))
-        raise TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
-
-    def stream(self, key: str, size: int, start: int) -> Iterator[memoryview]:
-        """The bytes of an object from `start` on; `size` says how much time they may take."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
-        with self._translated(key):
-            store, path = self._store(size), self._path(key)
+        if start and self.size(key) <= start:  # asked first, for such a range would be an error of its own
+            start = 0
+        with self.translated(key):
+            store, path = self._store(cap if cap > LIMITS.block_bytes else 0), self._path(key)
             if start:
                 result = obstore.get(store, path, options={"range": {"offset": start}})
             else:
                 result = obstore.get(store, path)
-        return self._chunks(result, key)
-
-    def _chunks(self, result: GetResult, key: str) -> Iterator[memoryview]:
-        with self._translated(key):
-            chunks = iter(result.stream(min_chunk_size=1 << 20))
-        while True:
-            with self._translated(key):
-                chunk = next(chunks, None)
-            if chunk is None:
-                return
-            yield memoryview(chunk)
+        return StoredObject(self, key, result, start)
 
     def size(self, key: str) -> int:
         """Size of an object [bytes]; its bytes are not read."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self._translated(key):
+        with self.translated(key):
             return obstore.head(self._small, self._path(key))["size"]
 
     def contains(self, key: str) -> bool:
@@ -200,7 +209,7 @@ class ObjectSpace:
             if tag is None and version is None:
                 raise ConditionsUnknownError(key)
             mode = {name: v for name, v in (("e_tag", tag), ("version", version)) if v}  # type: ignore[assignment]
-        with self._translated(key, absent="no such bucket"):
+        with self.translated(key, absent="no such bucket"):
             try:
                 obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError) as error:
@@ -216,26 +225,26 @@ class ObjectSpace:
         """Store an object in parts of `part` bytes; it appears with its last part."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self._translated(key, absent="no such bucket"):
+        with self.translated(key, absent="no such bucket"):
             obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with contextlib.suppress(ObjectNotFoundError), self._translated(key):
+        with contextlib.suppress(ObjectNotFoundError), self.translated(key):
             obstore.delete(self._small, self._path(key))
 
     def folders(self, below: str = "") -> Sequence[str]:
         """The next segments of all keys that begin with `below` (empty, or ending in a slash)."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self._translated(below):
+        with self.translated(below):
             found = obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
         return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in found]
 
     @contextlib.contextmanager
-    def _translated(self, key: str, absent: str | None = None) -> Iterator[None]:
+    def translated(self, key: str, absent: str | None = None) -> Iterator[None]:
         """Whatever the library raises becomes one line with the object and the store.
 
         `absent` is what it means to a write that something is not there.

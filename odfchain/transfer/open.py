@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from odfchain.errors import AccessError, UnsupportedPeerError
-from odfchain.transfer.peer import Peer, WritablePeer
 from odfchain.transfer.public_layout import PeerUrl
 
 if TYPE_CHECKING:
-    from odfchain.limits import FetchLimits
     from odfchain.repo.workspace_config import ShareConfig
     from odfchain.transfer.credentials import Credentials
+    from odfchain.transfer.peer import Peer, WritablePeer
 
 _WEB = ("http", "https")
 _IPFS = ("ipfs", "ipns")
@@ -68,13 +67,6 @@ def options_of(config: ShareConfig, *, token: str | None = None, parallel: int |
     )
 
 
-def limits_of(options: PeerOptions) -> FetchLimits:
-    """The bounds on requests to a server that these options mean."""
-    from odfchain.transfer.http_peer import PEER_LIMITS  # noqa: PLC0415 - as below
-
-    return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
-
-
 def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
     """The peer to read a dataset from; nothing is asked of it yet.
 
@@ -85,11 +77,12 @@ def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
     """
     if url.scheme in (*_WEB, *_IPFS):
         from odfchain.transfer.http_peer import HttpPeer  # noqa: PLC0415 - most commands ask nobody
+        from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
 
         by_gateway = url.scheme in _IPFS
         return HttpPeer(
             gateway_url(url, options.ipfs_gateway) if by_gateway else url,
-            limits_of(options),
+            replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects),
             token=None if by_gateway else options.token_for(url),
             parallel=options.parallel,
             ipfs_gateway=by_gateway,

@@ -1,61 +1,80 @@
 """What another place is to this one: somewhere to read a dataset from, perhaps to write one to.
 
-Whoever reads believes nothing: blocks and objects are hashed as they arrive, and what does not hash to its
-name is never handed on. `tests/share/test_peer_contract.py` runs one suite over all kinds of peers.
+A kind of place (a server, a folder, a bucket) only says how a file is opened. What is made of it is the same
+for all: how much is read at most, hashing, how often a failure that may pass is tried again, where a broken
+object is continued, and what an absent file means. Nothing is believed: what does not hash to its name is
+never handed on. `tests/share/test_peer_contract.py` runs one suite over all kinds of peers. Source: RFC-021.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, final
 
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import AccessError, CorruptedPeerError, FetchError, StoreError, TransferError
 from odfchain.ids.multihash import Multihash
+from odfchain.limits import LIMITS, SHARING, FetchLimits
+from odfchain.net.dial import PRIVATE_HINT, ProxyDeniedError
+from odfchain.net.retry import (
+    DEADLINE_HINT,
+    Deadline,
+    ProtocolError,
+    Timing,
+    TransientError,
+    with_retries,
+)
+from odfchain.net.wire import Body
 from odfchain.progress import Progress
-from odfchain.transfer.public_layout import ObjectKey, SignedFile
+from odfchain.store.interfaces import parse_ref
+from odfchain.text import one_line
+from odfchain.transfer.hint_file import hint_bytes, parse_hint
+from odfchain.transfer.incoming import MIRROR_HINT, Incoming
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, Part, SignedFile
+
+_T = TypeVar("_T")
+
+PEER_LIMITS = FetchLimits(
+    deadline=SHARING.request_seconds,
+    connect_timeout=SHARING.connect_seconds,
+    idle_timeout=SHARING.idle_seconds,
+    bytes_per_second=SHARING.bytes_per_second,
+    redirects=SHARING.redirects,
+    retries=SHARING.retries,
+    first_wait=SHARING.retry_seconds,
+)
+"""Bounds on a request; the deadline grows with what is asked for, and covers the retries."""
+
+_HINTS: dict[str | None, str] = {
+    DEADLINE_HINT: "run the command again: what has arrived is kept",
+    PRIVATE_HINT: "if you trust it, give the URL that it leads to",
+}
+"""What helps with a peer, in place of what helps with a source."""
 
 
-class Peer(Protocol):
-    """A dataset somewhere else. Methods may be called from several threads.
+class AbsentError(TransferError):
+    """The place has no such file; never leaves this package."""
 
-    Raises, all of them:
-        CorruptedPeerError: what was sent is not what was asked for; the message names object and peer.
-        AccessError: the peer refuses.
-        TransferError: it cannot be reached, is too slow, or sends too much.
-    """
 
-    @property
-    def where(self) -> str:
-        """The URL, for messages; without credentials."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file of a peer that is being read."""
 
-    def head(self) -> Multihash | None:
-        """The newest block; None when there is no such dataset."""
-
-    def block(self, name: Multihash) -> bytes:
-        """The bytes of a block, which hash to its name; at most `LIMITS.block_bytes`."""
-
-    def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
-        """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
-
-        What a broken run left at `target` is continued where the peer can do that. After an error about the
-        content nothing is left there. `progress` advances by bytes.
-        """
-
-    def signed(self, file: SignedFile) -> bytes | None:
-        """A file of signed statements, of which nothing is checked but its size; None when it is not there.
-
-        A peer that hands out the head and refuses this file is taken to have none: many static hosts answer
-        so for what is absent.
-        """
-
-    def hint(self, limit: int) -> Sequence[Multihash] | None:
-        """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing.
-
-        Nothing depends on its truth: it only saves time.
-        """
-
-    def close(self) -> None:
-        """Let go of connections."""
+    name: str
+    """What messages call it."""
+    body: Body
+    total: int | None
+    """Size of the whole file, where it is known [bytes]."""
+    start: int = 0
+    """From which of its bytes the body is; -1 where the place cannot continue it."""
+    framed: bool = True
+    """Whether a body that ends early is all that the place has, and did not just break off."""
 
 
 class BlockPipeline(Protocol):
@@ -74,23 +93,172 @@ class BlockPipeline(Protocol):
         """Forget what was asked for and has not come."""
 
 
-@runtime_checkable
-class PipeliningPeer(Peer, Protocol):
-    """A peer that may be asked for many blocks without waiting for each."""
+class Peer(ABC):
+    """A dataset somewhere else. Methods may be called from several threads.
+
+    Raises, all of them:
+        CorruptedPeerError: what was sent is not what was asked for; the message names object and peer.
+        AccessError: the peer refuses.
+        TransferError: it cannot be reached, is too slow, or sends too much.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        limits: FetchLimits = PEER_LIMITS,
+        timing: Timing | None = None,
+        turns: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """A place that messages call `where`; `turns` is entered for as long as a file is asked for."""
+        self._where = where
+        self._limits = limits
+        self._timing = timing or Timing()
+        self._turns = turns or contextlib.nullcontext()
+
+    @abstractmethod
+    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> AbstractContextManager[Opened]:
+        """A file, from byte `start` on where the place can do that; no more than `cap` bytes are wanted.
+
+        Raises:
+            AbsentError: there is no such file.
+            TransientError: worth another attempt.
+            FetchError: no answer in time.
+            CorruptedPeerError, AccessError, TransferError: as every method.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections."""
 
     def pipeline(self) -> BlockPipeline | None:
-        """A way to do that; None when it is not known to work now."""
+        """A way to ask for many blocks without waiting for each; None when none is known to work now."""
+        return None
+
+    @property
+    def where(self) -> str:
+        """The URL, for messages; without credentials."""
+        return self._where
+
+    @final
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is no such dataset."""
+        try:
+            data, name = self._read(HEAD_KEY, LIMITS.ref_bytes)
+            return parse_ref(data, name)
+        except AbsentError:
+            return None
+        except StoreError as error:
+            raise CorruptedPeerError(one_line(str(error), 800)) from None
+
+    @final
+    def block(self, name: Multihash) -> bytes:
+        """The bytes of a block, which hash to its name; at most `LIMITS.block_bytes`."""
+        with _promised():
+            data, where = self._read(str(ObjectKey(Part.BLOCK, name)), LIMITS.block_bytes)
+        actual = hash_bytes(data)
+        if actual != name:
+            raise CorruptedPeerError(
+                f"{where}: the content hashes to {actual}, not to its name", hint=MIRROR_HINT
+            )
+        return data
+
+    @final
+    def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
+        """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
+
+        What a broken run left at `target` is continued where the peer can do that. After an error about the
+        content nothing is left there. `progress` advances by bytes.
+
+        Raises:
+            StoreError: the file cannot be written; else as every method.
+        """
+        with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
+            while not incoming.complete():
+                with _promised():
+                    self._attempts(
+                        str(key), size, lambda opened: _receive(opened, incoming), lambda: incoming.received
+                    )
+
+    @final
+    def signed(self, file: SignedFile) -> bytes | None:
+        """A file of signed statements, of which nothing is checked but its size; None when it is not there.
+
+        A peer that hands out the head and refuses this file is taken to have none: many static hosts answer
+        so for what is absent.
+        """
+        try:
+            return self._read(file.value, file.limit)[0]
+        except (AbsentError, AccessError):
+            return None
+
+    @final
+    def hint(self, limit: int) -> Sequence[Multihash] | None:
+        """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing.
+
+        Nothing depends on its truth: it only saves time, so it is asked for once.
+        """
+        try:
+            return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
+        except TransferError:
+            return None
+
+    @final
+    def index(self, limit: int) -> bytes | None:
+        """The index of a repository of at most `limit` bytes; None when there is none."""
+        try:
+            return self._read(INDEX_KEY, limit)[0]
+        except AbsentError:
+            return None
+
+    def _read(self, key: str, limit: int, retries: int | None = None) -> tuple[bytes, str]:
+        """The content of a small file, and what messages call it."""
+
+        def take(opened: Opened) -> tuple[bytes, str]:
+            data = opened.body.read(limit) if (opened.total or 0) <= limit else None
+            if data is None:
+                raise TransferError(f"{opened.name}: larger than the allowed {limit:,} bytes")
+            return data, opened.name
+
+        return self._attempts(key, limit, take, retries=retries)
+
+    def _attempts(
+        self,
+        key: str,
+        cap: int,
+        take: Callable[[Opened], _T],
+        received: Callable[[], int] = lambda: 0,
+        retries: int | None = None,
+    ) -> _T:
+        """What `take` makes of a file, after as many attempts as that needs and the limits allow."""
+        limits = self._limits if retries is None else replace(self._limits, retries=retries)
+        name = f"{self._where}{key}"
+
+        def attempt() -> _T:
+            try:
+                with self.open(key, received(), cap, deadline) as opened:
+                    return take(opened)
+            except ProtocolError as error:  # whoever answers so does it again
+                raise TransferError(f"{error.name}: {error.reason}") from error
+
+        with self._turns, as_transfer_errors():
+            seconds = limits.deadline + math.ceil(cap / SHARING.bytes_per_second)
+            deadline = Deadline(seconds, self._timing, name=name)
+            return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
 
 
-class WritablePeer(Peer, Protocol):
+class WritablePeer(Peer):
     """A dataset somewhere else that may be written to."""
 
+    @abstractmethod
     def contains(self, key: ObjectKey) -> bool:
         """Whether an object is there (its bytes are not read)."""
 
+    @abstractmethod
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
         """Durably store a file that hashes to the key's name; storing it again changes nothing."""
 
+    @abstractmethod
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
         """Point the head at `new` if it points at `expected` now (None: there is none).
 
@@ -98,12 +266,61 @@ class WritablePeer(Peer, Protocol):
             RefConflictError: it points elsewhere; nothing is changed.
         """
 
+    @abstractmethod
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first."""
 
+    @abstractmethod
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
         """Durably replace a file of signed statements; None removes it."""
 
     @property
     def caveat(self) -> str | None:
         """What the user should know of how the head is swapped; None for a true compare-and-swap."""
+        return None
+
+
+@contextlib.contextmanager
+def as_transfer_errors() -> Iterator[None]:
+    """What is said of sources that are fetched is said of peers."""
+    try:
+        yield
+    except FetchError as error:
+        kind = AccessError if isinstance(error, ProxyDeniedError) else TransferError
+        raise kind(error.message, hint=_HINTS.get(error.hint, error.hint)) from error
+
+
+@contextlib.contextmanager
+def _promised() -> Iterator[None]:
+    """What a chain refers to has to be there."""
+    try:
+        yield
+    except AbsentError as error:
+        raise CorruptedPeerError(
+            f"{error.message}, though the chain refers to it",
+            hint="the peer's copy is incomplete: try another peer that has the dataset",
+        ) from error
+
+
+def _receive(opened: Opened, incoming: Incoming) -> None:
+    """The rest of an object, or the whole of it.
+
+    Raises:
+        TransientError: it breaks off, or does not continue what is there.
+        CorruptedPeerError: it is another one; nothing is left of it.
+    """
+    fits = opened.total in (None, incoming.size)
+    if opened.start not in (0, incoming.received) or (opened.start and not fits):
+        incoming.restart()
+        raise TransientError("the peer continued with something else than the rest of the object")
+    if not fits:
+        raise incoming.refuse(f"{opened.total:,} bytes, not the {incoming.size:,} of the object")
+    if incoming.received and not opened.start:
+        incoming.restart()
+    while (room := incoming.room) and (count := opened.body.read_into(room)):
+        incoming.append(count)
+    if incoming.received < incoming.size:
+        what = f"ended after {incoming.received:,} of {incoming.size:,} bytes"
+        if opened.framed and not opened.start:
+            raise incoming.refuse(f"the object {what}")
+        raise TransientError(f"the body {what}")

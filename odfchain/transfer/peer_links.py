@@ -31,7 +31,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.store import fsio
 from odfchain.store.interfaces import ObjectStore, check_object_name
 from odfchain.transfer.compare import BlockLink
-from odfchain.transfer.peer import Peer, PipeliningPeer
+from odfchain.transfer.peer import Peer
 from odfchain.transfer.prefetch import Prefetch
 from odfchain.transfer.public_layout import ObjectKey, Part
 
@@ -181,7 +181,7 @@ class PeerLinks:
             local=self.local,
             fetch=self.fetch,
             keep=self._spool.add,
-            pipeline=self._peer.pipeline() if isinstance(self._peer, PipeliningPeer) else None,
+            pipeline=self._peer.pipeline(),
         )
 
     def spooled(self) -> frozenset[str]:

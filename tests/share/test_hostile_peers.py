@@ -28,7 +28,8 @@ from odfchain.net import address as fetch_address
 from odfchain.net import dial as http_dial
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer import compare, peer_links
-from odfchain.transfer.http_peer import PEER_LIMITS, HttpPeer
+from odfchain.transfer.http_peer import HttpPeer
+from odfchain.transfer.peer import PEER_LIMITS
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions
@@ -247,7 +248,15 @@ def test_an_object_that_is_not_there(kind: str, world: World, empty: Path, behin
 def test_a_huge_block(world: World, empty: Path, behind: Path) -> None:
     chain = world.chain.fork()
     chain.note("x" * LIMITS.block_bytes)
-    both(world, empty, behind, lookup(chain), None, str(chain.key(-1)), "larger than the 1,048,576 bytes")
+    both(
+        world,
+        empty,
+        behind,
+        lookup(chain),
+        None,
+        str(chain.key(-1)),
+        "larger than the allowed 1,048,576 bytes",
+    )
 
 
 # --- the head ------------------------------------------------------------------------------------------

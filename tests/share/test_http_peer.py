@@ -22,7 +22,8 @@ from odfchain.errors import AccessError, CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
-from odfchain.transfer.http_peer import PEER_LIMITS, HttpPeer
+from odfchain.transfer.http_peer import HttpPeer
+from odfchain.transfer.peer import PEER_LIMITS
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from tests.kit.servers import Clock, Meter, Reply, Request, Server, closed_port
 from tests.kit.stand_ins import write_certificate
@@ -324,9 +325,9 @@ def test_endless_bodies_end(headers: dict[str, str], tmp_path: Path) -> None:
     piece = b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if headers else b"x" * 0x1000
     endless = Reply(headers=headers, pieces=itertools.repeat(piece))
     with serving(lambda _: endless) as (_, peer):
-        with pytest.raises(TransferError, match="larger than the 128 bytes"):
+        with pytest.raises(TransferError, match="larger than the allowed 128 bytes"):
             peer.head()
-        with pytest.raises(TransferError, match="larger than the 1,048,576 bytes"):
+        with pytest.raises(TransferError, match="larger than the allowed 1,048,576 bytes"):
             peer.block(NAME)
         with pytest.raises(CorruptedPeerError, match="hashes to"):
             peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
@@ -348,7 +349,10 @@ def test_another_length_than_expected_is_refused_before_the_body(length: int, tm
 @pytest.mark.parametrize("length", [LIMITS.block_bytes + 1, 10**17])
 def test_a_block_that_is_announced_as_too_large_is_not_read(length: int) -> None:
     reply = Reply(raw=[b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length], stall=True)
-    with serving(reply) as (_, peer), pytest.raises(TransferError, match="larger than the 1,048,576 bytes"):
+    with (
+        serving(reply) as (_, peer),
+        pytest.raises(TransferError, match="larger than the allowed 1,048,576 bytes"),
+    ):
         peer.block(NAME)
 
 

@@ -19,7 +19,7 @@ from odfchain.net.wire import Connection
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import connection
 from odfchain.serve.server import RepositoryServer
-from odfchain.transfer.http_peer import PEER_LIMITS
+from odfchain.transfer.peer import PEER_LIMITS
 from tests.kit.served_workspace import ask, make_dataset
 
 GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: x\r\n\r\n"

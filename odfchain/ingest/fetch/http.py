@@ -109,20 +109,18 @@ class _Fetch:
             FetchError: not worth one.
         """
         asked = self._condition if self._download.resumable is None else None
-
-        def take(response: Response, where: str) -> FetchResult:
-            return self._take(response, where, conditional=asked is not None)
-
-        with contextlib.closing(HttpPool(self._context.limits)) as pool:
-            return pool.get(
+        with (
+            contextlib.closing(HttpPool(self._context.limits)) as pool,
+            pool.get(
                 self._target,
-                take,
                 headers=lambda route: request_headers(route, self._given, self._own(asked)),
                 deadline=self._deadline,
                 name=self._name,
                 secrets=self._secrets,
                 redirected=self._check_redirect,
-            )
+            ) as (response, where),
+        ):
+            return self._take(response, where, conditional=asked is not None)
 
     def _check_redirect(self, target: Target) -> None:
         text = f"{target.host}{target.path.decode('latin-1')}"
@@ -164,7 +162,8 @@ class _Fetch:
             return TransientError("the server cannot continue the body")
         if status in (404, 410):
             return SourceNotFoundError(f"{where}: not found: {response.what}")
-        response.check_passing()
+        if passing := response.passing():
+            return passing
         said = self._excerpt(response)
         hint = "check the credentials in the source's headers" if status in (401, 403) else None
         return FetchError(f"{where}: {response.what}{f': {said}' if said else ''}", hint=hint)
