@@ -13,28 +13,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 from odfchain.limits import FetchLimits
 from odfchain.net.template import redact
+from odfchain.store.locations import Location
 from odfchain.text import one_line
 from odfchain.version import __version__
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-ENVIRONMENT_HINT = "the store's address and credentials come from the environment (AWS_…, GOOGLE_…, AZURE_…)"
-
 _RETRY_TIMEOUT = 180.0
 """Longest time in which a request is repeated [s]; signatures do not live much longer."""
 
-_PREFIXES = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}
+_PREFIXES = {"s3": "AWS", "gs": "GOOGLE"}
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
 _PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
 _SHOWN = 300
 
 
-def open_store(root: str, limits: FetchLimits, seconds: float, *, endpoint: str | None = None) -> ObjectStore:
-    """The bucket or container at a URL; `seconds` is the longest time for one request.
+def open_store(place: Location, limits: FetchLimits, seconds: float) -> ObjectStore:
+    """The bucket or container of a place; `seconds` is the longest time for one request.
 
-    `endpoint` is the address of a server that speaks like S3, with buckets as the first segment of its paths.
+    A server that speaks like S3 has its buckets as the first segment of its paths.
 
     Raises:
         BaseError, ValueError: the library's own, when what it is told does not fit together.
@@ -42,7 +41,7 @@ def open_store(root: str, limits: FetchLimits, seconds: float, *, endpoint: str 
     from obstore.store import S3Store, from_url  # noqa: PLC0415 - a heavy library
 
     options = {
-        **_client_options(root.split(":", maxsplit=1)[0]),
+        **_client_options(place.store),
         "user_agent": f"odfchain/{__version__}",
         "connect_timeout": dt.timedelta(seconds=limits.connect_timeout),
         "read_timeout": dt.timedelta(seconds=limits.idle_timeout),
@@ -53,12 +52,16 @@ def open_store(root: str, limits: FetchLimits, seconds: float, *, endpoint: str 
         "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
-    if endpoint is None:
+    if place.endpoint is None or not place.speaks_s3:
+        root = f"{place.store}://{place.container}"
+        if place.endpoint is not None:  # an account of Azure's
+            host = place.endpoint.removeprefix("https://").replace(".blob.", ".dfs.", 1)
+            root = f"abfss://{place.container}@{host}"
         return from_url(root, client_options=cast("ClientConfig", options), retry_config=retry)
-    options["allow_http"] = endpoint.startswith("http://")  # whoever writes s3+http means it
+    options["allow_http"] = place.endpoint.startswith("http://")  # whoever writes s3+http means it
     return S3Store(
-        root.removeprefix("s3://"),
-        endpoint=endpoint,
+        place.container or "",
+        endpoint=place.endpoint,
         virtual_hosted_style_request=False,
         client_options=cast("ClientConfig", options),
         retry_config=retry,

@@ -10,15 +10,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import unquote, urlsplit
 
-from odfchain.errors import AccessError, ObjectNotFoundError, TransferError, UnsupportedPeerError
+from odfchain.errors import (
+    AccessError,
+    InvalidIdError,
+    ObjectNotFoundError,
+    TransferError,
+    UnsupportedPeerError,
+)
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.wire import Body
-from odfchain.store.buckets import ENVIRONMENT_HINT, open_store, store_message
+from odfchain.store.buckets import open_store, store_message
+from odfchain.store.locations import ENVIRONMENT_HINT, Location
 from odfchain.text import one_line
 from odfchain.transfer.public_layout import PeerUrl
 
@@ -38,45 +43,18 @@ PEER_LIMITS = FetchLimits(
 _NOT_ALLOWED = "grant reading (and listing: without it a store refuses to say that an object is absent)"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectAddress:
-    """Where in which store: the parts of a URL."""
+def place_of(url: PeerUrl) -> Location:
+    """Where an s3, s3+http, s3+https, gs or az URL leads.
 
-    endpoint: str | None
-    """Address of a server that speaks like S3; None where the environment or the provider says it."""
-    root: str
-    """URL of the bucket or container."""
-    prefix: str
-    """What keys begin with, ending in a slash; empty for the whole bucket."""
-
-    @classmethod
-    def parse(cls, url: PeerUrl) -> ObjectAddress:
-        """The parts of an s3, s3+http, s3+https, gs or az URL; the prefix is percent-decoded.
-
-        Raises:
-            UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
-        """
-        parts = urlsplit(url.text)
-        if "@" in parts.netloc:
-            raise UnsupportedPeerError(
-                f"{url}: an object store's URL carries no credentials", hint=ENVIRONMENT_HINT
-            )
-        path = unquote(parts.path).lstrip("/")
-        if url.scheme in ("s3", "gs", "az"):
-            return cls(None, f"{url.scheme}://{parts.netloc}", path)
-        if url.scheme not in ("s3+http", "s3+https"):
-            raise UnsupportedPeerError(f"{url}: not the URL of an object store")
-        bucket, _, prefix = path.partition("/")
-        if not bucket:
-            raise UnsupportedPeerError(
-                f"{url}: names no bucket", hint=f"write it like {url.scheme}://host:9000/bucket/prefix/"
-            )
-        return cls(f"{url.scheme.removeprefix('s3+')}://{parts.netloc}", f"s3://{bucket}", prefix)
-
-    @property
-    def speaks_s3(self) -> bool:
-        """Whether the store is S3 or one of its many clones."""
-        return self.root.startswith("s3://")
+    Raises:
+        UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
+    """
+    if url.scheme not in ("s3", "gs", "az", "s3+http", "s3+https"):
+        raise UnsupportedPeerError(f"{url}: not the URL of an object store")
+    try:
+        return Location.parse(url.text, folder=True)
+    except InvalidIdError as error:
+        raise UnsupportedPeerError(f"{url}: {error.message}", hint=error.hint) from None
 
 
 Version: TypeAlias = "tuple[str | None, str | None]"
@@ -133,7 +111,7 @@ class ObjectSpace:
 
     def __init__(self, url: PeerUrl, limits: FetchLimits) -> None:
         self.where = str(url)
-        self.address = ObjectAddress.parse(url)
+        self.address = place_of(url)
         self._limits = limits
         self._stores: dict[int, ObjectStore] = {}
         self._lock = threading.Lock()
@@ -146,13 +124,11 @@ class ObjectSpace:
         with self._lock:
             if magnitude not in self._stores:
                 seconds = self._limits.deadline + (1 << magnitude) / SHARING.bytes_per_second
-                self._stores[magnitude] = open_store(
-                    self.address.root, self._limits, seconds, endpoint=self.address.endpoint
-                )
+                self._stores[magnitude] = open_store(self.address, self._limits, seconds)
             return self._stores[magnitude]
 
     def _path(self, key: str) -> str:
-        return self.address.prefix + key
+        return self.address.below(key).key
 
     def read(self, key: str, limit: int) -> tuple[bytes, Version]:
         """An object of at most `limit` bytes, and its version."""

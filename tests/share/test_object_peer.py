@@ -20,8 +20,9 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
+from odfchain.store.locations import Location
 from odfchain.transfer.object_peer import LOCK_KEY, ObjectPeer
-from odfchain.transfer.object_space import PEER_LIMITS, ObjectAddress
+from odfchain.transfer.object_space import PEER_LIMITS, place_of
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
 from tests.kit.small_s3 import SmallS3, tag_of
@@ -448,6 +449,6 @@ def test_a_store_that_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_parts_of_an_address() -> None:
-    found = ObjectAddress.parse(PeerUrl.parse("s3+http://127.0.0.1:9000/bucket/prefix/my.dataset"))
-    assert found == ObjectAddress("http://127.0.0.1:9000", "s3://bucket", "prefix/my.dataset/")
+    found = place_of(PeerUrl.parse("s3+http://127.0.0.1:9000/bucket/prefix/my.dataset"))
+    assert found == Location("s3", "bucket", "http://127.0.0.1:9000", "prefix/my.dataset")
     assert tag_of(b"") == '"d41d8cd98f00b204e9800998ecf8427e"'

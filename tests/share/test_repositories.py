@@ -37,7 +37,7 @@ from odfchain.transfer.aliases import (
     resolve_remote,
 )
 from odfchain.transfer.catalog import list_repository, search
-from odfchain.transfer.object_space import ObjectAddress
+from odfchain.transfer.object_space import place_of
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.push import push_dataset
@@ -244,10 +244,9 @@ def test_urls_are_joined(case: dict[str, Any], repositories: Repositories) -> No
     elif "inferred_local_name" in case:
         assert str(PeerUrl.parse(case["url"]).name()) == case["inferred_local_name"]
     else:
-        found = ObjectAddress.parse(PeerUrl.parse(case["url"]))
-        assert found.endpoint == case["endpoint"]
-        assert found.root == f"s3://{case['bucket']}"
-        assert found.prefix == case["key_prefix"]
+        found = place_of(PeerUrl.parse(case["url"]))
+        assert (found.store, found.endpoint, found.container) == ("s3", case["endpoint"], case["bucket"])
+        assert found.below("refs/head").key == f"{case['key_prefix']}refs/head"
 
 
 def test_a_reference_to_an_unknown_repository_says_how_to_add_it(repositories: Repositories) -> None:

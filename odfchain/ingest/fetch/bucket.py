@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
-from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
 from odfchain.ingest.fetch.fetcher import (
     UP_TO_DATE,
     FetchContext,
@@ -28,8 +27,9 @@ from odfchain.model.events import SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.retry import SIZE_HINT, Deadline, Timing
 from odfchain.net.template import unreadable_name
-from odfchain.store.buckets import ENVIRONMENT_HINT, open_store, store_message
+from odfchain.store.buckets import open_store, store_message
 from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.store.locations import ENVIRONMENT_HINT, Location
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
@@ -57,32 +57,28 @@ def fetch_object(
         StoreError: the file cannot be written.
     """
     deadline = Deadline(context.limits.deadline, timing or Timing(), name=name)
-    root, key = _split(url, name)
+    place = _place(url, name)
     with _translated(name, secrets, deadline):
         import obstore
 
-        store = open_store(root, context.limits, deadline.remaining)
-        if is_known(_state(obstore.head(store, key)), context):
+        store = open_store(place, context.limits, deadline.remaining)
+        if is_known(_state(obstore.head(store, place.key)), context):
             return UP_TO_DATE
         deadline.check()
-        result = obstore.get(store, key)  # it may have changed since: its own description counts
+        result = obstore.get(store, place.key)  # it may have changed since: its own description counts
         meta = result.meta
         path = _save(result, context, deadline, name=name)
     return Fetched(path=path, name=name, state=_state(meta), event_time=_modified(meta))
 
 
-def _split(url: str, name: str) -> tuple[str, str]:
-    """The URL of the bucket or container, and the key in it."""
+def _place(url: str, name: str) -> Location:
+    """Where the object is."""
     try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise FetchError(f"{unreadable_name(name)}: not a valid URL") from None
-    key = unquote(parts.path).removeprefix("/")
-    if not parts.netloc or not key or key.endswith("/"):
-        raise FetchError(f"{name}: does not name an object", hint="write it like s3://bucket/path/to/object")
-    if parts.query or parts.fragment:
-        raise FetchError(f"{name}: an object has no query", hint="in a key write ? as %3F and # as %23")
-    return f"{parts.scheme.lower()}://{parts.netloc}", key
+        place = Location.parse(url)
+    except InvalidIdError as error:
+        shown = unreadable_name(name) if error.message == "not a valid URL" else name
+        raise FetchError(f"{shown}: {error.message}", hint=error.hint) from None
+    return place
 
 
 def _modified(meta: ObjectMeta) -> Timestamp:
