@@ -6,21 +6,10 @@ import datetime as dt
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from email.utils import format_datetime, parsedate_tz
 
 from odfchain.model.timestamp import Timestamp
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTH = "|".join(_MONTHS)
-_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
-_FORMS = tuple(
-    re.compile(form, re.ASCII)
-    for form in (
-        rf"[A-Z][a-z]{{2}}, (?P<day>\d\d) (?P<month>{_MONTH}) (?P<year>\d{{4}}) {_CLOCK} (?:GMT|UTC|\+0000)",
-        rf"[A-Z][a-z]{{5,8}}, (?P<day>\d\d)-(?P<month>{_MONTH})-(?P<year>\d\d) {_CLOCK} GMT",
-        rf"[A-Z][a-z]{{2}} (?P<month>{_MONTH}) (?P<day>[ \d]\d) {_CLOCK} (?P<year>\d{{4}})",
-    )
-)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII | re.IGNORECASE)
 _SECOND_NS = 1_000_000_000
 
@@ -63,28 +52,22 @@ class Headers:
 
 def http_date(time: Timestamp) -> str:
     """The time as an IMF-fixdate (RFC 9110, 5.6.7), without the fraction of the second."""
-    at = time.to_datetime()
-    day, month = _DAYS[at.weekday()], _MONTHS[at.month - 1]
-    return f"{day}, {at.day:02} {month} {at.year:04} {at.hour:02}:{at.minute:02}:{at.second:02} GMT"
+    return format_datetime(time.to_datetime(), usegmt=True)
 
 
 def parse_http_date(text: str) -> Timestamp | None:
-    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None."""
-    for form in _FORMS:
-        if match := form.fullmatch(text):
-            break
-    else:
+    """The time in any of the three forms that recipients must accept (RFC 9110, 5.6.7), or None.
+
+    What programs for mail write is understood as well: other zones, two digits of a year from 1969 on.
+    """
+    found = parsedate_tz(text)
+    if found is None:
         return None
-    year = int(match["year"])
-    if len(match["year"]) == 2:  # "more than 50 years in the future" means the century before
-        this = Timestamp.now().to_datetime().year
-        year += this - this % 100
-        year -= 100 if year > this + 50 else 0
-    month = _MONTHS.index(match["month"]) + 1
-    day, hour, minute, second = (int(match[part]) for part in ("day", "hour", "minute", "second"))
-    second = 59 if second == 60 else second  # a leap second is legal, and nothing here can hold it
+    year, month, day, hour, minute, second, _, _, _, offset = found
     try:
-        return Timestamp.from_datetime(dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC))
+        second = 59 if second == 60 else second  # a leap second is legal, and nothing here can hold it
+        zone = dt.timezone(dt.timedelta(seconds=offset or 0))
+        return Timestamp.from_datetime(dt.datetime(year, month, day, hour, minute, second, tzinfo=zone))
     except (ValueError, OverflowError):
         return None
 
