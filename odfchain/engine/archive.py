@@ -2,9 +2,9 @@
 
 It is an uncompressed tar (the Parquet inside is compressed): `manifest.json`, then `rows/NAME.parquet` sorted
 by name. The manifest is JSON with sorted keys and without a clock. Headers are USTAR and follow from name and
-size alone; they are built here and not by the standard library, whose bytes change between versions. What is
-read must have exactly the form that is written, so links, devices, sparse files and extended headers need no
-rules of their own.
+size alone, as `tarfile` writes them (the same bytes from Python 3.9 on; a test pins them). What is read must
+have exactly the form that is written, so links, devices, sparse files and extended headers need no rules of
+their own.
 Source: POSIX.1-1988 "ustar Interchange Format"; sizes from 8 GiB as GNU tar writes them (base 256). RFC-019.
 """
 
@@ -17,6 +17,7 @@ import json
 import os
 import re
 import stat
+import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -270,25 +271,14 @@ def _part_name(entry: _Entry) -> str:
 
 def _header(name: str, size: int) -> bytes:
     """The header of a regular file, mode 0644, of nobody, from 1970."""
-    length = b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
-    head = b"".join(
-        (
-            name.encode("ascii").ljust(100, b"\0"),
-            b"0000644\0",
-            b"0000000\0" * 2,  # user and group
-            length,
-            b"00000000000\0",  # modification time
-            b" " * 8,  # the checksum counts as blanks
-            b"0",  # a regular file
-            bytes(100),  # no link
-            b"ustar\x0000",
-        )
-    ).ljust(_BLOCK, b"\0")
-    return head[:148] + _checksum(head) + head[156:]
-
-
-def _checksum(head: bytes) -> bytes:
-    return b"%06o\0 " % (sum(head[:148]) + 8 * 0x20 + sum(head[156:]))
+    info = tarfile.TarInfo(name)
+    if size < _OCTAL_LIMIT:
+        info.size = size
+        return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    head = info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")  # which has no larger sizes itself
+    head = head[:124] + b"\x80" + size.to_bytes(11, "big") + head[136:]
+    checksum = sum(head[:148]) + 8 * 0x20 + sum(head[156:])  # it counts itself as blanks
+    return head[:148] + b"%06o\0 " % checksum + head[156:]
 
 
 def _padding(size: int) -> int:
@@ -375,10 +365,12 @@ def _check_order(entry: _Entry, before: list[_Entry], path: Path, limits: Archiv
 
 def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
     """The entry of a header at `position`, which is of the one form that is written and fits the file."""
-    if _checksum(block) != block[148:156]:
+    try:
+        info = tarfile.TarInfo.frombuf(block, "ascii", "backslashreplace")
+    except tarfile.HeaderError as error:
         what = f"the header at byte {position} is damaged" if position else "is not a checkpoint"
-        raise CodecError(f"{path}: {what} (its checksum is wrong)")
-    name = block[:100].rstrip(b"\0").decode("ascii", errors="backslashreplace")
+        raise CodecError(f"{path}: {what} ({error})") from None
+    name, size = info.name, info.size
     what = f"{path}: entry {name!r}"
     if block[156:157] != b"0":
         raise CodecError(f"{what} is not a regular file (type {block[156]:#04x})")
@@ -386,19 +378,12 @@ def _entry(block: bytes, position: int, total: int, path: Path) -> _Entry:
         raise CodecError(f"{what} comes first, {MANIFEST_NAME!r} was expected")
     if name != MANIFEST_NAME and not _ENTRY_NAME.fullmatch(name):
         raise CodecError(f"{what} has a name that is not allowed, like rows/NAME.parquet was expected")
-    size = _size(block[124:136])
-    if size is None or _header(name, size) != block:
+    if size < 0 or _header(name, size) != block:
         raise CodecError(f"{what} has a header that is not of the expected form")
     start = position + _BLOCK
     if start + size + _padding(size) > total:
         raise CodecError(f"{what} should have {size:,} bytes, but the file ends before")
     return _Entry(name, start, size)
-
-
-def _size(field: bytes) -> int | None:
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    return int(field[:11], 8) if re.fullmatch(rb"[0-7]{11}\0", field) else None
 
 
 def _read_manifest(stream: BinaryIO, entry: _Entry, path: Path, limits: ArchiveLimits) -> Manifest:
