@@ -95,10 +95,10 @@ def bench_ingest() -> Iterator[Figure]:
                 ("ledger", first, "nothing new"),
                 ("snapshot", second, "1 % corrected"),
             ):
-                dataset = workspace.dataset(f"{merge}-{ROUNDS}")
+                dataset = workspace[f"{merge}-{ROUNDS}"]
                 ours, spark = seconds(partial(dataset.ingest, [path])), seconds(rewrite)
                 remark = f"{ours:.1f} s against {spark:.1f} s"
                 yield Figure(f"second ingest, {merge}, {what} ÷ Spark", ours / spark, "×", remark=remark)
-            dataset = workspace.dataset(f"append-{ROUNDS}")
+            dataset = workspace[f"append-{ROUNDS}"]
             took = seconds(dataset.verify)
             yield Figure("verify of one slice", dataset.data_size / 1e6 / took, "MB/s", remark="both hashes")

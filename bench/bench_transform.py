@@ -37,7 +37,7 @@ from odfchain.model.events import ExecuteTransform
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from odfchain.transform.execute import TransformOutcome
+from odfchain.api.pull import PullResult
 
 ROWS = 5_000_000
 YEAR_ROWS = 5_000_000
@@ -99,15 +99,15 @@ BASELINES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 def entries(workspace: Workspace, root: Dataset, target: Path) -> dict[str, Entry]:
     """Ours and Spark's ways over the same slice; each checks that it wrote every row."""
-    kept = root.to_arrow(["air_time"])["air_time"]
+    kept = root.scan(["air_time"]).to_arrow()["air_time"]
     rows = len(kept) - kept.null_count
 
     @contextmanager
     def ours() -> Iterator[Callable[[], object]]:
         dataset = derived(workspace, "stateless", STATELESS)
-        found: list[TransformOutcome] = []
-        yield lambda: found.append(dataset.transform())
-        assert [step.operations for step in found[0].steps] == [{"+A": rows}]
+        found: list[PullResult] = []
+        yield lambda: found.append(dataset.pull())
+        assert found[0].operations == {"+A": rows, "-R": 0, "-C": 0, "+C": 0}
         workspace.delete("stateless")
 
     def spark(arrange: Callable[[DataFrame], DataFrame]) -> Entry:
@@ -194,7 +194,7 @@ def step_by_step(
     took, sizes = [], []
     for start, end in pairwise(bounds):
         ingest(root, rows.slice(start, end - start), csv)
-        took.append(seconds(dataset.transform))
+        took.append(seconds(dataset.pull))
         sizes.append(remembered(dataset))
     return dataset, took, sizes
 
@@ -213,7 +213,7 @@ def months(rows: pa.Table) -> list[int]:
 def at_once(workspace: Workspace) -> tuple[Dataset, float]:
     """One step over all that the root has; (what is derived, time [s])."""
     dataset = derived(workspace, "at-once", DAILY)
-    return dataset, seconds(dataset.transform)
+    return dataset, seconds(dataset.pull)
 
 
 def bench_monthly(rows: int) -> Iterator[Figure]:
@@ -234,7 +234,7 @@ def bench_monthly(rows: int) -> Iterator[Figure]:
         tell("  remembered: " + " ".join(f"{size / 1e3:,.0f}" for size in sizes) + " kB")
         whole, batch = at_once(workspace)
         columns = [f.name for f in (whole.schema.fields if whole.schema else ()) if f.name != "system_time"]
-        assert monthly.to_arrow(columns).equals(whole.to_arrow(columns))
+        assert monthly.scan(columns).to_arrow().equals(whole.scan(columns).to_arrow())
     yield Figure(
         f"{MONTHS} steps over {len(year):,} rows ÷ one step",
         sum(took) / batch,

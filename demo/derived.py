@@ -29,12 +29,12 @@ def add_derived(folder: Path) -> None:
 def derive_all(workspace: Workspace, folder: Path) -> None:
     """Every derivative, before and after its inputs are known to be complete."""
     title("Airports by country: later releases take counts back")
-    countries = workspace.dataset("airports.by-country")
+    countries = workspace["airports.by-country"]
     derive(countries)
     command(folder, "tail", str(countries.alias), "-n", "4")
 
     title("Delays by day: a day appears when it is over")
-    days = workspace.dataset("delays.daily")
+    days = workspace["delays.daily"]
     derive(days)
     print("  the last day may still go on, as far as the flights tell. It is over, and so is the year:")
     for name in COMPLETE:
@@ -44,7 +44,7 @@ def derive_all(workspace: Workspace, folder: Path) -> None:
 
     title("Delays by hour beside the weather, flights with airlines and planes, the busiest routes")
     for name in ("delays.hourly-weather", "flights.enriched", "routes.top10"):
-        derive(workspace.dataset(name))
+        derive(workspace[name])
         command(folder, "tail", name, "-n", "10" if name == "routes.top10" else "4")
 
     title("Once more: there is nothing to do")

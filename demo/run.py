@@ -17,7 +17,7 @@ from changes import Changes, Row, story
 from derived import add_derived, derive_all
 from shell import ROOT, command, pull, title
 
-from odfchain import Dataset, OdfchainError, Workspace
+from odfchain import Dataset, OdfchainError, PullResult, Workspace
 from odfchain.ingest.polling import PullOutcome
 
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"
@@ -31,10 +31,10 @@ NYC_FILES = {
 ROOTS = ("airports", "flights", "airlines", "planes", "weather")
 
 
-def tell_airports(dataset: Dataset, outcome: PullOutcome) -> None:
+def tell_airports(dataset: Dataset, outcome: PullResult) -> None:
     """What every release brought, from the recorded operations alone."""
-    rows: list[Row] = dataset.to_arrow().to_pylist()
-    for result in outcome.inputs:
+    rows: list[Row] = dataset.scan().to_arrow().to_pylist()
+    for result in outcome.details.inputs if isinstance(outcome.details, PullOutcome) else ():
         first, last = result.offsets or (0, -1)
         print(f"  release of {Path(result.file).stem}: {result.input_rows:,} airports")
         for line in story(Changes.of(rows[first : last + 1]), EXAMPLES):
@@ -61,25 +61,25 @@ def pull_flights(dataset: Dataset, files: Path) -> None:
     """A year; then once more, and once more after the file was touched."""
     archive = files / "flights.csv.zip"
     outcome = pull(dataset, FLIGHTS=files)
-    print(f"  {outcome.inputs[0].input_rows:,} flights read from {archive.name}, all of them new")
+    print(f"  {outcome.rows:,} flights read from {archive.name}, all of them new")
     pull(dataset, FLIGHTS=files)
     print(f"$ touch {archive.name}")
     archive.touch()
     outcome = pull(dataset, FLIGHTS=files)
-    (result,) = outcome.inputs
-    print(f"  {result.input_rows:,} flights read, {result.rows} of them new: only the new state is recorded")
+    new = sum(outcome.operations.values())
+    print(f"  {outcome.rows:,} flights read, {new} of them new: only the new state is recorded")
 
 
 def pull_roots(workspace: Workspace, files: Path) -> None:
     """Everything that comes from outside."""
     title("Airports: four releases of a full list, merged as snapshots")
-    airports = workspace.dataset("org.airportsdata.airports")
+    airports = workspace["org.airportsdata.airports"]
     tell_airports(airports, pull(airports, AIRPORTS=AIRPORTS))
     title("Flights: a year in one archive, merged as a ledger")
-    pull_flights(workspace.dataset("us.nyc.flights"), files)
+    pull_flights(workspace["us.nyc.flights"], files)
     title("Airlines and planes (snapshots) and the weather (a ledger)")
     for name in ("airlines", "planes", "weather"):
-        pull(workspace.dataset(f"us.nyc.{name}"), FLIGHTS=files)
+        pull(workspace[f"us.nyc.{name}"], FLIGHTS=files)
 
 
 def run(folder: Path) -> None:
@@ -91,7 +91,7 @@ def run(folder: Path) -> None:
     for name in ROOTS:
         command(folder, "add", f"fixtures/manifests/{name}.yaml")
     add_derived(folder)
-    with Workspace.find(folder) as workspace:
+    with Workspace.open(folder) as workspace:
         title("Starting Spark (one session serves all that follows; each command alone starts its own)")
         start = time.monotonic()
         workspace.session()

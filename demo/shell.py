@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
-from odfchain import Dataset
+from odfchain import Dataset, PullResult
 from odfchain.cli.main import main as odfchain
-from odfchain.ingest.polling import PullOptions, PullOutcome
-from odfchain.transform.execute import TransformOutcome
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,29 +29,24 @@ def command(folder: Path, *args: str) -> None:
         sys.exit(code)
 
 
-def pull(dataset: Dataset, **variables: Path) -> PullOutcome:
+def pull(dataset: Dataset, **variables: Path) -> PullResult:
     """Bring a root dataset up to date and show the command that does it."""
     given = "".join(f" -e {name}={shown(path)}" for name, path in variables.items())
     print(f"$ odfchain pull {dataset.alias}{given}", flush=True)
     start = time.monotonic()
-    outcome = dataset.pull(PullOptions(variables={name: str(path) for name, path in variables.items()}))
-    print(
-        f"  {outcome.status.value}, blocks: {outcome.blocks} ({time.monotonic() - start:.1f} s)", flush=True
-    )
+    outcome = dataset.pull(variables={name: str(path) for name, path in variables.items()})
+    print(f"  {outcome.status}, blocks: {outcome.blocks} ({time.monotonic() - start:.1f} s)", flush=True)
     return outcome
 
 
-def derive(dataset: Dataset) -> TransformOutcome:
+def derive(dataset: Dataset) -> PullResult:
     """Bring a derivative dataset up to date and show the command that does it."""
     print(f"$ odfchain pull {dataset.alias}", flush=True)
     start = time.monotonic()
-    outcome = dataset.transform()
-    counts: Counter[str] = Counter()
-    for step in outcome.steps:
-        counts.update(step.operations)
-    rows = ", ".join(f"{n:,} {op}" for op, n in counts.items() if n) or "nothing new"
+    outcome = dataset.pull()
+    rows = ", ".join(f"{n:,} {op}" for op, n in outcome.operations.items() if n) or "nothing new"
     print(
-        f"  {sum(step.input_rows for step in outcome.steps):,} rows read; {rows}; "
+        f"  {outcome.rows:,} rows read; {rows}; "
         f"watermark {outcome.watermark or 'unknown'} ({time.monotonic() - start:.1f} s)",
         flush=True,
     )

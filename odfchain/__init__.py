@@ -1,9 +1,12 @@
 """Open Data Fabric in Python, on Spark: content-addressed, verifiable ledgers of data.
 
-with odfchain.Workspace.find() as workspace:
-    flights = workspace.dataset("us.nyc.flights")
-    flights.ingest(["2013-01.csv"])
-    print(flights.verify().ok, flights.tail(5))
+import odfchain as odf
+
+with odf.open(".") as workspace:
+    airports = workspace["org.airports"]
+    airports.ingest("2025-07.csv")
+    airports.verify().raise_if_faulty()
+    print(airports.state(["iata", "name"], at="2025-08").to_pandas())
 """
 
 from __future__ import annotations
@@ -13,12 +16,63 @@ from odfchain.version import SPEC_VERSION, __version__
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
-    from odfchain.api.workspace import Workspace
-    from odfchain.audit.auditing import ListedAttestation
+    from odfchain.api.imported import Imported
+    from odfchain.api.pull import PullResult, PullTarget
+    from odfchain.api.scan import Scan
+    from odfchain.api.views import Log
+    from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
+    from odfchain.audit.auditing import ListedAttestation, NewAttestation
     from odfchain.audit.checks import CHECKS
-    from odfchain.audit.report import Report
+    from odfchain.audit.report import Fault, Report
     from odfchain.chain.chain import HashedBlock
-    from odfchain.errors import OdfchainError
+    from odfchain.errors import (
+        AccessError,
+        AppendError,
+        BadInputError,
+        BrokenChainError,
+        BusyError,
+        ChainError,
+        ChainsDifferError,
+        CodecError,
+        CorruptedPeerError,
+        DatasetNotFoundError,
+        DatasetsDivergedError,
+        DecodeError,
+        DestinationAheadError,
+        DivergedInputError,
+        EngineError,
+        FetchError,
+        GuardError,
+        IncompatibleSchemaError,
+        IngestError,
+        InvalidIdError,
+        JavaNotFoundError,
+        ManifestError,
+        NameCollisionError,
+        NotAWorkspaceError,
+        NothingToCommitError,
+        ObjectCorruptedError,
+        ObjectNotFoundError,
+        OdfchainError,
+        OversizedInputError,
+        PrepareError,
+        QueryError,
+        RefConflictError,
+        RefusedQueryError,
+        RollbackError,
+        SchemaError,
+        SignatureError,
+        SourceNotFoundError,
+        StorageFullError,
+        StoreError,
+        TransferError,
+        TransformError,
+        UnsavedBlocksError,
+        UnsupportedPeerError,
+        UnsupportedVersionError,
+        UsageError,
+        WorkspaceError,
+    )
     from odfchain.ids.did import DatasetId
     from odfchain.ids.multihash import Multihash
     from odfchain.ids.names import DatasetAlias, RepoName
@@ -50,10 +104,12 @@ if TYPE_CHECKING:
         SetVocab,
     )
     from odfchain.model.timestamp import Timestamp
+    from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.transfer.catalog import RepositoryEntry
+    from odfchain.transfer.partial import FetchOutcome
     from odfchain.transfer.public_layout import PeerUrl
-    from odfchain.transfer.push import PushPlan
+    from odfchain.transfer.push import PushOutcome, PushPlan
     from odfchain.transform.state_change import StateChange
     from odfchain.trust.policy import SignaturePolicy
     from odfchain.trust.problems import Problem
@@ -69,12 +125,15 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "api.dataset": "Dataset",
-    "api.workspace": "Workspace",
-    "audit.auditing": "ListedAttestation",
+    "api.imported": "Imported",
+    "api.pull": "PullResult PullTarget",
+    "api.scan": "Scan",
+    "api.views": "Log",
+    "api.workspace": "Workspace init open",
+    "audit.auditing": "ListedAttestation NewAttestation",
     "audit.checks": "CHECKS",
-    "audit.report": "Report",
+    "audit.report": "Fault Report",
     "chain.chain": "HashedBlock",
-    "errors": "OdfchainError",
     "ids.did": "DatasetId",
     "ids.multihash": "Multihash",
     "ids.names": "DatasetAlias RepoName",
@@ -91,13 +150,15 @@ _PLACES = {
     "model.events": (
         "AddData AddPushSource DatasetVocabulary DisablePollingSource DisablePushSource "
         "ExecuteTransform MetadataEvent Seed SetAttachments SetDataSchema SetInfo SetLicense "
-        "SetPollingSource SetTransform SetVocab "
+        "SetPollingSource SetTransform SetVocab"
     ),
     "model.timestamp": "Timestamp",
+    "repo.dataset_state": "DatasetState",
     "repo.system_columns": "SystemColumns",
     "transfer.catalog": "RepositoryEntry",
+    "transfer.partial": "FetchOutcome",
     "transfer.public_layout": "PeerUrl",
-    "transfer.push": "PushPlan",
+    "transfer.push": "PushOutcome PushPlan",
     "transform.state_change": "StateChange",
     "trust.policy": "SignaturePolicy",
     "trust.problems": "Problem",
@@ -114,23 +175,136 @@ _PLACES = {
 """Where the public names are: loaded on use, because the command line promises a short start."""
 
 __all__ = [
-    "CHECKS", "SPEC_VERSION", "AddData", "AddPushSource", "BatchLimits", "Blame", "Collected",
-    "CompactPlan", "DataSchema", "Dataset", "DatasetAlias", "DatasetId", "DatasetKind", "DatasetSnapshot",
-    "DatasetVocabulary", "Definition", "Dependent", "DisablePollingSource", "DisablePushSource", "Duration",
-    "Evidence", "ExecuteTransform", "Finding", "FsckReport", "Graph", "HashedBlock", "ImportPlan",
-    "IngestOutcome", "KeptEvidence", "ListedAttestation", "MetadataBlock", "MetadataEvent", "Multihash",
-    "OdfchainError", "OperationType", "PeerUrl", "Problem", "PushPlan", "Remote", "RepoName", "Report",
-    "RepositoryEntry", "ResetPlan", "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense",
-    "SetPollingSource", "SetTransform", "SetVocab", "SignaturePolicy", "SoftPlan", "StateChange",
-    "SystemColumns", "TextTree", "Timestamp", "Workspace", "__version__",
+    "CHECKS",
+    "SPEC_VERSION",
+    "AccessError",
+    "AddData",
+    "AddPushSource",
+    "AppendError",
+    "BadInputError",
+    "BatchLimits",
+    "Blame",
+    "BrokenChainError",
+    "BusyError",
+    "ChainError",
+    "ChainsDifferError",
+    "CodecError",
+    "Collected",
+    "CompactPlan",
+    "CorruptedPeerError",
+    "DataSchema",
+    "Dataset",
+    "DatasetAlias",
+    "DatasetId",
+    "DatasetKind",
+    "DatasetNotFoundError",
+    "DatasetSnapshot",
+    "DatasetState",
+    "DatasetVocabulary",
+    "DatasetsDivergedError",
+    "DecodeError",
+    "Definition",
+    "Dependent",
+    "DestinationAheadError",
+    "DisablePollingSource",
+    "DisablePushSource",
+    "DivergedInputError",
+    "Duration",
+    "EngineError",
+    "Evidence",
+    "ExecuteTransform",
+    "Fault",
+    "FetchError",
+    "FetchOutcome",
+    "Finding",
+    "FsckReport",
+    "Graph",
+    "GuardError",
+    "HashedBlock",
+    "ImportPlan",
+    "Imported",
+    "IncompatibleSchemaError",
+    "IngestError",
+    "IngestOutcome",
+    "InvalidIdError",
+    "JavaNotFoundError",
+    "KeptEvidence",
+    "ListedAttestation",
+    "Log",
+    "ManifestError",
+    "MetadataBlock",
+    "MetadataEvent",
+    "Multihash",
+    "NameCollisionError",
+    "NewAttestation",
+    "NotAWorkspaceError",
+    "NothingToCommitError",
+    "ObjectCorruptedError",
+    "ObjectNotFoundError",
+    "OdfchainError",
+    "OperationType",
+    "OversizedInputError",
+    "PeerUrl",
+    "PrepareError",
+    "Problem",
+    "PullResult",
+    "PullTarget",
+    "PushOutcome",
+    "PushPlan",
+    "QueryError",
+    "RefConflictError",
+    "RefusedQueryError",
+    "Remote",
+    "RepoName",
+    "Report",
+    "RepositoryEntry",
+    "ResetPlan",
+    "RollbackError",
+    "Scan",
+    "SchemaError",
+    "Seed",
+    "SetAttachments",
+    "SetDataSchema",
+    "SetInfo",
+    "SetLicense",
+    "SetPollingSource",
+    "SetTransform",
+    "SetVocab",
+    "SignatureError",
+    "SignaturePolicy",
+    "SoftPlan",
+    "SourceNotFoundError",
+    "StateChange",
+    "StorageFullError",
+    "StoreError",
+    "SystemColumns",
+    "TextTree",
+    "Timestamp",
+    "TransferError",
+    "TransformError",
+    "UnsavedBlocksError",
+    "UnsupportedPeerError",
+    "UnsupportedVersionError",
+    "UsageError",
+    "Workspace",
+    "WorkspaceError",
+    "__version__",
+    "init",
+    "open",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module  # noqa: PLC0415
 
+    if name.endswith("Error") and name in __all__:
+        return getattr(import_module("odfchain.errors"), name)
     for module, names in _PLACES.items():
         if name in names.split():
             found = globals()[name] = getattr(import_module(f"odfchain.{module}"), name)
             return found
     raise AttributeError(f"module 'odfchain' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -215,8 +215,8 @@ class NotAWorkspaceError(WorkspaceError):
     """There is no workspace in this folder or above it."""
 
 
-class DatasetNotFoundError(WorkspaceError):
-    """The workspace has no such dataset, or not what was asked of it."""
+class DatasetNotFoundError(WorkspaceError, KeyError):
+    """The workspace has no such dataset, or not what was asked of it; near names are in the hint."""
 
 
 class NameCollisionError(WorkspaceError):

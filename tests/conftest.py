@@ -107,7 +107,7 @@ def workspace(tmp_path: Path, engine: SparkEngine) -> Workspace:
     from odfchain.api import Workspace
 
     workspace = Workspace.init(tmp_path / "workspace")
-    workspace._engine = engine
+    workspace._engines.spark = engine
     return workspace
 
 

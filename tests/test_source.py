@@ -110,10 +110,8 @@ def test_a_command_and_its_file_have_the_same_name() -> None:
     assert files == {module_of(command) for command in COMMANDS} | {"__init__", "main"}
 
 
-BELOW_THE_API = {  # options and types that commands still take from where they are made; this only shrinks
-    "compact", "fsck", "gc", "import_", "ingest", "list", "pull", "push", "repo", "search", "verify",
-    "support/copies", "support/verify_options",
-}  # fmt: skip
+BELOW_THE_API = {"compact", "repo", "search"}
+"""Commands that still take types from where they are made; this only shrinks."""
 
 
 def test_the_command_line_uses_nothing_below_the_public_api() -> None:
@@ -148,17 +146,17 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 1650,
+    "api": 3100,
     "audit": 4750,
     "chain": 1400,
-    "cli": 4800,
+    "cli": 4550,
     "codec": 2750,
     "digest": 550,
     "engine": 6150,
-    "floor": 1200,
+    "floor": 1400,
     "ids": 850,
     "ingest": 7850,
-    "lineage": 2200,
+    "lineage": 2150,
     "model": 2100,
     "net": 1700,
     "repo": 2450,
@@ -170,7 +168,7 @@ LINES = {  # raised only by a commit that says why
     "transfer": 6350,
     "transform": 2100,
     "trust": 1700,
-    "upkeep": 2450,
+    "upkeep": 2250,
 }
 
 

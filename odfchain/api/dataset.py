@@ -5,36 +5,62 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
-from odfchain.chain.chain import HashedBlock
+from odfchain.api.options import (
+    Block,
+    CheckKeywords,
+    IngestKeywords,
+    PullKeywords,
+    Time,
+    VerifyKeywords,
+    as_time,
+    ingest_options,
+    refuse_unknown,
+)
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.enums import DatasetKind
-from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
+    from odfchain.api.pull import PullResult
+    from odfchain.api.scan import At, Scan
+    from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace
+    from odfchain.audit.auditing import ListedAttestation, NewAttestation
     from odfchain.audit.report import Report
-    from odfchain.audit.walk import BlockName
-    from odfchain.ingest.ingest import IngestOptions, IngestOutcome
-    from odfchain.ingest.polling import PullOptions, PullOutcome
+    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain.lineage.blame import Blame
+    from odfchain.lineage.graph import Graph
+    from odfchain.lineage.queries import Definition
     from odfchain.model.events import DisablePollingSource, DisablePushSource
     from odfchain.model.sources import WatermarkRule
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import WorkspaceConfig
-    from odfchain.transform.execute import TransformOptions, TransformOutcome
+    from odfchain.transfer.partial import FetchOutcome, LocalSlices
+    from odfchain.transfer.push import PushOptions, PushOutcome, PushPlan
+    from odfchain.trust.signed_head import HeadSignature
+    from odfchain.trust.statements import SignedHead
+    from odfchain.upkeep.batches import BatchLimits
+    from odfchain.upkeep.compact import CompactPlan
+    from odfchain.upkeep.fsck import FsckReport
+    from odfchain.upkeep.gc import Collected
+    from odfchain.upkeep.reset import ResetPlan
+    from odfchain.upkeep.soft import SoftPlan
+
+Files = str | Path | Iterable[str | Path] | BinaryIO
+"""Paths, one or several, or a binary stream."""
 
 
 class Dataset:
@@ -43,6 +69,8 @@ class Dataset:
     def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
         self._workspace = workspace
         self._files = files
+
+    # --- what it is --------------------------------------------------------------------------------
 
     @property
     def id(self) -> DatasetId:
@@ -70,30 +98,59 @@ class Dataset:
         return self._files.chain.head()
 
     @property
-    def state(self) -> DatasetState:
+    def summary(self) -> DatasetState:
         """What the chain says about the present: schema, sources, offsets, watermark."""
         return DatasetState.read(self._files.chain)
 
     @property
     def schema(self) -> DataSchema | None:
         """The declared schema, system columns included; None before the first data."""
-        return self.state.schema
+        return self.summary.schema
 
     @property
     def data_size(self) -> int:
         """Size of all slice files [bytes]."""
         return sum(self._files.data.size(name) for name in self._files.data.names())
 
-    def log(self, limit: int | None = None) -> Iterator[HashedBlock]:
-        """Blocks from newest to oldest, at most `limit`, each with its hash.
+    @property
+    def has_key(self) -> bool:
+        """Whether the private key is in this workspace: the dataset was made here."""
+        return self._workspace._files.has_key(self.id)
 
-        Raises:
+    @property
+    def watermark_rules(self) -> Mapping[str, WatermarkRule]:
+        """How the watermark of each source moves, by its name; kept beside the dataset, not in its chain."""
+        from odfchain.repo.dataset_config import read_config
+
+        return read_config(self._files).watermarks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dataset) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        from odfchain.api.views import describe_dataset
+
+        return describe_dataset(self)
+
+    def _repr_html_(self) -> str:
+        from odfchain.api.views import dataset_html
+
+        return dataset_html(self)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def log(self, limit: int | None = None) -> Log:
+        """Blocks from newest to oldest, at most `limit`, each with its hash; read while it is walked.
+
+        Raises (when it is walked):
             ObjectCorruptedError, ObjectNotFoundError, DecodeError, BrokenChainError: naming the file.
         """
-        for count, found in enumerate(self._files.chain.walk()):
-            if limit is not None and count >= limit:
-                return
-            yield found
+        from odfchain.api.views import Log
+
+        return Log(self._files.chain, limit)
 
     def block_bytes(self, name: Multihash) -> bytes | None:
         """The file of a block, exactly as it is hashed; None when the dataset does not have it.
@@ -103,104 +160,102 @@ class Dataset:
         """
         return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
 
-    def ingest(
+    def scan(self, columns: Sequence[str] | None = None, *, at: At = None) -> Scan:
+        """The records as they were recorded, up to a moment; read when one of its `to_…` methods is called.
+
+        `at` is a block (its hash or sequence number) or a system time; None is now.
+
+        Raises:
+            SchemaError: a column was not in the schema then.
+            InvalidIdError, ObjectNotFoundError: `at` is no block of this dataset, and no time.
+            DatasetNotFoundError: the dataset was not there yet.
+        """
+        from odfchain.api.scan import scan
+
+        return scan(self, columns, at)
+
+    def state(
         self,
-        files: Sequence[str | Path],
-        options: IngestOptions | None = None,
+        columns: Sequence[str] | None = None,
         *,
-        progress: Progress = SILENT,
+        at: At = None,
+        key: Sequence[str] | None = None,
+    ) -> Scan:
+        """The records in force at a moment: of each key the newest, unless it takes back what was before.
+
+        As `scan` in everything else. The key is the one that the sources record; `key` gives another, and an
+        empty one tells records apart by all their values.
+
+        Raises:
+            UsageError: no primary key is recorded, and none is given.
+            SchemaError: sources have different keys, or a column was not in the schema then.
+            And all errors of `scan`.
+        """
+        from odfchain.api.scan import state
+
+        return state(self, columns, at, key)
+
+    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
+        """The newest records, in order of offset; reads only the slices that hold them.
+
+        Raises:
+            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+        """
+        from odfchain.repo.records import read_tail
+
+        return read_tail(self._files, self.summary, count, skip=skip)
+
+    # --- bringing data -----------------------------------------------------------------------------
+
+    def ingest(
+        self, files: Files, *, progress: Progress = SILENT, **options: Unpack[IngestKeywords]
     ) -> IngestOutcome:
         """Ingest files in the order given: each is one transaction, all are published together or none.
+
+        A stream is one file; it is written to disk first, to be read more than once.
 
         Raises:
             UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
-        from odfchain.ingest.ingest import IngestOptions, ingest_files, with_defaults
+        from odfchain.ingest.ingest import ingest_files
 
-        config = self._workspace._files.config  # noqa: SLF001
-        options = with_defaults(options or IngestOptions(), config.ingest)
-        options = dataclasses.replace(options, system_columns=self._system_columns(config))
-        paths = [Path(file).resolve() for file in files]
-        return ingest_files(self._files, self._session(progress), paths, options, progress)
-
-    def ingest_stream(
-        self, stream: BinaryIO, options: IngestOptions | None = None, *, progress: Progress = SILENT
-    ) -> IngestOutcome:
-        """Ingest what a stream yields as one file; it is written to disk first, to be read more than once.
-
-        Raises:
-            As `ingest`.
-        """
+        refuse_unknown(options, IngestKeywords)
+        config = self._workspace._files.config
+        chosen = ingest_options(options, config, self._system_columns(config))
+        start = functools.partial(self._workspace._engines.session, progress)
+        stream: Any = files if hasattr(files, "read") else None
+        if stream is None:
+            several: Any = (files,) if isinstance(files, str | Path) else files
+            paths = [Path(file).resolve() for file in several]
+            return ingest_files(self._files, start, paths, chosen, progress)
         from odfchain.ingest.read.preflight import spool
 
         with self._files.staging() as folder:
             path = folder / "stdin"
             progress.phase("Reading standard input")
             spool(stream, path)
-            return self.ingest([path], options, progress=progress)
+            return ingest_files(self._files, start, [path.resolve()], chosen, progress)
 
-    def pull(self, options: PullOptions | None = None, *, progress: Progress = SILENT) -> PullOutcome:
-        """Bring the dataset up to date with its polling source; every byte of it is ingested once.
+    def pull(self, *, progress: Progress = SILENT, **options: Unpack[PullKeywords]) -> PullResult:
+        """Bring the dataset up to date: with the peer it was copied from, its inputs, or its polling source.
+
+        Every byte of a source is ingested once, and every record of an input read once, however often this
+        is interrupted.
 
         Raises:
-            UsageError, IngestError: there is no source to pull from.
+            UsageError: an option is for another kind of pull; or it is not known where the copy is from.
+            IngestError: there is no source to pull from.
             FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError, GuardError,
-            RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as the last
-            transaction of this pull left it.
+            TransformError, DivergedInputError, DatasetNotFoundError (an input is not here), TransferError,
+            SignatureError, RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as
+            the last transaction of this pull left it.
         """
-        from odfchain.ingest.ingest import with_defaults
-        from odfchain.ingest.polling import PullOptions, pull_source
-        from odfchain.limits import FetchLimits
+        from odfchain.api.pull import target_of
 
-        config = self._workspace._files.config  # noqa: SLF001 - same package
-        options = options or PullOptions()
-        limits = FetchLimits(
-            deadline=config.fetch.deadline_seconds,
-            retries=config.fetch.retries,
-            max_bytes=config.fetch.max_bytes,
-            allow_private=config.fetch.allow_private_redirects,
-        )
-        trusted = config.ingest.allow_commands or self._workspace._files.has_key(self.id)  # noqa: SLF001
-        options = PullOptions(
-            ingest=dataclasses.replace(
-                with_defaults(options.ingest, config.ingest), system_columns=self._system_columns(config)
-            ),
-            fetch_uncacheable=options.fetch_uncacheable,
-            allow_commands=options.allow_commands or trusted,
-            variables=config.ingest.values | dict(options.variables),
-            bindings=config.ingest.bindings | dict(options.bindings),
-            limits=limits,
-        )
-        return pull_source(self._files, self._session(progress), options, progress)
+        return self._workspace.pull(target_of(self), progress=progress, **options)
 
-    def transform(
-        self, options: TransformOptions | None = None, *, progress: Progress = SILENT
-    ) -> TransformOutcome:
-        """Bring a derivative dataset up to date with its inputs, step by step.
-
-        Raises:
-            DatasetNotFoundError: an input is not in the workspace.
-            QueryError, TransformError, DivergedInputError, BadInputError, RefConflictError, StorageFullError,
-            EngineError: the dataset is as it was, or as the last step that was committed left it.
-        """
-        from odfchain.repo.dependencies import inputs_of
-        from odfchain.transform.execute import TransformOptions, run_transform
-
-        workspace = self._workspace
-        inputs = inputs_of(workspace._files, self._files)  # noqa: SLF001
-        config = workspace._files.config  # noqa: SLF001
-        options = options or TransformOptions(retries=config.ingest.retries)
-        options = dataclasses.replace(options, system_columns=self._system_columns(config))
-        with workspace.engines_for(self, progress, timeout=options.timeout) as engines:
-            return run_transform(self._files, inputs, engines, options, progress)
-
-    def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
-        from odfchain.repo.dataset_config import read_config
-
-        return read_config(self._files).system_columns or config.datasets.system_columns
-
-    def set_watermark(self, watermark: Timestamp, *, allow_future: bool = False) -> Multihash:
+    def set_watermark(self, watermark: Time, *, allow_future: bool = False) -> Multihash:
         """Record a watermark without data; returns the hash of the block.
 
         Raises:
@@ -211,12 +266,14 @@ class Dataset:
         """
         from odfchain.ingest.polling import set_watermark
 
-        config = self._workspace._files.config.ingest  # noqa: SLF001 - same package
+        config = self._workspace._files.config.ingest
         anything = allow_future or config.allow_future
-        return set_watermark(self._files, watermark, max_future=None if anything else config.max_future)
+        return set_watermark(
+            self._files, as_time(watermark), max_future=None if anything else config.max_future
+        )
 
     def disable_source(
-        self, name: str | None = None, *, system_time: Timestamp | None = None
+        self, name: str | None = None, *, system_time: Time | None = None
     ) -> tuple[DisablePollingSource | DisablePushSource, Multihash]:
         """End the source of this name, or the only one; what is recorded stays.
 
@@ -228,86 +285,314 @@ class Dataset:
         """
         from odfchain.ingest.disabling import disable_source
 
-        return disable_source(self._files, name, system_time=system_time)
+        time = None if system_time is None else as_time(system_time)
+        return disable_source(self._files, name, system_time=time)
 
-    @property
-    def watermark_rules(self) -> Mapping[str, WatermarkRule]:
-        """How the watermark of each source moves, by its name; kept beside the dataset, not in its chain."""
+    def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
         from odfchain.repo.dataset_config import read_config
 
-        return read_config(self._files).watermarks
+        return read_config(self._files).system_columns or config.datasets.system_columns
 
-    def _session(self, progress: Progress) -> Callable[[], SparkSession]:
-        def start() -> SparkSession:
-            engine = self._workspace._engine  # noqa: SLF001 - same package
-            if engine is None or not engine.started:
-                progress.phase("Starting Spark")
-            return self._workspace.session()
+    # --- other places ------------------------------------------------------------------------------
 
-        return start
-
-    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All records in order of offset, with the declared schema; held in memory.
-
-        Raises:
-            SchemaError: a column is not in the schema.
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
-        from odfchain.repo.records import read_all
-
-        return read_all(self._files, self.state, columns)
-
-    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
-        """The newest records, in order of offset; reads only the slices that hold them.
-
-        Raises:
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
-        from odfchain.repo.records import read_tail
-
-        return read_tail(self._files, self.state, count, skip=skip)
-
-    def to_spark(self) -> DataFrame:
-        """All records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
-
-        Raises:
-            JavaNotFoundError, EngineError: Spark does not start.
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-            BadInputError: a slice is not readable, or becomes more than the limits allow.
-        """
-        from odfchain.slices.reader import check_parquet
-        from odfchain.spark.read import spark_path
-        from odfchain.spark.types import physical_struct
-
-        state = self.state
-        struct = physical_struct(state.schema.fields if state.schema else ())
-        session = self._workspace.session()
-        data = self._files.data
-        paths = [data.verified_path(ref.slice.physical_hash) for ref in state.slices()]
-        if not paths:
-            return session.createDataFrame([], struct)
-        for path in paths:
-            check_parquet(path)
-        return session.read.schema(struct).parquet(*map(spark_path, paths))
-
-    def verify(
+    def push(
         self,
+        target: str | None = None,
         *,
+        force: bool = False,
+        create: bool = True,
+        parallel: int | None = None,
         progress: Progress = SILENT,
-        jobs: int = 2,
-        replay: bool = False,
-        after: BlockName | None = None,
-        upto: BlockName | None = None,
-    ) -> Report:
-        """Check chain, rules, bytes and rows of the blocks `(after, upto]`; faults are in the report.
+    ) -> PushOutcome:
+        """The destination has this head and all it refers to, or its readers see what it had.
 
-        With `replay`, the transactions of a derivative dataset in them are computed again; without it no
-        engine is started.
+        `target` is a URL (`file`, `s3`, `gs`, `az`), `repo/name` or a repository's name; None is where it was
+        pushed to before. `force` replaces blocks of the destination that are not here, without `create` only
+        a dataset that is there is updated, `parallel` objects are sent at the same time.
+
+        Raises:
+            UsageError: no target is given or known.
+            InvalidIdError, WorkspaceError, TransferError: it cannot be used, or has other blocks.
+        """
+        chosen = self._push_options(force=force, create=create, parallel=parallel)
+        return self._workspace._sharing.push(self.id, target, chosen, progress=progress)
+
+    def plan_push(self, target: str | None = None, *, force: bool = False, create: bool = True) -> PushPlan:
+        """What `push` would send; nothing is written and nothing remembered. Errors as `push`."""
+        chosen = self._push_options(force=force, create=create)
+        return self._workspace._sharing.plan_push(self.id, target, chosen)
+
+    def _push_options(self, *, force: bool, create: bool, parallel: int | None = None) -> PushOptions:
+        from odfchain.transfer.push import PushOptions
+
+        number = parallel or self._workspace._sharing.config.parallel
+        return PushOptions(create=create, force=force, parallel=number)
+
+    def fetch(
+        self,
+        source: str | None = None,
+        *,
+        since: Time | None = None,
+        last: int | None = None,
+        parallel: int | None = None,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FetchOutcome:
+        """Slices that are missing here are brought from any mirror, trusted by hash alone.
+
+        `source` is a URL or `repo/name`; None is where the dataset was pulled from. `since` and `last` (the
+        newest slices) bring only a part, as in `pull`.
+
+        Raises:
+            UsageError: no source is given or known.
+            InvalidIdError, WorkspaceError, TransferError: the source cannot be used.
+        """
+        return self._workspace._sharing.fetch(
+            self.id,
+            source,
+            since=None if since is None else as_time(since),
+            last=last,
+            parallel=parallel,
+            token=token,
+            progress=progress,
+        )
+
+    def local_slices(self) -> LocalSlices | None:
+        """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""
+        from odfchain.transfer.partial import local_slices
+
+        return local_slices(self._files)
+
+    def aliases(self, kind: str) -> tuple[str, ...]:
+        """Where the dataset is pulled from (`pull`) or pushed to (`push`); what was used last comes first."""
+        from odfchain.transfer.aliases import AliasKind, aliases
+
+        return aliases(self._files, AliasKind(kind))
+
+    def add_alias(self, kind: str, text: str) -> str:
+        """Remember a place, before those that are known; returned as it is written down.
+
+        Raises:
+            InvalidIdError, UnsupportedPeerError, WorkspaceError: it is no place, or of no known repository.
+        """
+        from odfchain.transfer.aliases import AliasKind
+
+        return self._workspace._sharing.add_alias(self.id, AliasKind(kind), text)
+
+    def delete_alias(self, kind: str, text: str | None = None) -> tuple[str, ...]:
+        """Forget a place, or all of this kind; what was is returned."""
+        from odfchain.transfer.aliases import AliasKind, delete_alias
+
+        return delete_alias(self._files, AliasKind(kind), text)
+
+    # --- trust -------------------------------------------------------------------------------------
+
+    def verify(self, *, progress: Progress = SILENT, **checks: Unpack[CheckKeywords]) -> Report:
+        """Check chain, rules, bytes and rows; faults are in the report (`raise_if_faulty`), not raised.
+
+        With `replay`, the transactions of a derivative dataset are computed again; without it no engine is
+        started. `after` and `upto` name blocks: only those `(after, upto]` are checked.
 
         Raises:
             As `Workspace.verify`.
         """
+        refuse_unknown(checks, CheckKeywords)
+        return self._workspace.verify([self], progress=progress, **checks)[0]
+
+    def sign(self) -> SignedHead:
+        """Durably sign the head anew, with the time of now; returns what was signed.
+
+        Raises:
+            WorkspaceError: the private key is not here, or others may read it.
+            RefConflictError: another writer has moved the head; the next run signs that one.
+            StoreError, ChainError, CodecError: the head cannot be read, or the signature not be written.
+        """
+        from odfchain.repo.signing import sign_head
+
+        return sign_head(self._workspace._files, self._files)
+
+    def signature(self) -> HeadSignature:
+        """What the signature of the head is worth."""
+        from odfchain.repo.head_signature import head_signature
+
+        return head_signature(self._files)
+
+    def attest(
+        self,
+        key_file: str | Path,
+        *,
+        faulty: bool = False,
+        now: Time | None = None,
+        progress: Progress = SILENT,
+        **checks: Unpack[VerifyKeywords],
+    ) -> NewAttestation:
+        """Verify the dataset and sign the outcome with an auditor's key; the statement is kept beside it.
+
+        What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
+
+        Raises:
+            UsageError, BrokenChainError: the dataset is faulty, or there is no whole chain to attest.
+            InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
+            SignatureError, StoreError: the statement cannot be kept.
+        """
+        from odfchain.audit.auditing import attest
         from odfchain.audit.verification import VerifyOptions
 
-        options = VerifyOptions(jobs=jobs, replay=replay, after=after, upto=upto)
-        return self._workspace.verify([self], options, progress=progress)[0]
+        workspace = self._workspace
+        return attest(
+            workspace._files, self._files, workspace._engines.of, Path(key_file), VerifyOptions(**checks),
+            faulty=faulty, progress=progress, now=None if now is None else as_time(now),
+        )  # fmt: skip
+
+    def attestations(self) -> list[ListedAttestation]:
+        """Each line of the dataset's attestations, valid or not."""
+        from odfchain.audit.auditing import attestations
+
+        return attestations(self._workspace._files, self._files)
+
+    def add_attestation(self, text: str) -> None:
+        """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
+
+        Raises:
+            SignatureError, UsageError: it is not valid, or its block is not in the chain.
+            StoreError: there is no room for it, or it cannot be written.
+        """
+        from odfchain.audit.auditing import add_statement
+
+        add_statement(self._workspace._files, self._files, text)
+
+    # --- where data come from ----------------------------------------------------------------------
+
+    def lineage(self, *, downstream: bool = False) -> Graph:
+        """What the dataset comes from, or what comes from it; gaps and damage are in the graph."""
+        from odfchain.lineage.graph import lineage_of
+
+        return lineage_of(self._workspace._files, [self._files], downstream=downstream)
+
+    def definitions(self) -> list[Definition]:
+        """Every transform or source that the dataset has had, oldest first, and what it brought.
+
+        Raises:
+            DatasetNotFoundError: it has had none.
+        """
+        from odfchain.lineage.queries import definitions_of
+
+        return definitions_of(self._workspace._files, self._files)
+
+    def blame(self, first: int, last: int | None = None, *, recursive: bool = False) -> Blame:
+        """Where the records of offsets `[first; last]` (default: one) come from; `recursive` to the roots.
+
+        Raises:
+            UsageError: there are no such records, or too many.
+        """
+        from odfchain.lineage.blame import blame_records
+
+        return blame_records(self._workspace._files, self._files, first, last, recursive=recursive)
+
+    # --- upkeep ------------------------------------------------------------------------------------
+
+    def plan_reset(self, block: Block) -> ResetPlan:
+        """What `reset` to a block (its hash or number) would mean; nothing is changed."""
+        from odfchain.upkeep.reset import plan_reset
+
+        target = str(block) if isinstance(block, int) else block
+        return plan_reset(self._workspace._files, self._files, target)
+
+    def reset(self, to: Block | ResetPlan, *, force: bool = False) -> str | None:
+        """The head is at a block, or where a plan says; returns the reference that keeps the old one.
+
+        Raises:
+            UnsavedBlocksError: blocks that would be dropped are perhaps nowhere else (unless `force`).
+            RefConflictError, BusyError: another process is at work on the dataset.
+            UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
+        """
+        from odfchain.upkeep.reset import reset
+
+        plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
+        return reset(self._workspace._files, self._files, plan, force=force)
+
+    def gc(self, *, grace: float = 86_400, drop_refs: bool = False, dry_run: bool = False) -> Collected:
+        """What the dataset does not need is gone, as far as it was not used for `grace` [s].
+
+        `drop_refs` gives up heads that were overwritten, reset or compacted before that.
+
+        Raises:
+            UsageError: the grace period is too short.
+            BusyError: something is being pulled into the dataset.
+            BrokenChainError: it cannot be said what is needed; nothing was removed.
+        """
+        from odfchain.upkeep.gc import GcOptions, collect
+
+        return collect(self._files, GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run))
+
+    def fsck(
+        self,
+        source: str | None = None,
+        *,
+        head: Multihash | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FsckReport:
+        """What is damaged or missing is in the report, and repaired where there is a good copy.
+
+        `source` is a URL or `repo/name` of any copy; it need not be trusted. `head` is what a lost head is to
+        be, when the caller knows it.
+
+        Raises:
+            BusyError: something is being pulled into the dataset.
+            UsageError: the head that is given is not one that this dataset can have.
+            InvalidIdError, WorkspaceError, UnsupportedPeerError, AccessError: `source` cannot be used.
+            StorageFullError, StoreError: a good copy cannot be stored.
+        """
+        from odfchain.upkeep.fsck import FsckOptions, fsck
+
+        options = FsckOptions(dry_run=dry_run, head=head)
+        opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
+        with opened as peer:
+            return fsck(self._workspace._files, self._files, peer, options, progress)
+
+    def plan_compact(self, *, limits: BatchLimits | None = None, metadata_only: bool = False) -> CompactPlan:
+        """What `compact` would do, and who breaks by it; nothing is changed.
+
+        `limits` say how large a merged slice may become; `metadata_only` gives up all data.
+        """
+        from odfchain.upkeep.batches import BatchLimits
+        from odfchain.upkeep.compact import CompactOptions, plan_compact
+
+        chosen = CompactOptions(limits=limits or BatchLimits(), metadata_only=metadata_only)
+        return plan_compact(self._workspace._files, self._files, chosen)
+
+    def compact(
+        self, plan: CompactPlan | None = None, *, force: bool = False, progress: Progress = SILENT
+    ) -> Multihash:
+        """Small slices are merged and the blocks that had them replaced; returns the new head.
+
+        Whoever has read the old blocks must start over; `plan_compact` says who that is.
+
+        Raises:
+            UnsavedBlocksError, RefConflictError, BusyError: the dataset is as it was.
+        """
+        from odfchain.upkeep.compact import compact
+
+        chosen = plan or self.plan_compact()
+        return compact(self._workspace._files, self._files, chosen, force=force, progress=progress)
+
+    def plan_soft_compact(self, name: str | DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:
+        """What `soft_compact` would make; nothing is changed."""
+        from odfchain.upkeep.soft import plan_soft
+
+        alias = DatasetAlias.parse(name) if isinstance(name, str) else name
+        return plan_soft(self._workspace._files, self._files, alias, limits)
+
+    def soft_compact(self, to: str | SoftPlan, *, progress: Progress = SILENT) -> Dataset:
+        """A new root dataset with the records of this one in few slices; nobody breaks.
+
+        Raises:
+            InvalidIdError, NameCollisionError, UsageError, StoreError: it cannot be made.
+        """
+        from odfchain.upkeep.soft import soft_compact
+
+        plan = self.plan_soft_compact(to) if isinstance(to, str) else to
+        made = soft_compact(self._workspace._files, self._files, plan, progress)
+        return Dataset(self._workspace, made)

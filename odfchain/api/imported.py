@@ -14,9 +14,10 @@ from odfchain.store import fsio
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
+    from odfchain.api.options import MergeKeywords
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.importing import ImportPlan
-    from odfchain.ingest.ingest import IngestOptions, IngestOutcome
+    from odfchain.ingest.ingest import IngestOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,16 @@ def import_file(
     merge: str | None,
     input_format: str | None,
     force: bool,
-    options: IngestOptions | None,
     on_inferred: Callable[[ImportPlan], None] | None,
     progress: Progress,
+    options: MergeKeywords,
 ) -> Imported:
     """Make a dataset of a file; errors as `Workspace.import_`."""
     from odfchain.ingest.importing import SYSTEM_COLUMNS, merge_for, name_for, plan_import
     from odfchain.ingest.read.inferred_file import infer_file
 
     strategy, alias = merge_for(merge, key), name_for(path, name)
-    if workspace._files.resolve(alias) is not None:  # noqa: SLF001 - same package
+    if workspace._files.resolve(alias) is not None:
         raise NameCollisionError(
             f"there is a dataset {alias} already",
             hint=f"bring the file into it: odfchain ingest {alias} FILE; or choose another name with --as",
@@ -62,17 +63,17 @@ def import_file(
     if manifest.exists() and not force:
         raise _is_there(manifest)
     progress.phase("Inferring the columns")
-    with tempfile.TemporaryDirectory(dir=workspace._files.run_folder) as scratch:  # noqa: SLF001
+    with tempfile.TemporaryDirectory(dir=workspace._files.run_folder) as scratch:
         found = infer_file(path, Path(scratch), input_format=input_format, reserved=SYSTEM_COLUMNS)
     plan = plan_import(path, found, alias, key, event_time, strategy)
     if on_inferred is not None:
         on_inferred(plan)
     dataset = workspace.create(plan.snapshot, progress=progress)
     try:
-        outcome = dataset.ingest([path], options, progress=progress)
+        outcome = dataset.ingest(path, progress=progress, **options)
         _write(manifest, plan.manifest.encode(), force=force)
     except BaseException:
-        workspace._files.delete(dataset._files, with_key=True)  # noqa: SLF001 - same package
+        workspace._files.delete(dataset._files, with_key=True)
         raise
     return Imported(dataset, manifest, plan, outcome)
 

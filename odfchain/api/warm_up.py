@@ -92,9 +92,10 @@ def _record(folder: Path, recorded: Path, progress: Progress) -> None:
 
     progress.phase("Starting Spark")
     workspace = Workspace.init(folder)
-    workspace._engine = SparkEngine(workspace._files.run_folder, record_classes=recorded)  # noqa: SLF001 - same package
+    engine = SparkEngine(workspace._files.run_folder, record_classes=recorded)
+    workspace._engines.spark = engine
     with workspace:
-        _work(workspace, folder, workspace._engine, progress)  # noqa: SLF001
+        _work(workspace, folder, engine, progress)
         progress.phase("Writing the class archive")
 
 
@@ -102,10 +103,10 @@ def _work(workspace: Workspace, folder: Path, engine: SparkEngine, progress: Pro
     """A little of what is done every day: what it loads is what will be there at once."""
     progress.phase("Doing a day's work")
     workspace.add(_MANIFESTS)
-    root, derived = workspace.dataset("visits"), workspace.dataset("visits.daily")
+    root, derived = workspace["visits"], workspace["visits.daily"]
     for day in _DAYS:
         path = folder / f"{day}.csv"
         path.write_text(f"event_time,place,visitors\n2020-01-0{day} 10:00:00,Lviv,{day}\n", encoding="utf-8")
-        root.ingest([path])
-        derived.transform()
+        root.ingest(path)
+        derived.pull()
     engine.session.sql("SELECT count(*) FROM range(10)").toPandas()

@@ -5,19 +5,24 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from odfchain.api.dataset import Dataset
+from odfchain.api.executing import Engines
+from odfchain.api.options import (
+    MergeKeywords,
+    PullKeywords,
+    Time,
+    VerifyKeywords,
+    as_time,
+    refuse_unknown,
+)
+from odfchain.errors import DatasetNotFoundError, InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.block import DatasetSnapshot
-from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.workspace_files import WorkspaceFiles
 
@@ -25,36 +30,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odfchain.api.imported import Imported
-    from odfchain.audit.auditing import Auditing
+    from odfchain.api.pull import PullResult, PullTarget
     from odfchain.audit.report import Report
-    from odfchain.audit.verification import VerifyOptions
-    from odfchain.engine.inprocess import SparkTransformEngine
-    from odfchain.engine.interface import TransformEngine
     from odfchain.ingest.importing import ImportPlan
-    from odfchain.ingest.ingest import IngestOptions
-    from odfchain.lineage.questions import Lineage
+    from odfchain.lineage.graph import Graph
     from odfchain.model.events import MetadataEvent
-    from odfchain.model.sources import Transform
-    from odfchain.repo.signing import Signing
     from odfchain.repo.system_columns import SystemColumns
-    from odfchain.repo.workspace_config import IngestConfig, TransformConfig
-    from odfchain.spark.session import SparkEngine
+    from odfchain.repo.workspace_config import IngestConfig
+    from odfchain.transfer.catalog import RepositoryEntry
+    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.transfer.repositories import Repositories
     from odfchain.transfer.sharing import Sharing
     from odfchain.transform.state_change import StateChange
     from odfchain.transform.validate import Checker
-    from odfchain.upkeep.jobs import Upkeep
+    from odfchain.trust.proof_store import EvidenceStore
+    from odfchain.upkeep.fsck import FsckReport
+    from odfchain.upkeep.gc import Collected
 
 
 class Workspace:
     """A folder of datasets, and the one Spark session that works on them.
 
-    Use it as a context manager (or call `close`): a session that was started is stopped at the end.
+    `workspace["name"]` is one of its datasets, iterating gives all of them, ordered by alias. Use it as a
+    context manager (or call `close`): a session that was started is stopped at the end.
     """
 
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
-        self._engine: SparkEngine | None = None
-        self._transforms: SparkTransformEngine | None = None
+        self._engines = Engines(files)
 
     @classmethod
     def init(cls, path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
@@ -67,7 +70,7 @@ class Workspace:
         return cls(WorkspaceFiles.init(Path(path), exists_ok=exists_ok))
 
     @classmethod
-    def find(cls, path: str | Path = ".") -> Workspace:
+    def open(cls, path: str | Path = ".") -> Workspace:
         """The workspace of a folder or of the nearest folder above it.
 
         Raises:
@@ -90,32 +93,11 @@ class Workspace:
         return self._files.config.ingest
 
     @property
-    def sharing(self) -> Sharing:
-        """Carrying datasets from and to other places, and publishing this one."""
+    def _sharing(self) -> Sharing:
+        """Datasets elsewhere; new at each call, because it holds nothing."""
         from odfchain.transfer.sharing import Sharing
 
         return Sharing(self._files)
-
-    @property
-    def lineage(self) -> Lineage:
-        """What datasets and single records come from."""
-        from odfchain.lineage.questions import Lineage
-
-        return Lineage(self._files)
-
-    @property
-    def signing(self) -> Signing:
-        """Signing heads, and what their signatures are worth."""
-        from odfchain.repo.signing import Signing
-
-        return Signing(self._files)
-
-    @property
-    def upkeep(self) -> Upkeep:
-        """Going back, clearing away, repairing, merging small slices."""
-        from odfchain.upkeep.jobs import Upkeep
-
-        return Upkeep(self._files)
 
     def serve(
         self,
@@ -142,27 +124,49 @@ class Workspace:
             on_problem=on_problem,
         )
 
-    @property
-    def auditing(self) -> Auditing:
-        """What an auditor does: verifying, also elsewhere, and attesting."""
-        from odfchain.audit.auditing import Auditing
-
-        return Auditing(self._files, lambda files, told: self.engines_for(Dataset(self, files), told))
-
     # --- datasets ----------------------------------------------------------------------------------
 
-    def datasets(self) -> list[Dataset]:
-        """Every dataset, ordered by alias."""
-        return [Dataset(self, files) for files in self._files.datasets()]
-
-    def dataset(self, ref: str | DatasetId | DatasetAlias) -> Dataset:
+    def __getitem__(self, ref: str | DatasetId | DatasetAlias) -> Dataset:
         """The dataset that an alias or `did:odf` id names (names ignore case).
 
         Raises:
             InvalidIdError: not a reference.
-            DatasetNotFoundError: there is no such dataset.
+            DatasetNotFoundError: there is no such dataset; the hint has near names. It is a KeyError, too.
         """
         return Dataset(self, self._files.dataset(ref))
+
+    def __iter__(self) -> Iterator[Dataset]:
+        """Every dataset, ordered by alias."""
+        return (Dataset(self, files) for files in self._files.datasets())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._files.datasets())
+
+    def __bool__(self) -> bool:
+        """A workspace without datasets is one, too."""
+        return True
+
+    def __contains__(self, ref: object) -> bool:
+        """Whether a dataset of this workspace has this alias or id."""
+        if isinstance(ref, Dataset):
+            ref = ref.id
+        if not isinstance(ref, str | DatasetId | DatasetAlias):
+            return False
+        try:
+            self._files.dataset(ref)
+        except (DatasetNotFoundError, InvalidIdError):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        names = [str(dataset.alias) for dataset in self]
+        shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+        return f"<Workspace {self.path.parent}: {len(names)} datasets{': ' if names else ''}{shown}>"
+
+    def _repr_html_(self) -> str:
+        from odfchain.api.views import datasets_html
+
+        return datasets_html(self)
 
     def matching(self, pattern: str) -> list[Dataset]:
         """The datasets that a reference or a `%` pattern names.
@@ -172,37 +176,189 @@ class Workspace:
         """
         return [Dataset(self, files) for files in self._files.matching(pattern)]
 
-    def with_upstream(self, datasets: Iterable[Dataset]) -> list[Dataset]:
-        """The datasets and all they are made of here, each once, inputs before what is made of them.
+    def pull(
+        self,
+        ref: str | PullTarget,
+        *,
+        name: str | None = None,
+        token: str | None = None,
+        progress: Progress = SILENT,
+        **options: Unpack[PullKeywords],
+    ) -> PullResult:
+        """A dataset elsewhere is here, complete and checked; or one of this workspace is up to date.
+
+        `ref` is a URL or `repo/name`, or a name of this workspace (then as `Dataset.pull`). What was pulled
+        from there before is continued, else a new dataset is called `name`, or as the URL ends. The `token`
+        goes to the server that `ref` names, and to no other.
 
         Raises:
-            DatasetNotFoundError: an input is not in the workspace.
+            InvalidIdError, WorkspaceError, UnsupportedPeerError: `ref` means nothing.
+            NameCollisionError: the name is taken by another dataset.
+            TransferError, SignatureError, ChainError: what is there cannot be taken; all is as it was.
+            And all errors of `Dataset.pull`.
+        """
+        from odfchain.api.pull import check_alone, pull
+
+        refuse_unknown(options, PullKeywords)
+        if isinstance(ref, str):
+            (ref,) = self.pull_targets([ref])
+            check_alone(ref, name, options)
+        return pull(self, ref, name, options, token, progress)
+
+    def pull_targets(
+        self, names: Iterable[str] | None = None, *, recursive: bool = False
+    ) -> list[PullTarget]:
+        """What a pull of several brings up to date, in the order in which that is to be done.
+
+        Names are references of this workspace, `%` patterns, URLs or `repo/name`; None is every dataset that
+        can be pulled. With `recursive`, what they come from is pulled first.
+
+        Raises:
+            InvalidIdError, DatasetNotFoundError, UnsupportedPeerError: a name means nothing here.
             WorkspaceError: a dataset comes from itself.
         """
-        from odfchain.repo.dependencies import with_upstream
+        from odfchain.api.pull import targets_of
 
-        files = [d._files for d in datasets]  # noqa: SLF001 - same package
-        return [Dataset(self, found) for found in with_upstream(self._files, files, self.sharing.is_copy)]
+        return targets_of(self, names, recursive=recursive)
 
     def verify(
         self,
-        datasets: Iterable[Dataset],
-        options: VerifyOptions | None = None,
+        datasets: Iterable[Dataset | str] | None = None,
         *,
         progress: Progress = SILENT,
+        **checks: Unpack[VerifyKeywords],
     ) -> list[Report]:
         """Check chains, rules, sizes and hashes, and what is computed from what; faults are in the reports.
 
+        None is every dataset of the workspace.
+
         Raises:
             UsageError: a range is given for several datasets, or is not one of the chain.
+            DatasetNotFoundError: there is no such dataset.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
-        from odfchain.audit.verification import verify_datasets
+        from odfchain.audit.verification import VerifyOptions, verify_datasets
 
-        files = [d._files for d in datasets]  # noqa: SLF001 - same package
-        return verify_datasets(
-            self._files, files, lambda f, p: self.engines_for(Dataset(self, f), p), options, progress
-        )
+        refuse_unknown(checks, VerifyKeywords)
+        found = [self[d] if isinstance(d, str) else d for d in (self if datasets is None else datasets)]
+        files, options = [d._files for d in found], VerifyOptions(**checks)
+        return verify_datasets(self._files, files, self._engines.of, options, progress)
+
+    def verify_remote(
+        self,
+        source: str,
+        *,
+        token: str | None = None,
+        progress: Progress = SILENT,
+        **checks: Unpack[VerifyKeywords],
+    ) -> Report:
+        """The report of a dataset elsewhere, which does not become one of this workspace.
+
+        Its transactions are not computed again. `source` is a URL or `repo/name`.
+
+        Raises:
+            UsageError: a replay or inputs are asked for, or the range is not one of the chain.
+            InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
+        """
+        from odfchain.audit.auditing import verify_remote
+        from odfchain.audit.verification import VerifyOptions
+
+        refuse_unknown(checks, VerifyKeywords)
+        return verify_remote(self._files, source, VerifyOptions(**checks), token=token, progress=progress)
+
+    def lineage(self, refs: Iterable[str] = (), *, downstream: bool = False) -> Graph:
+        """What datasets (default: all) come from, or what comes from them; gaps and damage are in the graph.
+
+        A reference may be a `%` pattern.
+
+        Raises:
+            InvalidIdError: not a reference.
+            DatasetNotFoundError: a dataset that was asked about is not here.
+        """
+        from odfchain.lineage.graph import lineage_of
+
+        named = [d for ref in refs for d in self._files.matching(ref)]
+        return lineage_of(self._files, named or self._files.datasets(), downstream=downstream)
+
+    def gc(
+        self,
+        datasets: Iterable[Dataset] | None = None,
+        *,
+        grace: float = 86_400,
+        drop_refs: bool = False,
+        dry_run: bool = False,
+    ) -> list[Collected]:
+        """What datasets (default: all) do not need is gone, and what interrupted commands left beside them.
+
+        Keywords and errors are those of `Dataset.gc`; the last result is that of the workspace itself.
+        """
+        from odfchain.upkeep.gc import GcOptions, collect_workspace
+
+        options = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+        found = [
+            dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+            for dataset in (self if datasets is None else datasets)
+        ]
+        return [*found, collect_workspace(self._files, options)]
+
+    def fsck(self, *, dry_run: bool = False, progress: Progress = SILENT) -> list[FsckReport]:
+        """What is damaged or missing is in the reports, and repaired where a dataset here has a good copy.
+
+        Folders that cannot be opened as a dataset have a report, too.
+
+        Raises:
+            BusyError, StorageFullError, StoreError: as `Dataset.fsck`.
+        """
+        from odfchain.upkeep.fsck import unopenable
+
+        found = [dataset.fsck(dry_run=dry_run, progress=progress) for dataset in self]
+        return found + unopenable(self._files)
+
+    # --- other places ------------------------------------------------------------------------------
+
+    @property
+    def repositories(self) -> Repositories:
+        """The repositories that the workspace knows by name."""
+        return self._sharing.repositories
+
+    @property
+    def evidence(self) -> EvidenceStore:
+        """The proofs that owners of datasets signed two histories."""
+        return self._sharing.evidence
+
+    def is_remote(self, ref: str) -> bool:
+        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+
+        Raises:
+            InvalidIdError: a URL without its beginning; the hint says how to write it.
+        """
+        return self._sharing.is_remote(ref)
+
+    def url_of(self, ref: str) -> PeerUrl:
+        """The URL that a reference to a dataset elsewhere stands for.
+
+        Raises:
+            InvalidIdError, WorkspaceError, UnsupportedPeerError: no reading fits.
+        """
+        return self._sharing.url_of(ref)
+
+    def repository_url(self, repository: str) -> PeerUrl:
+        """Where a repository is that is named, or given by its URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
+        """
+        return self._sharing.repository_url(repository)
+
+    def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
+        """What a repository has, ordered by alias; it is named, or given by its URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
+        """
+        return self._sharing.datasets_of(repository, token=token)
+
+    # --- making and changing datasets --------------------------------------------------------------
 
     def add(
         self,
@@ -259,12 +415,12 @@ class Workspace:
 
         if not names_places(snapshot):
             return snapshot
-        return with_local_inputs(snapshot, self._files.resolve, self.sharing.local)
+        return with_local_inputs(snapshot, self._files.resolve, self._sharing.local)
 
     def _checker(self, progress: Progress) -> Checker:
         from odfchain.transform.validate import Checker
 
-        return Checker(lambda: self._spark_transforms(progress), lambda t: self._remote_engine(t) is None)
+        return Checker(lambda: self._engines.transforms(progress), lambda t: self._engines.remote(t) is None)
 
     def update(
         self,
@@ -287,17 +443,17 @@ class Workspace:
             QueryError, SchemaError, TransformError, EngineError: as `check`.
             TransformError: the query changes, it remembers something, and `state` is None.
             RefConflictError: another writer was faster.
-            And all errors of `Dataset.transform`.
+            And all errors of `Dataset.pull`.
         """
         from odfchain.transform.update import update_dataset
 
-        dataset = self.dataset(alias or snapshot.name)
+        dataset = self[alias or snapshot.name]
         checker = self._checker(progress) if check else None
         snapshot = self._with_local_inputs(snapshot)
-        files = dataset._files  # noqa: SLF001 - same package
+        files = dataset._files
         events = update_dataset(
             self._files, files, snapshot, checker, progress,
-            state=state, finish=lambda: dataset.transform(progress=progress),
+            state=state, finish=lambda: dataset.pull(progress=progress),
         )  # fmt: skip
         self._files.set_watermarks(files, snapshot)
         return dataset, events
@@ -307,7 +463,7 @@ class Workspace:
         snapshot: DatasetSnapshot,
         *,
         alias: DatasetAlias | None = None,
-        system_time: Timestamp | None = None,
+        system_time: Time | None = None,
         check: bool = True,
         system_columns: SystemColumns | None = None,
         progress: Progress = SILENT,
@@ -329,7 +485,7 @@ class Workspace:
         made = self._files.create(
             with_versions(self._with_local_inputs(snapshot), config),
             alias=alias,
-            system_time=system_time,
+            system_time=None if system_time is None else as_time(system_time),
             system_columns=system_columns,
         )
         return Dataset(self, made)
@@ -339,14 +495,14 @@ class Workspace:
         path: str | Path,
         *,
         name: str | None = None,
-        key: Sequence[str] = (),
+        key: str | Sequence[str] = (),
         event_time: str | None = None,
         merge: str | None = None,
         input_format: str | None = None,
         force: bool = False,
-        options: IngestOptions | None = None,
         on_inferred: Callable[[ImportPlan], None] | None = None,
         progress: Progress = SILENT,
+        **options: Unpack[MergeKeywords],
     ) -> Imported:
         """Make a dataset of a file and ingest it; nothing stays behind when that fails.
 
@@ -362,11 +518,12 @@ class Workspace:
         """
         from odfchain.api.imported import import_file
 
+        refuse_unknown(options, MergeKeywords)
         keys = (key,) if isinstance(key, str) else tuple(key)
         return import_file(
             self, Path(path), name=name, key=keys, event_time=event_time, merge=merge,
-            input_format=input_format, force=force, options=options, on_inferred=on_inferred,
-            progress=progress,
+            input_format=input_format, force=force, on_inferred=on_inferred, progress=progress,
+            options=options,
         )  # fmt: skip
 
     def rename(self, ref: str, name: str) -> None:
@@ -394,86 +551,11 @@ class Workspace:
             JavaNotFoundError, EngineError: Spark does not start.
             ManifestError: the settings are malformed.
         """
-        if self._engine is None:
-            from odfchain.spark.session import SparkEngine
-
-            spark = self._files.config.spark
-            self._engine = SparkEngine(
-                self._files.run_folder,
-                master=spark.master,
-                remote=spark.remote,
-                driver_memory=spark.driver_memory,
-                conf=spark.conf,
-            )
-        return self._engine.session
-
-    def transform_engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
-        """The engine that executes a transform: Spark here, or one whose address the settings give.
-
-        A step may take `timeout` [s]; None is what the settings say.
-
-        Raises:
-            TransformError: the transform is for another engine, and its address is not known; or it asks for
-                a version that gives other results.
-        """
-        if (remote := self._remote_engine(transform, timeout)) is not None:
-            return remote
-        from odfchain.engine.limited import LimitedEngine
-
-        engine = self._spark_transforms()
-        seconds = timeout or self._files.config.transform.timeout_seconds
-        return LimitedEngine(engine, seconds) if seconds else engine
-
-    def _spark_transforms(self, progress: Progress = SILENT) -> SparkTransformEngine:
-        """The one engine of this process."""
-        from odfchain.engine.inprocess import SparkTransformEngine
-
-        if self._transforms is None:
-            if self._engine is None or not self._engine.started:
-                progress.phase("Starting Spark")
-            self._transforms = SparkTransformEngine(self.session)
-        return self._transforms
-
-    def _transform_config(self, timeout: float | None) -> TransformConfig:
-        config = self._files.config.transform
-        return dataclasses.replace(config, timeout_seconds=math.ceil(timeout)) if timeout else config
-
-    def _remote_engine(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
-        """The engine behind an address, None where this version of this one is meant."""
-        from odfchain.transform.engines import check_version, remote_engine
-
-        config = self._transform_config(timeout)
-        remote = remote_engine(transform, config)
-        if remote is None:
-            check_version(transform, config)
-        return remote
-
-    @contextlib.contextmanager
-    def engines_for(
-        self, dataset: Dataset, progress: Progress = SILENT, *, timeout: float | None = None
-    ) -> Iterator[Callable[[Transform], TransformEngine]]:
-        """The engines that may execute the transforms of a dataset; `timeout` as in `transform_engine`.
-
-        Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
-        """
-        from odfchain.repo.dependencies import inputs_of
-        from odfchain.transform.engines import is_isolated, sandboxed_engines
-
-        config = self._transform_config(timeout)
-        if not is_isolated(config, own=self._files.has_key(dataset.id)):
-            yield functools.partial(self.transform_engine, timeout=timeout)
-            return
-        files = dataset._files  # noqa: SLF001 - same package
-        remote = functools.partial(self._remote_engine, timeout=timeout)
-        with sandboxed_engines(files, inputs_of(self._files, files), remote, config, progress) as engines:
-            yield engines
+        return self._engines.session()
 
     def close(self) -> None:
         """Stop the Spark session if one was started."""
-        self._transforms = None
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        self._engines.close()
 
     def __enter__(self) -> Self:
         return self
@@ -486,6 +568,20 @@ class Workspace:
                 raise explain(error) from error  # what it says is lost with the session
         finally:
             self.close()
+
+
+def open(path: str | Path = ".") -> Workspace:  # noqa: A001 - as `gzip.open`: it is meant to be qualified
+    """The workspace of a folder or of the nearest folder above it.
+
+    Raises:
+        NotAWorkspaceError: there is none.
+    """
+    return Workspace.open(path)
+
+
+def init(path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
+    """Make a workspace in a folder; errors as `Workspace.init`."""
+    return Workspace.init(path, exists_ok=exists_ok)
 
 
 def _read_file(path: Path) -> bytes:

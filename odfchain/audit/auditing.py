@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.sharing import Ref, Sharing
+from odfchain.transfer.sharing import Sharing
 from odfchain.trust.attestations import AttestationLine, add_attestation, read_attestations
 from odfchain.trust.canonical import report_digest
 from odfchain.trust.signing_keys import Did, parse_did, read_key_file
@@ -51,181 +50,155 @@ class ListedAttestation:
     trusted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Auditing:
-    """What an auditor does with a workspace."""
+def verify_remote(
+    workspace: WorkspaceFiles,
+    source: str,
+    options: VerifyOptions | None = None,
+    *,
+    token: str | None = None,
+    progress: Progress = SILENT,
+) -> Report:
+    """The report of a dataset elsewhere, which does not become one of this workspace.
 
-    workspace: WorkspaceFiles
-    engines: EnginesFor
+    Its transactions are not computed again. `source` is a URL or `repo/name`.
 
-    def verify(
-        self,
-        datasets: Sequence[Ref],
-        options: VerifyOptions | None = None,
-        *,
-        progress: Progress = SILENT,
-    ) -> list[Report]:
-        """The reports of datasets of this workspace; faults are in them, not raised.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset.
-            And all errors of `verify_datasets`.
-        """
-        found = [self.workspace.dataset(ref) for ref in datasets]
-        return verify_datasets(self.workspace, found, self.engines, options, progress)
-
-    def verify_remote(
-        self,
-        source: str,
-        options: VerifyOptions | None = None,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> Report:
-        """The report of a dataset elsewhere, which does not become one of this workspace.
-
-        Its transactions are not computed again. `source` is a URL or `repo/name`.
-
-        Raises:
-            UsageError: a replay or inputs are asked for, or the range is not one of the chain.
-            And all errors of `Sharing.url_of`, `open_peer` and `remote_copy`.
-        """
-        options = options or VerifyOptions()
-        if options.replay or options.recursive:
-            raise UsageError(
-                "what is elsewhere is verified without a replay and without its inputs",
-                hint="pull the datasets, then verify them here",
-            )
-        sharing = Sharing(self.workspace)
-        url = sharing.place_of(source, token)
-        alias = DatasetAlias.parse(str(url.name()))
-        with (
-            closing(sharing.open(str(url.text), token)) as peer,
-            remote_copy(
-                peer,
-                alias,
-                self.workspace.run_folder / "verify",
-                progress,
-                parallel=sharing.config.parallel,
-                require_signature=options.require_signature,
-            ) as copy,
-        ):
-            scope = Scope(
-                span=Range(after=options.after, upto=options.upto),
-                jobs=options.jobs,
-                require_signature=options.require_signature,
-                signature_unread=copy.unsigned,
-                trusted=trusted_auditors(self.workspace, options),
-            )
-            report = examine(copy.dataset, scope, finder(self.workspace), progress).report
-            report.inputs = inputs_tree(self.workspace, copy.dataset)
-            copy.relate(report)
-            return report
-
-    # --- attestations ------------------------------------------------------------------------------
-
-    def attest(
-        self,
-        ref: Ref,
-        key_file: Path,
-        options: VerifyOptions | None = None,
-        *,
-        faulty: bool = False,
-        progress: Progress = SILENT,
-        now: Timestamp | None = None,
-    ) -> NewAttestation:
-        """Verify a dataset and sign the outcome with an auditor's key; the statement is kept beside it.
-
-        What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
-
-        Raises:
-            UsageError: the dataset is faulty, or only a part of its chain was asked for.
-            BrokenChainError: there is no head that could be attested.
-            SignatureError, StoreError: the statement cannot be kept.
-            InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
-            And all errors of `verify`.
-        """
-        options = options or VerifyOptions()
-        if options.ranged:
-            raise UsageError("an attestation is about the whole chain up to the head, not about a range")
-        key = read_key_file(key_file)
-        dataset = self.workspace.dataset(ref)
-        (report,) = [
-            found
-            for found in verify_datasets(self.workspace, [dataset], self.engines, options, progress)
-            if found.alias == str(dataset.alias)
-        ]
-        if report.verdict == FAULTY and not faulty:
-            raise UsageError(
-                f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
-                hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
-            )
-        if report.head is None or report.sequence_number is None or report.kind is None:
-            raise BrokenChainError(
-                f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
-            )
-        document = report.to_document()
-        done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
-        attestation = Attestation(
-            auditor=DidKey(key.dataset_id.public_key),
-            dataset_id=DatasetId.parse(report.dataset_id),
-            head=Multihash.parse(report.head),
-            sequence_number=report.sequence_number,
-            time=now or report.time,
-            verdict=Verdict(report.verdict),
-            report=report_digest(document),
-            checks=done,
-            not_checked=tuple(n for n in CHECKS if n not in done),
-            engines=tuple(EngineUsed(e["name"], e["version"]) for e in document["engines"]),
-            tool=f"odfchain {__version__}",
+    Raises:
+        UsageError: a replay or inputs are asked for, or the range is not one of the chain.
+        And all errors of `Sharing.url_of`, `open_peer` and `remote_copy`.
+    """
+    options = options or VerifyOptions()
+    if options.replay or options.recursive:
+        raise UsageError(
+            "what is elsewhere is verified without a replay and without its inputs",
+            hint="pull the datasets, then verify them here",
         )
-        text = sign_attestation(key, attestation)
-        add_attestation(dataset.folder, attestation.dataset_id, text, trusted=self._trusted())
-        return NewAttestation(report, document, attestation, text)
+    sharing = Sharing(workspace)
+    url = sharing.place_of(source, token)
+    alias = DatasetAlias.parse(str(url.name()))
+    with (
+        closing(sharing.open(str(url.text), token)) as peer,
+        remote_copy(
+            peer,
+            alias,
+            workspace.run_folder / "verify",
+            progress,
+            parallel=sharing.config.parallel,
+            require_signature=options.require_signature,
+        ) as copy,
+    ):
+        scope = Scope(
+            span=Range(after=options.after, upto=options.upto),
+            jobs=options.jobs,
+            require_signature=options.require_signature,
+            signature_unread=copy.unsigned,
+            trusted=trusted_auditors(workspace, options),
+        )
+        report = examine(copy.dataset, scope, finder(workspace), progress).report
+        report.inputs = inputs_tree(workspace, copy.dataset)
+        copy.relate(report)
+        return report
 
-    def attestations(self, ref: Ref) -> list[ListedAttestation]:
-        """Each line of a dataset's attestations, valid or not.
 
-        Raises:
-            DatasetNotFoundError: there is no such dataset.
-            BrokenChainError, StoreError, CodecError: its chain or the file cannot be read.
-            ManifestError: the workspace's settings are malformed.
-        """
-        dataset = self.workspace.dataset(ref)
-        trusted = self.workspace.config.audit.trusted_auditors
-        names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
-        return [
-            ListedAttestation(
-                line,
-                in_chain=item is not None and names.get(item.head) == item.sequence_number,
-                trusted=item is not None and is_trusted(item.auditor, trusted),
-            )
-            for line in read_attestations(dataset.folder, dataset.id)
-            for item in (line.attestation,)
-        ]
+def attest(
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    engines: EnginesFor,
+    key_file: Path,
+    options: VerifyOptions | None = None,
+    *,
+    faulty: bool = False,
+    progress: Progress = SILENT,
+    now: Timestamp | None = None,
+) -> NewAttestation:
+    """Verify a dataset and sign the outcome with an auditor's key; the statement is kept beside it.
 
-    def add(self, ref: Ref, text: str) -> None:
-        """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
+    What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
 
-        Raises:
-            SignatureError: it is not a valid attestation of this dataset.
-            UsageError: its block is not in the chain.
-            StoreError: there is no room for it, or it cannot be written.
-        """
-        from odfchain.trust.statements import read_attestation  # noqa: PLC0415 - only here
+    Raises:
+        UsageError: the dataset is faulty, or only a part of its chain was asked for.
+        BrokenChainError: there is no head that could be attested.
+        SignatureError, StoreError: the statement cannot be kept.
+        InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
+        And all errors of `verify`.
+    """
+    options = options or VerifyOptions()
+    if options.ranged:
+        raise UsageError("an attestation is about the whole chain up to the head, not about a range")
+    key = read_key_file(key_file)
+    (report,) = [
+        found
+        for found in verify_datasets(workspace, [dataset], engines, options, progress)
+        if found.alias == str(dataset.alias)
+    ]
+    if report.verdict == FAULTY and not faulty:
+        raise UsageError(
+            f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
+            hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
+        )
+    if report.head is None or report.sequence_number is None or report.kind is None:
+        raise BrokenChainError(f"{dataset.alias}: the chain cannot be followed, so no head can be attested")
+    document = report.to_document()
+    done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
+    attestation = Attestation(
+        auditor=DidKey(key.dataset_id.public_key),
+        dataset_id=DatasetId.parse(report.dataset_id),
+        head=Multihash.parse(report.head),
+        sequence_number=report.sequence_number,
+        time=now or report.time,
+        verdict=Verdict(report.verdict),
+        report=report_digest(document),
+        checks=done,
+        not_checked=tuple(n for n in CHECKS if n not in done),
+        engines=tuple(EngineUsed(e["name"], e["version"]) for e in document["engines"]),
+        tool=f"odfchain {__version__}",
+    )
+    text = sign_attestation(key, attestation)
+    add_attestation(dataset.folder, attestation.dataset_id, text, trusted=_trusted(workspace))
+    return NewAttestation(report, document, attestation, text)
 
-        dataset = self.workspace.dataset(ref)
-        line = text.strip()
-        item = read_attestation(line.encode())
-        if item.dataset_id == dataset.id and not _in_chain(dataset, item):
-            raise UsageError(
-                f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
-                hint="pull first: the attestation may be of a later block",
-            )
-        add_attestation(dataset.folder, dataset.id, line, trusted=self._trusted())
 
-    def _trusted(self) -> list[Did]:
-        return [parse_did(text) for text in self.workspace.config.audit.trusted_auditors]
+def attestations(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[ListedAttestation]:
+    """Each line of a dataset's attestations, valid or not.
+
+    Raises:
+        BrokenChainError, StoreError, CodecError: its chain or the file cannot be read.
+        ManifestError: the workspace's settings are malformed.
+    """
+    trusted = workspace.config.audit.trusted_auditors
+    names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
+    return [
+        ListedAttestation(
+            line,
+            in_chain=item is not None and names.get(item.head) == item.sequence_number,
+            trusted=item is not None and is_trusted(item.auditor, trusted),
+        )
+        for line in read_attestations(dataset.folder, dataset.id)
+        for item in (line.attestation,)
+    ]
+
+
+def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -> None:
+    """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
+
+    Raises:
+        SignatureError: it is not a valid attestation of this dataset.
+        UsageError: its block is not in the chain.
+        StoreError: there is no room for it, or it cannot be written.
+    """
+    from odfchain.trust.statements import read_attestation  # noqa: PLC0415 - only here
+
+    line = text.strip()
+    item = read_attestation(line.encode())
+    if item.dataset_id == dataset.id and not _in_chain(dataset, item):
+        raise UsageError(
+            f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
+            hint="pull first: the attestation may be of a later block",
+        )
+    add_attestation(dataset.folder, dataset.id, line, trusted=_trusted(workspace))
+
+
+def _trusted(workspace: WorkspaceFiles) -> list[Did]:
+    return [parse_did(text) for text in workspace.config.audit.trusted_auditors]
 
 
 def _in_chain(dataset: DatasetFiles, item: Attestation) -> bool:

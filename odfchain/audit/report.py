@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odfchain.audit.checks import CHECKS, SIGNATURE
+from odfchain.errors import ObjectCorruptedError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
@@ -96,7 +97,7 @@ class AttestationLine:
     trusted: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Report:
     """The outcome for one dataset."""
 
@@ -141,6 +142,28 @@ class Report:
     def verdict(self) -> str:
         """`clean`, `faulty` or `incomplete`; about what was asked for."""
         return FAULTY if self.faults else CLEAN if self.ok else INCOMPLETE
+
+    def raise_if_faulty(self) -> Report:
+        """This report, when all that was asked for was checked and is as recorded.
+
+        Raises:
+            ObjectCorruptedError: something is not; the message has the first fault.
+            StoreError: something that was asked for could not be checked.
+        """
+        if self.faults:
+            first, more = self.faults[0], len(self.faults) - 1
+            raise ObjectCorruptedError(
+                f"{self.alias}: {first.file}: {first.message}{f' (and {more:,} more)' if more else ''}",
+                hint=f"`odfchain verify {self.alias}` lists all of them",
+            )
+        if self.unchecked:
+            raise StoreError(f"{self.alias}: not everything could be checked: {self.unchecked[0].message}")
+        return self
+
+    def __repr__(self) -> str:
+        found = [self.verdict, f"{self.blocks:,} blocks", f"{self.records:,} records"]
+        found += [f"{len(self.faults):,} faults"] if self.faults else []
+        return f"<verification of {self.alias}: {', '.join(found)}>"
 
     def state(self, check: int) -> str:
         """`passed`, `failed`, `notChecked` (or not everywhere) or `notApplicable` (there was nothing)."""

@@ -152,7 +152,7 @@ class _Adding:
     def run(self, *, update: bool, check: bool) -> int:
         from odfchain.api.manifests import in_creation_order
 
-        known = {dataset.alias for dataset in self.workspace.datasets()}
+        known = {dataset.alias for dataset in self.workspace}
         snapshots = in_creation_order(snapshot for _, snapshot in self.found)
         new = [s for s in snapshots if (self.alias or s.name) not in known]
         if check and (code := self._each(new, lambda s: self._check(s, snapshots))):
@@ -191,7 +191,7 @@ class _Adding:
         self._say(f"added {dataset.alias} ({dataset.kind.value.lower()}){_engine_note(dataset, snapshot)}")
 
     def _update(self, snapshot: DatasetSnapshot, *, check: bool) -> None:
-        before = self.workspace.dataset(self.alias or snapshot.name).watermark_rules
+        before = self.workspace[self.alias or snapshot.name].watermark_rules
         dataset, events = self.workspace.update(
             snapshot, alias=self.alias, check=check, state=self.state, progress=self.progress
         )
@@ -212,7 +212,7 @@ def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
     from odfchain import SetTransform
 
     given = [e.transform.engine for e in snapshot.metadata if isinstance(e, SetTransform)]
-    transform = dataset.state.transform if given else None
+    transform = dataset.summary.transform if given else None
     if transform is None or transform.transform.engine == given[-1]:
         return ""
     return f"; its engine `{given[-1]}` is recorded as {transform.transform.engine}"

@@ -40,7 +40,7 @@ def attest_command(
     """
     chosen = chosen_checks(**checks)
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        done = workspace.auditing.attest(dataset, key_file, chosen, faulty=faulty, progress=progress)
+        done = workspace[dataset].attest(key_file, faulty=faulty, progress=progress, **chosen)
     if report_file is not None:
         from odfchain.api.rendering import write_report
 

@@ -30,8 +30,8 @@ def attestations_command(dataset: str, file: Any, output: str) -> int:
     """
     with open_workspace() as workspace:
         if file is not None:
-            workspace.auditing.add(dataset, _read(file))
-        found = workspace.auditing.attestations(dataset)
+            workspace[dataset].add_attestation(_read(file))
+        found = workspace[dataset].attestations()
     rows = [_row(item) for item in found]
     columns = ["auditor", "verdict", "block", "time", "checks", "notChecked", "trusted", "status"]
     if output in ("table", "csv"):

@@ -30,7 +30,7 @@ def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, 
 
     What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
     """
-    blame = open_workspace().lineage.blame(dataset, offset, last, recursive=recursive)
+    blame = open_workspace()[dataset].blame(offset, last, recursive=recursive)
     match output:
         case "json":
             print_json(blame.to_document())

@@ -57,7 +57,7 @@ def _block_bytes(source: str) -> bytes:
         name = Multihash.parse(source)
     except InvalidIdError:
         raise UsageError(f"{source}: no such file, and not a block hash") from None
-    for dataset in open_workspace().datasets():
+    for dataset in open_workspace():
         data = dataset.block_bytes(name)
         if data is not None:
             return data

@@ -14,7 +14,7 @@ from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import BrokenChainError, UsageError
 
 if TYPE_CHECKING:
-    from odfchain import BatchLimits, CompactPlan, Dataset, Multihash, SoftPlan, Workspace
+    from odfchain import BatchLimits, CompactPlan, Dataset, Multihash, SoftPlan
 
 
 @click.command("compact")
@@ -62,22 +62,22 @@ def compact_command(
         bytes=max_slice_size or MAX_SLICE_BYTES, records=max_slice_records or MAX_SLICE_RECORDS
     )
     with open_workspace() as workspace:
-        found = workspace.dataset(dataset)
+        found = workspace[dataset]
         if verify:
-            _verify(workspace, found)
+            _verify(found)
         if mode == "soft":
             assert name is not None  # noqa: S101 - checked above
-            _soft(workspace, found, name, limits, output, dry_run=dry_run)
+            _soft(found, name, limits, output, dry_run=dry_run)
         else:
             _hard(
-                workspace, found, limits, output,
+                found, limits, output,
                 metadata_only=metadata_only, force=force, dry_run=dry_run,
             )  # fmt: skip
 
 
-def _verify(workspace: Workspace, dataset: Dataset) -> None:
+def _verify(dataset: Dataset) -> None:
     with TerminalProgress(quiet=options().quiet) as progress:
-        (report,) = workspace.verify([dataset], progress=progress)
+        report = dataset.verify(progress=progress)
     if report.faults:
         first = report.faults[0]
         raise BrokenChainError(
@@ -88,7 +88,6 @@ def _verify(workspace: Workspace, dataset: Dataset) -> None:
 
 
 def _hard(
-    workspace: Workspace,
     dataset: Dataset,
     limits: BatchLimits,
     output: str,
@@ -97,23 +96,20 @@ def _hard(
     force: bool,
     dry_run: bool,
 ) -> None:
-    from odfchain.upkeep.compact import CompactOptions
-
-    chosen = CompactOptions(limits=limits, metadata_only=metadata_only)
-    plan = workspace.upkeep.plan_compact(dataset.id, chosen)
+    plan = dataset.plan_compact(limits=limits, metadata_only=metadata_only)
     if plan.nothing or dry_run:
         tell_consequences(plan.places, plan.dependents)
         _print_hard(plan, "nothing to do" if plan.nothing else "would be compacted", plan.old_head, output)
         return
     tell_consequences(plan.places, plan.dependents)
-    tell_of_proof(workspace, dataset)
+    tell_of_proof(dataset)
     what = "give up all data" if metadata_only else f"merge {count_of(plan.slices_before, 'slice')}"
     confirm(
         f"Replace {count_of(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
         "Everybody who has read them must start over."
     )
     with TerminalProgress(quiet=options().quiet) as progress:
-        head = workspace.upkeep.compact(dataset.id, plan, force=force, progress=progress)
+        head = dataset.compact(plan, force=force, progress=progress)
     _print_hard(plan, "compacted", head, output)
 
 
@@ -139,15 +135,13 @@ def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) ->
     print_records([row], ["dataset", "status", "blocks", "slices", "records", "breaks"], output)
 
 
-def _soft(
-    workspace: Workspace, dataset: Dataset, name: str, limits: BatchLimits, output: str, *, dry_run: bool
-) -> None:
-    plan = workspace.upkeep.plan_soft(dataset.id, name, limits)
+def _soft(dataset: Dataset, name: str, limits: BatchLimits, output: str, *, dry_run: bool) -> None:
+    plan = dataset.plan_soft_compact(name, limits)
     if dry_run:
         _print_soft(plan, "would be made", None, output)
         return
     with TerminalProgress(quiet=options().quiet) as progress:
-        made = workspace.upkeep.soft_compact(dataset.id, plan, progress=progress)
+        made = dataset.soft_compact(plan, progress=progress)
     _print_soft(plan, "made", str(made.id), output)
 
 

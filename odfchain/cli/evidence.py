@@ -51,8 +51,8 @@ def evidence_command(dataset: str | None, target: Path | None, file: Path | None
         print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
         return
     with open_workspace() as workspace:
-        kept = workspace.sharing.evidence.list(_id_of(workspace, dataset) if dataset else None)
-        names = {str(d.id): str(d.alias) for d in workspace.datasets()}
+        kept = workspace.evidence.list(_id_of(workspace, dataset) if dataset else None)
+        names = {str(d.id): str(d.alias) for d in workspace}
     sound = [item for item in kept if item.evidence is not None]
     for item in kept:
         if item.evidence is None:
@@ -79,7 +79,7 @@ def _id_of(workspace: Workspace, text: str) -> DatasetId:
     """The id that is meant; it need not be that of a dataset that is here."""
     from odfchain import DatasetId
 
-    return DatasetId.parse(text) if text.startswith("did:") else workspace.dataset(text).id
+    return DatasetId.parse(text) if text.startswith("did:") else workspace[text].id
 
 
 def _row(

@@ -37,12 +37,10 @@ def fetch_command(
     Every slice is checked against the hash that the dataset's own chain has for it.
     """
     with open_workspace() as workspace:
-        sharing = workspace.sharing
-        found = workspace.dataset(dataset)
-        token = token_for([sharing.url_of(source)] if source else [])
+        found = workspace[dataset]
+        token = token_for([workspace.url_of(source)] if source else [])
         with TerminalProgress(quiet=options().quiet) as progress:
-            outcome = sharing.fetch(
-                found.id,
+            outcome = found.fetch(
                 source,
                 since=since,
                 last=last,

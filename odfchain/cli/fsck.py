@@ -36,22 +36,20 @@ def fsck_command(
     files are kept in info/quarantine of the dataset. Exit code 0: everything is good (now); 6: something is
     broken.
     """
-    from odfchain.upkeep.fsck import FsckOptions
-
     workspace = open_workspace()
     found = named_or_all(workspace, datasets)
     if (source is not None or head is not None) and (not datasets or len(found) != 1):
         raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
-    chosen = FsckOptions(dry_run=dry_run, head=_block(head))
-    token = token_for([workspace.sharing.url_of(source)] if source else [])
+    lost = _block(head)
+    token = token_for([workspace.url_of(source)] if source else [])
     with TerminalProgress(quiet=options().quiet) as progress:
-        # by name, because the id of a damaged dataset cannot be read
-        reports = [
-            workspace.upkeep.fsck(dataset.alias, source, chosen, token=token, progress=progress)
-            for dataset in found
-        ]
-    if not datasets:
-        reports += workspace.upkeep.unopenable()
+        if datasets:
+            reports = [
+                dataset.fsck(source, head=lost, dry_run=dry_run, token=token, progress=progress)
+                for dataset in found
+            ]
+        else:
+            reports = workspace.fsck(dry_run=dry_run, progress=progress)
     _print_fsck(reports, output)
     return 0 if all(report.whole for report in reports) else INTEGRITY_FAULT
 

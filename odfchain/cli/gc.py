@@ -10,11 +10,10 @@ from odfchain.cli.support.context import named_or_all, open_workspace, say
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import count_of, format_option, human_size, print_records
 from odfchain.cli.support.parameters import DATASET, DRY_RUN, DurationParam
-from odfchain.errors import OdfchainError
+from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
     from odfchain import Collected
-    from odfchain.upkeep.gc import GcOptions
 
 
 @click.command("gc")
@@ -39,25 +38,24 @@ def gc_command(datasets: tuple[str, ...], dry_run: bool, grace: float, drop_refs
     Nothing that is needed is removed, whoever writes at the same time. Without DATASET all datasets are
     looked at, and the workspace itself.
     """
-    from odfchain.upkeep.gc import GcOptions
-
-    chosen = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
     workspace = open_workspace()
     code = 0
     found: list[Collected] = []
     for dataset in named_or_all(workspace, datasets):
         try:
-            found.append(workspace.upkeep.gc(dataset.alias, chosen))
+            found.append(dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run))
+        except UsageError:
+            raise
         except OdfchainError as error:  # one damaged dataset must not keep the others from being cleared
             report_error(error)
             code = code or error.exit_code
     if not datasets:
-        found.append(workspace.upkeep.gc_workspace(chosen))
-    _print_gc(found, chosen, output)
+        found += workspace.gc([], grace=grace, drop_refs=drop_refs, dry_run=dry_run)
+    _print_gc(found, output, dry_run=dry_run)
     return code
 
 
-def _print_gc(found: list[Collected], chosen: GcOptions, output: str) -> None:
+def _print_gc(found: list[Collected], output: str, *, dry_run: bool) -> None:
     people = output == "table"
     rows = [
         {
@@ -74,12 +72,12 @@ def _print_gc(found: list[Collected], chosen: GcOptions, output: str) -> None:
             row["dataset"] = row["dataset"] or "(workspace)"
         if rows:
             print_records(rows, ["dataset", "kind", "files", "bytes"], output, right=("files", "bytes"))
-        _tell_gc(found, chosen)
+        _tell_gc(found, dry_run=dry_run)
         return
     if output == "csv":
         print_records(rows, ["dataset", "kind", "files", "bytes"], output)
         return
-    print_records([_gc_tree(item, dry_run=chosen.dry_run) for item in found], [], output)
+    print_records([_gc_tree(item, dry_run=dry_run) for item in found], [], output)
 
 
 def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
@@ -93,8 +91,8 @@ def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _tell_gc(found: list[Collected], chosen: GcOptions) -> None:
-    word = "would be removed" if chosen.dry_run else "removed"
+def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
+    word = "would be removed" if dry_run else "removed"
     files = sum(kind.files for item in found for kind in item.removed)
     say(f"{count_of(files, 'file')} {word}, {human_size(sum(item.bytes for item in found))}")
     young = sum(item.young.files for item in found)
@@ -103,7 +101,7 @@ def _tell_gc(found: list[Collected], chosen: GcOptions) -> None:
         say(f"{count_of(young, 'object')} ({size}) not needed, but too young")
     for item in found:
         for name in item.refs:
-            say(f"{item.dataset}: {'would give' if chosen.dry_run else 'gave'} up refs/{name}")
+            say(f"{item.dataset}: {'would give' if dry_run else 'gave'} up refs/{name}")
     kept = sum(len(item.kept_refs) for item in found)
     if kept:
         say(f"{count_of(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")

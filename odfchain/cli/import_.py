@@ -10,7 +10,7 @@ import click
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.ingested import print_outcome
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import FORMATS
+from odfchain.cli.support.parameters import FORMATS, given
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo, echo_json
 from odfchain.errors import UsageError
@@ -67,13 +67,6 @@ def import_command(
     if not options().debug:
         silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        from odfchain.ingest.ingest import IngestOptions
-        from odfchain.repo.workspace_config import DuplicateKeys
-
-        chosen = IngestOptions(
-            duplicate_keys=DuplicateKeys(duplicate_keys) if duplicate_keys else None,
-            allow_future=allow_future,
-        )
 
         def say_inferred(plan: ImportPlan) -> None:
             progress.stop()
@@ -81,7 +74,8 @@ def import_command(
 
         made = workspace.import_(
             file, name=name, key=key, event_time=event_time, merge=merge, input_format=input_format,
-            force=force, options=chosen, on_inferred=say_inferred, progress=progress,
+            force=force, on_inferred=say_inferred, progress=progress,
+            **given(duplicate_keys=duplicate_keys, allow_future=allow_future),
         )  # fmt: skip
         progress.stop()
     if output == "json":

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from odfchain.cli.support.context import open_workspace, options, silence_libraries
 from odfchain.cli.support.ingested import print_outcome
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import DATASET, FORMATS, TIMESTAMP, merge_options
+from odfchain.cli.support.parameters import DATASET, FORMATS, TIMESTAMP, given, merge_options
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import standard_input
 from odfchain.errors import UsageError
-
-if TYPE_CHECKING:
-    from odfchain import Timestamp
 
 
 @click.command("ingest")
@@ -39,17 +36,9 @@ def ingest_command(
     dataset: str,
     files: tuple[Path, ...],
     from_stdin: bool,
-    source_name: str | None,
-    input_format: str | None,
-    event_time: Timestamp | None,
-    system_time: Timestamp | None,
-    allow_empty: bool,
-    allow_retract: bool,
-    late_edits: str | None,
-    duplicate_keys: str | None,
-    allow_future: bool,
     output: str,
-) -> None:  # fmt: skip
+    **chosen: Any,
+) -> None:
     """Ingest files into a root dataset, in the order given.
 
     Each file becomes one transaction; all of them are published together, or none when one is refused.
@@ -62,24 +51,8 @@ def ingest_command(
     if not options().debug:
         silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        target = workspace.dataset(dataset)
-        from odfchain.ingest.ingest import IngestOptions
-        from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
-
-        chosen = IngestOptions(
-            source_name=source_name,
-            input_format=input_format,
-            event_time=event_time,
-            system_time=system_time,
-            allow_empty=allow_empty,
-            allow_retract=allow_retract,
-            late_edits=LateEdits(late_edits) if late_edits else None,
-            duplicate_keys=DuplicateKeys(duplicate_keys) if duplicate_keys else None,
-            allow_future=allow_future,
+        outcome = workspace[dataset].ingest(
+            standard_input() if from_stdin else files, progress=progress, **given(**chosen)
         )
-        if from_stdin:
-            outcome = target.ingest_stream(standard_input(), chosen, progress=progress)
-        else:
-            outcome = target.ingest(files, chosen, progress=progress)
         progress.stop()
         print_outcome(outcome, output)

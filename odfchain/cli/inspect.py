@@ -30,7 +30,7 @@ def inspect_schema(dataset: str, output: str) -> None:
     """Show a dataset's schema, system columns included."""
     from odfchain.api.rendering import document_of, dump_json, dump_yaml, format_ddl, type_name
 
-    schema = open_workspace().dataset(dataset).schema
+    schema = open_workspace()[dataset].schema
     if schema is None:
         raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
     match output:
@@ -64,7 +64,7 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
     Datasets that are not here are shown as missing. Inputs that are used no more say until which block they
     were. The dot format is for Graphviz; html is one page with a drawing.
     """
-    graph = open_workspace().lineage.graph(datasets, downstream=downstream)
+    graph = open_workspace().lineage(datasets, downstream=downstream)
     match output:
         case "dot":
             echo_document(graph.to_dot())
@@ -81,7 +81,7 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
 @format_option("table", "json")
 def inspect_query(dataset: str, output: str) -> None:
     """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
-    found = open_workspace().lineage.definitions(dataset)
+    found = open_workspace()[dataset].definitions()
     if output == "json":
         print_json([item.to_document() for item in found])
         return

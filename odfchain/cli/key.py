@@ -48,7 +48,8 @@ def show_command(what: str, output: str) -> None:
         found, private = identity_in(path), True
     else:
         with open_workspace() as workspace:
-            found, private = workspace.dataset(what).id, workspace.signing.has_key(what)
+            dataset = workspace[what]
+            found, private = dataset.id, dataset.has_key
     row = {"didKey": str(found.as_did_key()), "didOdf": str(found), "privateKeyHere": private}
     titles = {"didKey": "did:key", "didOdf": "did:odf", "privateKeyHere": "private key here"}
     print_records([row], list(row), output, titles=titles)

@@ -24,7 +24,7 @@ def list_command(output: str, wide: bool) -> int:
 
     rows, people, code = [], output == "table", 0
     now = time.time_ns()
-    for dataset in open_workspace().datasets():
+    for dataset in open_workspace():
         try:
             row = _list_row(dataset, now, people=people)
             rows.append(row | _local_slices(dataset, people=people))
@@ -52,10 +52,7 @@ def list_command(output: str, wide: bool) -> int:
 
 def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
     """How many slices of a partial copy are here; nothing for the datasets that have all of theirs."""
-    from odfchain.repo.dataset_files import DatasetFiles
-    from odfchain.transfer.partial import local_slices  # not `Workspace.sharing`, which takes longer to load
-
-    found = local_slices(DatasetFiles.open(dataset.path))
+    found = dataset.local_slices()
     if found is None:
         return {}
     if people:
@@ -64,7 +61,7 @@ def _local_slices(dataset: Dataset, *, people: bool) -> dict[str, Any]:
 
 
 def _list_row(dataset: Dataset, now: int, *, people: bool) -> dict[str, Any]:
-    state = dataset.state
+    state = dataset.summary
     watermark, updated = state.watermark, state.head_block.system_time
     return {
         "name": str(dataset.alias),

@@ -31,7 +31,7 @@ _COLOURS = {
 @format_option("table", "json", "ndjson", "csv", "yaml")
 def log_command(dataset: str, limit: int | None, output: str) -> None:
     """Show a dataset's metadata chain, newest block first."""
-    entries = open_workspace().dataset(dataset).log(limit)
+    entries = open_workspace()[dataset].log(limit)
     match output:
         case "table":
             for entry in entries:

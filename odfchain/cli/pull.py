@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,30 +11,21 @@ import click
 
 from odfchain.api.known_errors import known_error
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.support.copies import (
-    COLUMNS,
-    CopyOptions,
-    Remote,
-    check_options,
-    copy_options,
-    copy_row,
-    pull_copy,
-)
+from odfchain.cli.support.copies import COLUMNS, copy_options, copy_row
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET, TIMESTAMP, DurationParam, merge_options
 from odfchain.cli.support.peers import token_for
-from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError, was_interrupted
 
 if TYPE_CHECKING:
-    from odfchain import Dataset, Timestamp, Workspace
-    from odfchain.ingest.polling import PullOptions, PullOutcome
-    from odfchain.transfer.sharing import Sharing
-    from odfchain.transform.execute import TransformOptions
+    from odfchain import PullResult, PullTarget, Timestamp, Workspace
 
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
+_TEXTS = ("dataset", "status", "watermark")
+_FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_watermark")
 
 
 @click.command("pull")
@@ -77,10 +68,10 @@ def pull_command(
     recursive: bool,
     set_watermark: Timestamp | None,
     watch: float | None,
-    copies: CopyOptions,
+    name: str | None,
     output: str,
     **others: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Bring datasets up to date with their polling sources, or with the datasets they are made of.
 
     A URL, or repository/dataset, is pulled from there, checked, and known here by a name from then on;
@@ -90,24 +81,29 @@ def pull_command(
     Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
     fails does not stop the others.
     """
+    from odfchain.api.options import check_pull_options
+
     if bool(datasets) == everything:
         raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
     if not options().debug:
         silence_libraries()
+    given = _given(context)
     with open_workspace() as workspace:
         if set_watermark is not None:
-            return _set_watermark(
-                context, workspace, datasets, set_watermark, allow_future=others["allow_future"]
-            )
-        targets = _targets(workspace, datasets, everything=everything, recursive=recursive)
-        num_own = sum(isinstance(target, Own) for target in targets)
-        check_options(context, copies=len(targets) - num_own, others=num_own)
-        remotes = [target for target in targets if isinstance(target, Remote)]
-        if copies.name is not None and not (len(remotes) == len(targets) == 1):
+            if len(datasets) != 1 or workspace.is_remote(datasets[0]):
+                raise UsageError("--set-watermark is for one dataset of this workspace")
+            check_pull_options(given, copies=0, others=1)
+            return _set_watermark(workspace, datasets[0], set_watermark, others["allow_future"])
+        targets = workspace.pull_targets(None if everything else datasets, recursive=recursive)
+        copies = [target for target in targets if target.way.value == "peer"]
+        check_pull_options(given, copies=len(copies), others=len(targets) - len(copies))
+        remotes = [target.url for target in targets if target.url is not None]
+        if name is not None and not (len(remotes) == len(targets) == 1):
             raise UsageError("--as names one dataset that is pulled from a URL or from repository/dataset")
-        run = _Run(
-            workspace.sharing, copies, token_for(remote.url for remote in remotes), _Given(**others), output
-        )
+        chosen = {key: value for key, value in others.items() if key in given}
+        if "variables" in chosen:
+            chosen["variables"] = dict(_variable(text) for text in chosen["variables"])
+        run = _Run(workspace, name, token_for(remotes), chosen, output)
         while True:
             code = run.pull_all(targets)
             if watch is None:
@@ -115,58 +111,15 @@ def pull_command(
             time.sleep(watch)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Given:
-    """The options of sources and queries, as they were given."""
-
-    fetch_uncacheable: bool
-    allow_commands: bool
-    allow_empty: bool
-    allow_retract: bool
-    late_edits: str | None
-    duplicate_keys: str | None
-    allow_future: bool
-    variables: tuple[str, ...]
-    reset_derivatives_on_diverged_input: bool
-    timeout: float | None
-    system_time: Timestamp | None
-
-    def __post_init__(self) -> None:
-        for text in self.variables:
-            _variable(text)
-
-    @functools.cached_property
-    def source(self) -> PullOptions:
-        """For datasets with a polling source; slow to load."""
-        from odfchain.ingest.ingest import IngestOptions
-        from odfchain.ingest.polling import PullOptions
-        from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
-
-        return PullOptions(
-            ingest=IngestOptions(
-                allow_empty=self.allow_empty,
-                allow_retract=self.allow_retract,
-                late_edits=LateEdits(self.late_edits) if self.late_edits else None,
-                duplicate_keys=DuplicateKeys(self.duplicate_keys) if self.duplicate_keys else None,
-                allow_future=self.allow_future,
-                system_time=self.system_time,
-            ),
-            fetch_uncacheable=self.fetch_uncacheable,
-            allow_commands=self.allow_commands,
-            variables=dict(_variable(text) for text in self.variables),
-        )
-
-    @functools.cached_property
-    def transform(self) -> TransformOptions:
-        """For derivative datasets; slow to load."""
-        from odfchain.transform.execute import TransformOptions
-
-        return TransformOptions(
-            system_time=self.system_time,
-            reset_on_diverged_input=self.reset_derivatives_on_diverged_input,
-            retries=3,
-            timeout=self.timeout,
-        )
+def _given(context: click.Context) -> dict[str, str]:
+    """The options of the command line that are for some kinds of pull only, and how they are written."""
+    return {
+        param.name: param.opts[0]
+        for param in context.command.params
+        if param.name
+        and param.name not in _FOR_ALL
+        and context.get_parameter_source(param.name) is click.core.ParameterSource.COMMANDLINE
+    }
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -176,75 +129,8 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A dataset of this workspace that has a source, or is made of others."""
-
-    dataset: Dataset
-
-    def __str__(self) -> str:
-        return str(self.dataset.alias)
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A dataset of this workspace that comes from a peer."""
-
-    dataset: Dataset
-
-    def __str__(self) -> str:
-        return str(self.dataset.alias)
-
-
-Target = Own | Copy | Remote
-
-
-def _targets(
-    workspace: Workspace, names: tuple[str, ...], *, everything: bool, recursive: bool
-) -> list[Target]:
-    sharing = workspace.sharing
-    remotes: dict[str, Target] = {}
-    named: dict[Any, Dataset] = {}
-    for name in names:
-        if sharing.is_remote(name):
-            remotes[name] = Remote(name, sharing.url_of(name))
-        else:
-            if "%" not in name:
-                sharing.named(name)  # says what `a/b` may have meant
-            named |= {dataset.path: dataset for dataset in workspace.matching(name)}
-    if everything:
-        named = {d.path: d for d in workspace.datasets() if _is_pullable(sharing, d)}
-    ordered = list(named.values())
-    if recursive or (everything and any(_is_derivative(d) for d in ordered)):
-        # what was not asked for by name may have no source to pull from: its data are pushed
-        upstream = workspace.with_upstream(ordered)
-        ordered = [d for d in upstream if d.path in named or _is_pullable(sharing, d)]
-    # what comes from elsewhere may be an input of the others
-    return [*remotes.values(), *(Copy(d) if sharing.is_copy(d.id) else Own(d) for d in ordered)]
-
-
-def _is_derivative(dataset: Dataset) -> bool:
-    from odfchain import DatasetKind
-
-    return dataset.kind is DatasetKind.DERIVATIVE
-
-
-def _is_pullable(sharing: Sharing, dataset: Dataset) -> bool:
-    return _is_derivative(dataset) or dataset.state.polling_source is not None or sharing.is_copy(dataset.id)
-
-
-def _set_watermark(
-    context: click.Context,
-    workspace: Workspace,
-    names: tuple[str, ...],
-    watermark: Timestamp,
-    *,
-    allow_future: bool,
-) -> int:
-    if len(names) != 1 or workspace.sharing.is_remote(names[0]):
-        raise UsageError("--set-watermark is for one dataset of this workspace")
-    check_options(context, copies=0, others=1)
-    dataset = workspace.dataset(names[0])
+def _set_watermark(workspace: Workspace, name: str, watermark: Timestamp, allow_future: bool) -> int:
+    dataset = workspace[name]
     head = dataset.set_watermark(watermark, allow_future=allow_future)
     say(f"{dataset.alias}: watermark {watermark}, head is {head}")
     return 0
@@ -254,14 +140,13 @@ def _set_watermark(
 class _Run:
     """One round over all that is to be pulled."""
 
-    sharing: Sharing
-    copies: CopyOptions
+    workspace: Workspace
+    name: str | None
     token: str | None
-    given: _Given
+    chosen: dict[str, Any]
     output: str
 
-    def pull_all(self, targets: list[Target]) -> int:
-
+    def pull_all(self, targets: list[PullTarget]) -> int:
         rows: list[dict[str, Any]] = []
         code = 0
         with TerminalProgress(quiet=options().quiet) as progress:
@@ -283,53 +168,40 @@ class _Run:
             print_records(rows, columns, self.output, right=right)
         return code
 
-    def _row(self, target: Target, progress: TerminalProgress) -> dict[str, Any]:
-        if isinstance(target, Own):
-            return _pulled(target.dataset, self.given, progress)
-        if isinstance(target, Copy):
-            found = pull_copy(self.sharing, str(target.dataset.alias), self.copies, None, progress)
-        else:
-            found = pull_copy(self.sharing, target.ref, self.copies, self.token, progress)
-        for text in found.outcome.warnings:
+    def _row(self, target: PullTarget, progress: TerminalProgress) -> dict[str, Any]:
+        is_copy = target.way.value == "peer"
+        result = self.workspace.pull(
+            target,
+            name=self.name,
+            token=self.token,
+            progress=TransferProgress(progress) if is_copy else progress,
+            **self.chosen,
+        )
+        if not is_copy:
+            return _row(result)
+        for text in result.warnings:
             progress.stop()
             echo(f"warning: {text}", err=True)
-        return copy_row(found, people=self.output == "table")
+        return copy_row(result, people=self.output == "table")
 
 
-_TEXTS = ("dataset", "status", "watermark")
-
-
-def _columns(targets: list[Target], rows: list[dict[str, Any]]) -> list[str]:
+def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
     """Those of sources, of copies, or of both."""
     missing = ["missing"] if any("missing" in row for row in rows) else []
-    if all(isinstance(target, Own) for target in targets):
+    ways = {target.way.value == "peer" for target in targets}
+    if True not in ways:
         return list(_COLUMNS)
-    if any(isinstance(target, Own) for target in targets):
+    if False in ways:
         return [*_COLUMNS, *COLUMNS, *missing]
     return ["dataset", "status", "blocks", *COLUMNS, *missing]
 
 
-def _pulled(dataset: Dataset, given: _Given, progress: TerminalProgress) -> dict[str, Any]:
-    if not _is_derivative(dataset):
-        return _row(dataset, dataset.pull(given.source, progress=progress))
-    outcome = dataset.transform(given.transform, progress=progress)
-    operations = ("+A", "-R", "-C", "+C")
+def _row(result: PullResult) -> dict[str, Any]:
     return {
-        "dataset": str(dataset.alias),
-        "status": "updated" if outcome.blocks else outcome.reason or "up to date",
-        "rows": sum(step.input_rows for step in outcome.steps),
-        **{op: sum(step.operations.get(op, 0) for step in outcome.steps) for op in operations},
-        "blocks": outcome.blocks,
-        "watermark": str(outcome.watermark) if outcome.watermark else None,
-    }
-
-
-def _row(dataset: Dataset, outcome: PullOutcome) -> dict[str, Any]:
-    return {
-        "dataset": str(dataset.alias),
-        "status": outcome.status.value,
-        "rows": sum(item.input_rows for item in outcome.inputs),
-        **{op: sum(i.operations.get(op, 0) for i in outcome.inputs) for op in ("+A", "-R", "-C", "+C")},
-        "blocks": outcome.blocks,
-        "watermark": str(outcome.watermark) if outcome.watermark else None,
+        "dataset": str(result.dataset.alias),
+        "status": result.status,
+        "rows": result.rows,
+        **result.operations,
+        "blocks": result.blocks,
+        "watermark": str(result.watermark) if result.watermark else None,
     }

@@ -47,19 +47,21 @@ def push_command(
     """
     if target is not None and url is not None:
         raise UsageError(f"the destination is given twice: {target} and --to")
-    from odfchain.transfer.push import PushOptions
-
     with open_workspace() as workspace:
-        sharing = workspace.sharing
-        chosen = PushOptions(create=not no_create, force=force, parallel=parallel or sharing.config.parallel)
-        found = workspace.dataset(dataset)
+        found = workspace[dataset]
         place = target or url
         if dry_run:
-            plan = sharing.plan_push(found.id, place, chosen)
+            plan = found.plan_push(place, force=force, create=not no_create)
             _print_push(found.alias, plan, "up to date" if plan.up_to_date else "would be pushed", output)
             return
         with TerminalProgress(quiet=options().quiet) as progress:
-            outcome = sharing.push(found.id, place, chosen, progress=TransferProgress(progress))
+            outcome = found.push(
+                place,
+                force=force,
+                create=not no_create,
+                parallel=parallel,
+                progress=TransferProgress(progress),
+            )
         if outcome.caveat and not options().quiet:
             echo(f"note: {outcome.caveat}", err=True)
         if outcome.problem:

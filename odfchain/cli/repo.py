@@ -9,13 +9,11 @@ import click
 from odfchain.cli.support.context import open_workspace, options, say
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET, REPOSITORY, DurationParam
-from odfchain.cli.support.peers import signature_policy
 from odfchain.cli.support.screen import echo
 from odfchain.errors import UnsupportedPeerError, UsageError
 
 if TYPE_CHECKING:
     from odfchain import SignaturePolicy
-    from odfchain.transfer.aliases import AliasKind
 
 
 @click.group("repo")
@@ -39,10 +37,11 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
     has to have signed the newest block.
     """
     from odfchain import RepoName
+    from odfchain.api.options import signature_policy
     from odfchain.trust.policy import NO_POLICY
 
     policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
-    known = open_workspace().sharing.repositories.add(RepoName(name), url, policy)
+    known = open_workspace().repositories.add(RepoName(name), url, policy)
     say(f"{known.name} is {known.url}")
 
 
@@ -56,7 +55,7 @@ def repo_list(output: str) -> None:
             "url": str(known.url),
             **_wanted(known.policy, people=output == "table"),
         }
-        for known in open_workspace().sharing.repositories.list()
+        for known in open_workspace().repositories.list()
     ]
     if not rows and output == "table":
         say("no repositories yet; make one known with `odfchain repo add NAME URL`")
@@ -80,7 +79,7 @@ def repo_delete(name: str) -> None:
     """Forget a repository; datasets that were pulled from there stay."""
     from odfchain import RepoName
 
-    open_workspace().sharing.repositories.delete(RepoName(name))
+    open_workspace().repositories.delete(RepoName(name))
     say(f"forgot {name}")
 
 
@@ -94,15 +93,13 @@ def repo_alias() -> None:
 @format_option()
 def alias_list(datasets: tuple[str, ...], output: str) -> None:
     """List where datasets are pulled from and pushed to."""
-    from odfchain.transfer.aliases import AliasKind
-
     workspace = open_workspace()
-    found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace.datasets()
+    found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace
     rows = [
-        {"dataset": str(dataset.alias), "kind": kind.value, "alias": _without_password(alias)}
+        {"dataset": str(dataset.alias), "kind": kind, "alias": _without_password(alias)}
         for dataset in found
-        for kind in AliasKind
-        for alias in workspace.sharing.aliases(dataset.id, kind)
+        for kind in ("pull", "push")
+        for alias in dataset.aliases(kind)
     ]
     print_records(rows, ["dataset", "kind", "alias"], output)
 
@@ -115,8 +112,8 @@ def alias_list(datasets: tuple[str, ...], output: str) -> None:
 def alias_add(dataset: str, alias: str, kind: str | None) -> None:
     """Remember a place for a dataset, before those that are known already."""
     workspace = open_workspace()
-    found = workspace.dataset(dataset)
-    known = workspace.sharing.add_alias(found.id, _kind(kind), alias)
+    found = workspace[dataset]
+    known = found.add_alias(_kind(kind), alias)
     say(f"{found.alias}: {kind} {_without_password(known)}")
 
 
@@ -131,19 +128,17 @@ def alias_delete(dataset: str, alias: str | None, everything: bool, kind: str | 
     if (alias is None) != everything:
         raise UsageError("name the place to forget, or use --all")
     workspace = open_workspace()
-    found = workspace.dataset(dataset)
-    gone = workspace.sharing.delete_alias(found.id, _kind(kind), alias)
+    found = workspace[dataset]
+    gone = found.delete_alias(_kind(kind), alias)
     if not options().quiet:
         for item in gone:
             echo(f"{found.alias}: forgot {kind} {_without_password(item)}", err=True)
 
 
-def _kind(text: str | None) -> AliasKind:
-    from odfchain.transfer.aliases import AliasKind
-
-    if text is None:
+def _kind(kind: str | None) -> str:
+    if kind is None:
         raise UsageError("say which: --pull or --push")
-    return AliasKind(text)
+    return kind
 
 
 def _without_password(alias: str) -> str:

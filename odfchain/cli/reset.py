@@ -29,23 +29,23 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
     refs/ until `gc --drop-refs`, and a reset to it undoes this one.
     """
     with open_workspace() as workspace:
-        found = workspace.dataset(dataset)
-        plan = workspace.upkeep.plan_reset(found.id, block)
+        found = workspace[dataset]
+        plan = found.plan_reset(block)
         if dry_run or plan.nothing:
             tell_consequences(plan.places, plan.dependents)
             _print_reset(plan, "nothing to do" if plan.nothing else "would be reset", None, output)
             return
         if plan.unsaved and not force:
             tell_consequences(plan.places, plan.dependents)
-            workspace.upkeep.reset(found.id, plan)  # says why not
+            found.reset(plan)  # says why not
         if not plan.returns:
             tell_consequences(plan.places, plan.dependents)
-            tell_of_proof(workspace, found)
+            tell_of_proof(found)
             confirm(
                 f"Drop {count_of(len(plan.dropped), 'block')} with {count_of(plan.records, 'record')} "
                 f"of {plan.dataset}?"
             )
-        kept = workspace.upkeep.reset(found.id, plan, force=force)
+        kept = found.reset(plan, force=force)
     _print_reset(plan, "returned" if plan.returns else "reset", kept, output)
 
 

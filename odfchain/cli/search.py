@@ -36,22 +36,22 @@ def search_command(text: str, repository: str | None, output: str) -> int:
     """
     from odfchain.transfer.catalog import search
 
-    sharing = open_workspace().sharing
-    places = [repository] if repository else [str(known.name) for known in sharing.repositories.list()]
+    workspace = open_workspace()
+    places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
     if not places:
         raise UsageError(
             "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
         )
-    token = token_for([sharing.repository_url(repository)] if repository else [])
+    token = token_for([workspace.repository_url(repository)] if repository else [])
     rows, code = [], 0
     for place in places:
         try:
-            found = search(sharing.datasets_of(place, token=token), text)
+            found = search(workspace.datasets_of(place, token=token), text)
         except OdfchainError as error:
             report_error(error)
             code = code or error.exit_code
             continue
-        prefix = str(sharing.repository_url(place)) if "/" in place else f"{place}/"
+        prefix = str(workspace.repository_url(place)) if "/" in place else f"{place}/"
         rows += [_row(f"{prefix}{entry.alias}", entry, people=output == "table") for entry in found]
     if rows or not code:
         columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]

@@ -24,10 +24,11 @@ def sign_command(dataset: str, output: str) -> None:
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
 
     with open_workspace() as workspace:
-        alias = workspace.dataset(dataset).alias
-        if workspace.signing.has_key(dataset):
+        found = workspace[dataset]
+        alias = found.alias
+        if found.has_key:
             try:
-                before = workspace.signing.status(dataset)
+                before = found.signature()
             except (ObjectNotFoundError, ObjectCorruptedError):
                 raise
             except StoreError as error:  # a link or a pipe: signing puts a file in its place
@@ -35,7 +36,7 @@ def sign_command(dataset: str, output: str) -> None:
             else:
                 if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
                     confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
-        signed = workspace.signing.sign(dataset)
+        signed = found.sign()
     row = {
         "dataset": str(alias),
         "sequenceNumber": signed.sequence_number,

@@ -25,6 +25,6 @@ def disable_command(dataset: str, name: str | None, system_time: Timestamp | Non
 
     What is recorded stays. The source can be defined again with `odfchain add --update`.
     """
-    found = open_workspace().dataset(dataset)
+    found = open_workspace()[dataset]
     event, head = found.disable_source(name, system_time=system_time)
     say(f"{found.alias}: recorded {event.KIND}, head is {head}")

@@ -16,11 +16,11 @@ from odfchain.cli.support.parameters import DATASET
 @format_option()
 def tail_command(dataset: str, num_records: int, skip_records: int, output: str) -> None:
     """Show the newest records of a dataset. Operations are shown as +A, -R, -C and +C in tables."""
-    found = open_workspace().dataset(dataset)
+    found = open_workspace()[dataset]
     table = found.tail(num_records, skip=skip_records)
     rows = table.to_pylist()
     names = list(table.schema.names)
-    op = found.state.vocabulary.operation_type_column
+    op = found.summary.vocabulary.operation_type_column
     if output == "table" and op in names:
         from odfchain import OperationType
 

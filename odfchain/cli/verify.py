@@ -14,11 +14,10 @@ from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo_json_text, echo_page
 from odfchain.cli.support.verdicts import print_report
 from odfchain.cli.support.verify_options import chosen_checks, exit_code_of, verify_options
-from odfchain.errors import InvalidIdError, UsageError
+from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain import Report
-    from odfchain.audit.walk import BlockName
 
 
 @click.command("verify")
@@ -49,7 +48,13 @@ def verify_command(
     All faults are listed with the file they are in, and every check that did not run with the reason. Exit
     code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
     """
-    chosen = chosen_checks(after=_block(after), upto=_block(upto), **checks)
+    from odfchain.api.options import as_block
+
+    chosen = chosen_checks(
+        after=None if after is None else as_block(after),
+        upto=None if upto is None else as_block(upto),
+        **checks,
+    )
     if not datasets and remote is None:
         raise UsageError(
             "which datasets? name them, or one elsewhere with --remote URL",
@@ -59,11 +64,11 @@ def verify_command(
         raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         if remote is not None:
-            token = token_for([workspace.sharing.url_of(remote)])
-            reports = [workspace.auditing.verify_remote(remote, chosen, token=token, progress=progress)]
+            token = token_for([workspace.url_of(remote)])
+            reports = [workspace.verify_remote(remote, token=token, progress=progress, **chosen)]
         else:
             found = [d for text in datasets for d in workspace.matching(text)]
-            reports = workspace.verify(found, chosen, progress=progress)
+            reports = workspace.verify(found, progress=progress, **chosen)
     _print_reports(reports, output, verbose=verbose)
     return exit_code_of(reports)
 
@@ -84,20 +89,3 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
     else:
         for document in documents:
             echo_json_text(dump_json(document, indent=None))
-
-
-def _block(text: str | None) -> BlockName | None:
-    from odfchain import Multihash
-    from odfchain.text import one_line
-
-    if text is None:
-        return None
-    if text.isascii() and text.isdecimal() and len(text) < 20:
-        return int(text)
-    try:
-        return Multihash.parse(text)
-    except InvalidIdError as error:
-        raise UsageError(
-            f"block {one_line(text)!r}: {error.message}",
-            hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
-        ) from None

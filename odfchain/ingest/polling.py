@@ -122,7 +122,7 @@ def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSour
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(
             f"{dataset.alias} is a derivative dataset: it is computed from its inputs and has no source",
-            hint="`odfchain pull` brings it up to date, in Python `Dataset.transform()`",
+            hint="`odfchain pull` brings it up to date",
         )
     source = state.polling_source
     if source is None:

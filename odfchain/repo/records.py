@@ -29,7 +29,7 @@ def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] 
     """
     import pyarrow as pa  # noqa: PLC0415
 
-    schema = _schema(state, columns)
+    schema = columns_of(state, columns)
     tables = [_read_slice(dataset, ref, schema) for ref in state.slices()]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
@@ -53,12 +53,12 @@ def read_state(
     from odfchain.slices import state as rule  # noqa: PLC0415
 
     key = state.primary_key if key is None else key
-    schema, names = _schema(state, columns), state.vocabulary
+    schema, names = columns_of(state, columns), state.vocabulary
     slices = [
         rule.SliceFile(_verified(dataset, ref), names, ref.slice.offset_interval) for ref in state.slices()
     ]
     if slices:
-        _schema(state, key)
+        columns_of(state, key)
     try:
         return rule.state(slices, key, schema)
     except BadInputError as error:
@@ -79,7 +79,7 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
     """
     import pyarrow as pa  # noqa: PLC0415
 
-    schema = _schema(state, None)
+    schema = columns_of(state, None)
     last = state.last_offset
     if last is None or count <= 0:
         return schema.empty_table()
@@ -103,7 +103,12 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
     return pa.concat_tables(tables[::-1]) if tables else schema.empty_table()
 
 
-def _schema(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
+def columns_of(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
+    """The declared columns, or those of them that are asked for, as an Arrow schema.
+
+    Raises:
+        SchemaError: a column is not in the schema.
+    """
     import pyarrow as pa  # noqa: PLC0415
 
     declared = state.schema

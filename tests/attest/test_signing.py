@@ -29,7 +29,7 @@ from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.head_signature import head_signature
-from odfchain.repo.signing import Signing
+from odfchain.repo.signing import sign_head
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalRefStore
@@ -338,8 +338,8 @@ def test_signing_anew_makes_good_a_damaged_or_stripped_signature(
     path = cities.folder / HEAD_SIGNATURE_KEY
     for damage in (path.unlink, lambda: path.write_bytes(b""), lambda: path.write_bytes(b"\xff" * 100_000)):
         damage()
-        assert Signing(files).status("cities").status is not SignatureStatus.SIGNED
-        signed = Signing(files).sign("cities")
+        assert head_signature(files.dataset("cities")).status is not SignatureStatus.SIGNED
+        signed = sign_head(files, files.dataset("cities"))
         assert_signed(cities)
         assert signed.sequence_number == 1
 
@@ -348,7 +348,7 @@ def test_signing_without_the_key_is_refused(files: WorkspaceFiles, cities: Datas
     key_file(files).unlink()
     before = (cities.folder / HEAD_SIGNATURE_KEY).read_bytes()
     with pytest.raises(WorkspaceError, match=r"private key of did:odf:.* is not in this workspace"):
-        Signing(files).sign("cities")
+        sign_head(files, files.dataset("cities"))
     assert (cities.folder / HEAD_SIGNATURE_KEY).read_bytes() == before
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.audit.heads import vouched_for
-from odfchain.audit.verification import VerifyOptions
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.ids.did import DidKey
@@ -172,27 +171,27 @@ def test_attestations_of_others_are_added_if_they_are_of_this_chain(
     workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path
 ) -> None:
     create_key_file(tmp_path / "auditor.pem")
-    done = workspace.auditing.attest("readings", tmp_path / "auditor.pem")
+    done = workspace["readings"].attest(tmp_path / "auditor.pem")
     path = made[0].folder / ATTESTATIONS_KEY
     kept = path.read_bytes()
     path.unlink()
-    workspace.auditing.add("readings", done.text + "\n")
+    workspace["readings"].add_attestation(done.text + "\n")
     assert path.read_bytes() == kept
     with pytest.raises(SignatureError, match="another dataset"):
-        workspace.auditing.add("copied", done.text)
+        workspace["copied"].add_attestation(done.text)
     with pytest.raises(SignatureError):
-        workspace.auditing.add("readings", done.text[:-3])
+        workspace["readings"].add_attestation(done.text[:-3])
     head = made[0].chain.head()
     assert head is not None
     before = made[0].chain.get(head).prev_block_hash
     assert before is not None
     made[0].chain.set_ref("head", before, expected=head)
     with pytest.raises(UsageError, match="is not in its chain"):
-        workspace.auditing.add("readings", done.text)
-    (listed,) = workspace.auditing.attestations("readings")
+        workspace["readings"].add_attestation(done.text)
+    (listed,) = workspace["readings"].attestations()
     assert listed.in_chain is False
     with pytest.raises(StoreError):
-        workspace.auditing.attest("readings", tmp_path / "no.pem")
+        workspace["readings"].attest(tmp_path / "no.pem")
 
 
 def word(key: DatasetKey, number: int, *, odf: bool = False, **changes: Any) -> Attestation:
@@ -238,15 +237,15 @@ def test_what_trusted_auditors_have_replayed_is_not_replayed(
     did = DidKey(key.dataset_id.public_key)
     head = copied.chain.head()
     found = word(key, 4, dataset_id=copied.id, head=head)
-    workspace.auditing.add("copied", sign_attestation(key, found))
+    workspace["copied"].add_attestation(sign_attestation(key, found))
     assert run("verify", "copied", "--replay", "--trusted-by", "1").code == 2, "nobody is trusted"
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace("trustedAuditors: []", f"trustedAuditors: ['{did}']"))
     assert run("verify", "copied", "--trusted-by", "1").code == 2, (
         "without a replay there is nothing to spare"
     )
-    (report,) = workspace.auditing.verify(["copied"], VerifyOptions(replay=True, trusted_by=1))
-    assert workspace._engine is None
+    (report,) = workspace.verify(["copied"], replay=True, trusted_by=1)
+    assert workspace._engines.spark is None
     assert report.replay is not None
     assert report.replay.transactions == 0
     assert report.notes == [f"blocks up to 4 were not computed again: {did} attested block 4 ({head})"]

@@ -102,7 +102,7 @@ def verify(
     yield run
     left = [p for p in (here / ".odfchain" / "run").rglob("*") if p.is_file() and p.name != ".lock"]
     assert left == []
-    assert Workspace.find(here).datasets() == []
+    assert len(Workspace.open(here)) == 0
 
 
 def places(report: dict[str, Any]) -> set[tuple[int, str]]:
@@ -244,7 +244,7 @@ def test_a_signature_that_cannot_be_read_is_not_known(verify: Verify, elsewhere:
 
 def test_attestations_elsewhere_are_read(verify: Verify, elsewhere: Elsewhere, tmp_path: Path) -> None:
     key = create_key_file(tmp_path / "auditor.pem")
-    elsewhere.workspace.auditing.attest("readings", tmp_path / "auditor.pem")
+    elsewhere.workspace["readings"].attest(tmp_path / "auditor.pem")
     code, report = verify()
     (line,) = report["attestations"]
     assert (code, line["auditor"]) == (0, str(DidKey(key.dataset_id.public_key)))
@@ -255,7 +255,7 @@ def test_damaged_attestations_elsewhere_are_a_fault_of_their_file(
     verify: Verify, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
     create_key_file(tmp_path / "auditor.pem")
-    elsewhere.workspace.auditing.attest("readings", tmp_path / "auditor.pem")
+    elsewhere.workspace["readings"].attest(tmp_path / "auditor.pem")
     path = elsewhere.folder / ATTESTATIONS_KEY
     replace(path, path.read_bytes()[:-20] + b"\n")
     code, report = verify()

@@ -12,7 +12,6 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.audit.report import Report
-from odfchain.audit.verification import VerifyOptions
 from odfchain.engine.engine_version import engine_version
 from odfchain.errors import UsageError
 from odfchain.model import events as ev
@@ -21,7 +20,6 @@ from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.execute import TransformOptions
 from tests.kit.derived_dataset import (
     FIRST,
     MADE,
@@ -43,7 +41,7 @@ OTHER_VERSION = "odfchain_0-spark_4.3.0"
 def template(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Path:
     """A root with two transactions, and three derivatives with two each."""
     workspace = Workspace.init(tmp_path_factory.mktemp("template") / "workspace")
-    workspace._engine = engine
+    workspace._engines.spark = engine
     make_template(workspace)
     return workspace.path.parent
 
@@ -52,7 +50,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> P
 def workspace(template: Path, tmp_path: Path, engine: SparkEngine) -> Workspace:
     """The template's datasets, on the session of the run."""
     found = copy_of(template, tmp_path / "workspace")
-    found._engine = engine
+    found._engines.spark = engine
     return found
 
 
@@ -68,7 +66,7 @@ def last(dataset: DatasetFiles) -> int:
 
 def replay_last(workspace: Workspace, name: str) -> Report:
     """Replay of the last transaction only; the chain and the files are found to be as recorded."""
-    dataset = workspace.dataset(name)
+    dataset = workspace[name]
     before = dataset._files.chain.get(block_at(dataset._files, last(dataset._files))).prev_block_hash
     report = dataset.verify(replay=True, after=before)
     assert [f for f in report.faults if f.check != 15] == []
@@ -77,7 +75,7 @@ def replay_last(workspace: Workspace, name: str) -> Report:
 
 def the_fault(workspace: Workspace, name: str) -> str:
     """What the only fault says of the last transaction; that nothing else can tell is asserted, too."""
-    dataset = workspace.dataset(name)
+    dataset = workspace[name]
     assert dataset.verify().ok, "only a replay can tell"
     (fault,) = replay_last(workspace, name).faults
     number = last(dataset._files)
@@ -91,9 +89,9 @@ def the_fault(workspace: Workspace, name: str) -> str:
 
 
 def test_what_was_computed_here_is_replayed(workspace: Workspace) -> None:
-    datasets = [workspace.dataset(name) for name in QUERIES]
+    datasets = [workspace[name] for name in QUERIES]
     with unchanged(datasets[0].path), unchanged(datasets[1].path), unchanged(datasets[2].path):
-        reports = workspace.verify(datasets, VerifyOptions(recursive=True, replay=True))
+        reports = workspace.verify(datasets, recursive=True, replay=True)
     assert [r.alias for r in reports] == ["readings", *QUERIES]
     assert [(r.faults, r.unchecked, r.notes) for r in reports] == [([], [], [])] * 4
     assert [r.state(15) for r in reports] == ["notApplicable", "passed", "passed", "passed"]
@@ -106,12 +104,12 @@ def test_what_was_computed_here_is_replayed(workspace: Workspace) -> None:
 
 
 def test_the_query_of_the_time_is_replayed(workspace: Workspace) -> None:
-    dataset = workspace.dataset("doubled")
-    files, root = dataset._files, workspace.dataset("readings")._files
+    dataset = workspace["doubled"]
+    files, root = dataset._files, workspace["readings"]._files
     before = dataset.head
     set_query(files, "SELECT event_time, sensor, level * 5 AS level, 'new' AS kind FROM readings")
     add_rows(root, [(day + 4, sensor, level) for day, sensor, level in FIRST])
-    dataset.transform(TransformOptions(system_time=MADE))
+    dataset.pull(system_time=MADE)
     first = executions(files)[1]
     report = dataset.verify(replay=True, after=block_at(files, first - 1))
     assert report.ok, report
@@ -143,13 +141,13 @@ def transform_of(dataset: DatasetFiles, **changes: Any) -> ev.SetTransform:
 
 
 def test_a_forged_value(workspace: Workspace) -> None:
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), with_level(1, 99))
     assert the_fault(workspace, "doubled") == "offset 4, column `level`: recorded 99, replayed 10"
 
 
 def test_a_forged_order(workspace: Workspace) -> None:
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), lambda t: t.take([0, 2, 1]))
     assert the_fault(workspace, "doubled") == (
         "offset 4, column `event_time`: recorded 2024-01-04T00:00:00+00:00, replayed 2024-01-03T00:00:00+00:00"
@@ -157,7 +155,7 @@ def test_a_forged_order(workspace: Workspace) -> None:
 
 
 def test_a_forged_watermark(workspace: Workspace) -> None:
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), new_watermark=Timestamp.parse("2024-01-05T00:00:00Z"))
     assert the_fault(workspace, "doubled") == (
         "watermark 2024-01-05T00:00:00Z recorded, 2024-01-04T00:00:00Z replayed"
@@ -173,7 +171,7 @@ MISSING: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
 @pytest.mark.parametrize("which", MISSING)
 def test_a_row_that_was_left_out(workspace: Workspace, which: str) -> None:
     change, said = MISSING[which]
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), change)
     message = the_fault(workspace, "doubled")
     assert message.startswith(said)
@@ -181,19 +179,19 @@ def test_a_row_that_was_left_out(workspace: Workspace, which: str) -> None:
 
 
 def test_data_that_was_left_out_altogether(workspace: Workspace) -> None:
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), new_data=None)
     assert the_fault(workspace, "doubled") == "nothing recorded, 3 records replayed"
 
 
 def test_a_forged_checkpoint_shows_in_the_step_after_it(workspace: Workspace) -> None:
-    files = workspace.dataset("totals")._files
+    files = workspace["totals"]._files
     first, second = executions(files)
     later = files.chain.get(block_at(files, second)).event
     assert isinstance(later, ev.ExecuteTransform)
     assert later.new_checkpoint is not None
     forge(files, first, new_checkpoint=later.new_checkpoint)
-    dataset = workspace.dataset("totals")
+    dataset = workspace["totals"]
     assert dataset.verify().ok
     report = dataset.verify(replay=True)
     assert report.state(13) == "notChecked", "another one came out than is recorded"
@@ -210,7 +208,7 @@ def test_a_forged_checkpoint_shows_in_the_step_after_it(workspace: Workspace) ->
 
 
 def test_a_query_that_cannot_have_brought_the_recorded_columns(workspace: Workspace) -> None:
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), before=(transform_of(files, query="SELECT event_time, sensor FROM readings"),))
     assert the_fault(workspace, "doubled").startswith(
         f"{engine_version()} refuses the query: the result has no column `level` any more"
@@ -219,16 +217,16 @@ def test_a_query_that_cannot_have_brought_the_recorded_columns(workspace: Worksp
 
 def test_a_column_that_was_left_out(workspace: Workspace) -> None:
     query = "SELECT event_time, sensor, level * 2 AS level, 1 AS more FROM readings"
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     forge(files, last(files), before=(transform_of(files, query=query),))
     assert the_fault(workspace, "doubled") == "column `more`: recorded nothing, replayed int32"
 
 
 def test_the_report_does_not_depend_on_the_number_of_jobs(workspace: Workspace) -> None:
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     for number in executions(files):
         forge(files, number, with_level(0, number))
-    reports = [workspace.dataset("doubled").verify(replay=True, jobs=jobs) for jobs in (1, 3)]
+    reports = [workspace["doubled"].verify(replay=True, jobs=jobs) for jobs in (1, 3)]
     assert reports[0] == reports[1]
     assert [f.sequence_number for f in reports[0].faults] == executions(files)
 
@@ -244,21 +242,21 @@ def forged_input(dataset: DatasetFiles, **changes: Any) -> None:
 
 
 def test_offsets_that_the_named_block_does_not_bring(idle: Workspace) -> None:
-    files = idle.dataset("doubled")._files
+    files = idle["doubled"]._files
     forged_input(files, new_offset=4)
     before = block_at(files, last(files) - 1)
     for report in (
-        idle.dataset("doubled").verify(),
-        idle.dataset("doubled").verify(replay=True, after=before),
+        idle["doubled"].verify(),
+        idle["doubled"].verify(replay=True, after=before),
     ):
         (fault,) = report.faults
         assert (fault.check, fault.sequence_number) == (14, last(files))
         assert fault.message == (
-            f"input readings ({idle.dataset('readings').id}): it was read up to offset 4, and at block "
-            f"{idle.dataset('readings').head} the input ends at 5"
+            f"input readings ({idle['readings'].id}): it was read up to offset 4, and at block "
+            f"{idle['readings'].head} the input ends at 5"
         )
     assert report.state(15) == "notChecked", "what contradicts its inputs is not computed again"
-    assert idle._engine is None
+    assert idle._engines.spark is None
 
 
 # --- what cannot be checked ------------------------------------------------------------------------
@@ -274,16 +272,16 @@ def left_out(report: Report) -> tuple[str, tuple[int, ...]]:
 
 
 def test_an_input_that_was_rewritten(idle: Workspace) -> None:
-    files = idle.dataset("doubled")._files
+    files = idle["doubled"]._files
     forged_input(files, new_block_hash=hash_of("another history"))
     message, blocks = left_out(replay_last(idle, "doubled"))
     assert blocks == (last(files),)
-    assert f"its input readings ({idle.dataset('readings').id}) was rewritten" in message
+    assert f"its input readings ({idle['readings'].id}) was rewritten" in message
 
 
 def test_a_query_that_this_engine_refuses_accuses_nobody(workspace: Workspace) -> None:
     """An older engine may have allowed it: what it recorded is neither right nor wrong for that."""
-    files = workspace.dataset("doubled")._files
+    files = workspace["doubled"]._files
     query = "SELECT event_time, sensor, level * 2 AS level FROM readings WHERE sensor NOT RLIKE '\\\\bx'"
     forge(files, last(files), before=(transform_of(files, query=query),))
     message, blocks = left_out(replay_last(workspace, "doubled"))
@@ -292,19 +290,19 @@ def test_a_query_that_this_engine_refuses_accuses_nobody(workspace: Workspace) -
 
 
 def test_another_version_of_the_engine(idle: Workspace, engine: SparkEngine) -> None:
-    files = idle.dataset("doubled")._files
+    files = idle["doubled"]._files
     forge(files, last(files), before=(transform_of(files, version=OTHER_VERSION),))
     message, blocks = left_out(replay_last(idle, "doubled"))
     assert message == f"the transform asks for engine version {OTHER_VERSION}, and this is {engine_version()}"
     assert blocks == (last(files),)
-    assert idle._engine is None, "no engine was started"
+    assert idle._engines.spark is None, "no engine was started"
 
     config = idle.path / "config.yaml"
     text = config.read_text()
     assert "compatibleVersions: []" in text
     config.write_text(text.replace("compatibleVersions: []", f"compatibleVersions: [{OTHER_VERSION}]"))
-    declared = Workspace.find(idle.path.parent)
-    declared._engine = engine
+    declared = Workspace.open(idle.path.parent)
+    declared._engines.spark = engine
     report = replay_last(declared, "doubled")
     assert report.ok
     assert report.replay is not None
@@ -312,20 +310,20 @@ def test_another_version_of_the_engine(idle: Workspace, engine: SparkEngine) -> 
 
 
 def test_an_input_that_is_not_here(idle: Workspace) -> None:
-    root = idle.dataset("readings")
+    root = idle["readings"]
     said = f"its input readings ({root.id}) is not in this workspace"
     idle.delete("readings")
     for recursive in (False, True):
-        (report,) = idle.verify([idle.dataset("daily")], VerifyOptions(replay=True, recursive=recursive))
+        (report,) = idle.verify([idle["daily"]], replay=True, recursive=recursive)
         message, blocks = left_out(report)
         assert message == said
-        assert blocks == tuple(executions(idle.dataset("daily")._files))
-    assert idle._engine is None, "no engine was started"
+        assert blocks == tuple(executions(idle["daily"]._files))
+    assert idle._engines.spark is None, "no engine was started"
 
 
 def test_an_input_slice_that_is_gone(workspace: Workspace) -> None:
-    root, dataset = workspace.dataset("readings"), workspace.dataset("doubled")
-    path = root.path / "data" / str(root.state.slices()[1].slice.physical_hash)
+    root, dataset = workspace["readings"], workspace["doubled"]
+    path = root.path / "data" / str(root.summary.slices()[1].slice.physical_hash)
     path.unlink()
     report = dataset.verify(replay=True)
     message, blocks = left_out(report)
@@ -336,18 +334,18 @@ def test_an_input_slice_that_is_gone(workspace: Workspace) -> None:
 
 
 def test_the_previous_checkpoint_is_gone(idle: Workspace, engine: SparkEngine) -> None:
-    idle._engine = engine
-    files = idle.dataset("totals")._files
+    idle._engines.spark = engine
+    files = idle["totals"]._files
     first = files.chain.get(block_at(files, executions(files)[0])).event
     assert isinstance(first, ev.ExecuteTransform)
     assert first.new_checkpoint is not None
     path = Path(files.checkpoints.locate(first.new_checkpoint.physical_hash))
     path.unlink()
-    report = replay_of_last_in_spite_of_faults(idle.dataset("totals"))
+    report = replay_of_last_in_spite_of_faults(idle["totals"])
     (item,) = report.unchecked
     assert item.message == f"it cannot be replayed: {path}: no such object"
     assert report.faults == [], "the block that names it is before the range"
-    assert [f.check for f in idle.dataset("totals").verify().faults] == [5]
+    assert [f.check for f in idle["totals"].verify().faults] == [5]
 
 
 def replay_of_last_in_spite_of_faults(dataset: Dataset) -> Report:
@@ -356,9 +354,9 @@ def replay_of_last_in_spite_of_faults(dataset: Dataset) -> Report:
 
 
 def test_a_chain_that_cannot_be_followed(idle: Workspace) -> None:
-    files = idle.dataset("doubled")._files
+    files = idle["doubled"]._files
     (files.folder / "blocks" / str(block_at(files, 1))).unlink()
-    report = idle.dataset("doubled").verify(replay=True)
+    report = idle["doubled"].verify(replay=True)
     assert [f.check for f in report.faults] == [2]
     assert [u.message for u in report.unchecked] == [
         "no transaction was replayed: the chain cannot be followed"
@@ -369,7 +367,7 @@ def test_a_chain_that_cannot_be_followed(idle: Workspace) -> None:
 
 
 def test_ranges(idle: Workspace) -> None:
-    dataset = idle.dataset("doubled")
+    dataset = idle["doubled"]
     files = dataset._files
     first, second = (block_at(files, n) for n in executions(files))
     for after, upto in ((second, None), (first, first), (None, block_at(files, 1))):
@@ -383,12 +381,12 @@ def test_ranges(idle: Workspace) -> None:
         dataset.verify(replay=True, upto=hash_of("x"))
     assert dataset.verify(upto=first).ok, "without a replay a range is one, too"
     with pytest.raises(UsageError, match="these are 2"):
-        idle.verify([dataset, idle.dataset("daily")], VerifyOptions(replay=True, upto=first))
-    assert idle._engine is None
+        idle.verify([dataset, idle["daily"]], replay=True, upto=first)
+    assert idle._engines.spark is None
 
 
 def test_the_command(workspace: Workspace, run_cli: Callable[..., Result]) -> None:
-    dataset = workspace.dataset("doubled")
+    dataset = workspace["doubled"]
     files = dataset._files
     first, second = executions(files)
     call = ["-w", workspace.path.parent, "verify", "doubled", "--replay", "--jobs", "1"]

@@ -13,7 +13,6 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.audit.report import Report
-from odfchain.audit.verification import VerifyOptions
 from odfchain.cli.main import main
 from odfchain.errors import UsageError
 from odfchain.limits import LINEAGE
@@ -52,8 +51,8 @@ def overwrite(dataset: DatasetFiles, table: Callable[[pa.Table], pa.Table], **op
 
 
 def verified(workspace: Workspace, dataset: DatasetFiles) -> Report:
-    report = workspace.dataset(dataset.id).verify()
-    assert workspace._engine is None
+    report = workspace[dataset.id].verify()
+    assert workspace._engines.spark is None
     return report
 
 
@@ -112,9 +111,9 @@ def check_checkpoint_without_data(workspace: Workspace, made: tuple[DatasetFiles
 
 
 def check_recursive(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
-    copied = [workspace.dataset(made[1].id)]
+    copied = [workspace[made[1].id]]
     for recursive, names in ((True, ["readings", "copied"]), (False, ["copied"])):
-        reports = workspace.verify(copied, VerifyOptions(recursive=recursive))
+        reports = workspace.verify(copied, recursive=recursive)
         assert [(r.alias, r.ok) for r in reports] == [(name, True) for name in names]
 
 
@@ -190,7 +189,7 @@ def test_recursive_names_what_is_missing_and_verifies_the_rest(
     out = capsys.readouterr().out.splitlines()
     named = [line.split(":")[0] for line in out if not line.startswith("  ")]
     assert named == ["ok    readings", "ok    copied"]
-    Workspace.find(tmp_path).delete("readings")
+    Workspace.open(tmp_path).delete("readings")
     assert main(command) == 0
     capsys.readouterr()
     assert main([*command, "--recursive"]) == 7
@@ -214,8 +213,8 @@ def test_recursive_verifies_what_cannot_be_read(
     root, copied = made
     (copied.folder / "refs" / "head").write_text("nonsense")
     (root.folder / "blocks" / str(root.chain.head())).unlink()
-    datasets = [d for d in workspace.datasets() if d.path in (root.folder, copied.folder)]
-    reports = workspace.verify(datasets, VerifyOptions(recursive=True))
+    datasets = [d for d in workspace if d.path in (root.folder, copied.folder)]
+    reports = workspace.verify(datasets, recursive=True)
     assert sorted((r.alias, [f.check for f in r.faults]) for r in reports) == [
         ("copied", [1]),
         ("readings", [1, 2]),
@@ -227,7 +226,7 @@ def test_a_range_is_checked_and_nothing_else(
 ) -> None:
     _, copied = made
     slice_path(copied).unlink()
-    dataset = workspace.dataset(copied.id)
+    dataset = workspace[copied.id]
     (fault,) = dataset.verify().faults
     number = fault.sequence_number
     assert number is not None
@@ -301,7 +300,7 @@ def test_a_long_line_of_inputs_ends_in_the_report(
     last = made[1]
     for number in range(4):
         last = derive(workspace, f"d{number}", "SELECT * FROM readings", str(last.alias))._files
-    (report,) = workspace.verify([workspace.dataset(last.id)])
+    (report,) = workspace.verify([workspace[last.id]])
     names, inputs = [], report.inputs
     while inputs:
         names.append(inputs[0]["alias"])

@@ -63,7 +63,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, given: bool) -> list[str]:
 
 
 def names(workspace: Workspace) -> list[str]:
-    return [str(dataset.alias) for dataset in workspace.datasets()]
+    return [str(dataset.alias) for dataset in workspace]
 
 
 def test_what_does_nothing_is_not_asked_about(workspace: Workspace, add: Add) -> None:

@@ -33,7 +33,7 @@ def refused(
         assert err.endswith(f"add {expected['hint']}\n")
     raw = {c for c in err if unicodedata.category(c) in FORBIDDEN} - {"\n"}
     assert not raw
-    assert not Workspace.find(workspace).datasets()
+    assert len(Workspace.open(workspace)) == 0
 
 
 @pytest.mark.parametrize("name", EXPECTED["files"])

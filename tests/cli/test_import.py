@@ -65,10 +65,10 @@ def test_the_manifest_makes_the_same_dataset_again(run: Callable[..., Result], t
     assert [c["type"] for c in document["columns"]] == ["BIGINT", "STRING", "DOUBLE", "DATE", "STRING"]
     assert document["manifest"] == str(tmp_path / "shop.sales.yaml")
     assert (document["rows"], document["offsets"]) == (2, [0, 1])
-    dataset = Workspace.find(tmp_path).dataset("my/shop.sales")
+    dataset = Workspace.open(tmp_path)["my/shop.sales"]
     assert dataset.head is not None
     assert str(dataset.head) == document["head"]
-    assert str(dataset.state.watermark).startswith("2024-05-02T00:00:00")
+    assert str(dataset.summary.watermark).startswith("2024-05-02T00:00:00")
     assert run("verify", "my/shop.sales").code == 0
     assert run("add", "shop.sales.yaml", "--name", "again").code == 0
     assert run("ingest", "again", "sales.csv").code == 0
@@ -102,7 +102,7 @@ def test_what_was_inferred_reads_the_file(workspace: Workspace, tmp_path: Path) 
         assert brought.rows == made.inferred.file.rows, file
         assert made.dataset.verify().ok, file
         assert str(made.dataset.alias) in repr(made)
-    rows = workspace.dataset("lines").to_arrow().to_pylist()
+    rows = workspace["lines"].scan().to_arrow().to_pylist()
     assert [row["n"] for row in rows] == ["12345678901234567890", "1"]
     assert [row["x"] for row in rows] == ['{"b":[1.10]}', None]
     assert [row["tags"] for row in rows] == [["a"], []]
@@ -110,11 +110,11 @@ def test_what_was_inferred_reads_the_file(workspace: Workspace, tmp_path: Path) 
     timed = workspace.import_(
         tmp_path / "lines.ndjson", name="timed", key="id", event_time="t", merge="ledger"
     )
-    assert str(timed.dataset.state.watermark).startswith("2024-05-02T12:00:00.123")
+    assert str(timed.dataset.summary.watermark).startswith("2024-05-02T12:00:00.123")
     assert timed.dataset.verify().ok
     again = timed.dataset.ingest([tmp_path / "lines.ndjson"])
     assert again.up_to_date
-    (first, second) = workspace.dataset("quoted").to_arrow().to_pylist()
+    (first, second) = workspace["quoted"].scan().to_arrow().to_pylist()
     assert (first['b "c"'], first["-"], first["A"], first["Straße"]) == ("two\nlines", None, 0.0, "x, y")
     assert (second['b "c"'], second["-"], second["A"], second["Straße"]) == (None, 0.5, 1e10, "\\")
 
@@ -122,10 +122,10 @@ def test_what_was_inferred_reads_the_file(workspace: Workspace, tmp_path: Path) 
 def test_nothing_stays_behind_when_it_fails(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = Workspace.find(tmp_path)
+    workspace = Workspace.open(tmp_path)
 
     def nothing() -> None:
-        assert workspace.datasets() == []
+        assert len(workspace) == 0
         assert not list(tmp_path.glob("*.yaml"))
         assert not list((workspace.path / "keys").glob("*.pem"))
 
@@ -163,7 +163,7 @@ def test_an_interrupted_import_leaves_nothing(
     monkeypatch.setattr("odfchain.ingest.ingest.ingest_files", interrupted)
     with pytest.raises(KeyboardInterrupt):
         workspace.import_(tmp_path / "a.csv", name="x", key="a")
-    assert workspace.datasets() == []
+    assert len(workspace) == 0
     assert [p.name for p in tmp_path.glob("*.*")] == ["a.csv"]
 
 
@@ -185,4 +185,4 @@ def test_names_are_refused_before_anything_is_made(workspace: Workspace, tmp_pat
     with pytest.raises(BadInputError, match="call it '_op'"):
         workspace.import_(tmp_path / "a.csv", on_inferred=lambda plan: told.append(plan.name))
     assert told == []
-    assert workspace.datasets() == []
+    assert len(workspace) == 0

@@ -189,7 +189,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.ndjson").write_text(json.dumps({EVIL: EVIL}))
     (folder / "evil.yaml").write_text(json.dumps({"kind": EVIL, EVIL: [EVIL]}))
     (folder / "effects.yaml").write_text(json.dumps(EFFECTS, ensure_ascii=False), encoding="utf-8")
-    (found,) = (workspace.dataset("evil").path / "data").iterdir()
+    (found,) = (workspace["evil"].path / "data").iterdir()
     name = f"slice {EVIL}".replace("\0", "").replace("/", "")
     (folder / name).write_bytes(
         found.read_bytes() if found.is_file() else next(found.rglob("*")).read_bytes()

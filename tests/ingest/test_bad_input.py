@@ -80,7 +80,7 @@ def test_a_bad_file_after_a_good_one_publishes_neither(run_cli: Cli, cities: Dat
     bad.write_text("city,population\nA,x\n")
     assert str(bad) in refused(run_cli, cities, good, bad)
     result = run_cli("-w", cities.path.parent.parent, "ingest", "cities", good)
-    assert (result.code, cities.state.record_count) == (0, 4), "and the dataset works as before"
+    assert (result.code, cities.summary.record_count) == (0, 4), "and the dataset works as before"
 
 
 def test_a_header_only_snapshot(run_cli: Cli, filled: Dataset, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_other_types_than_the_recorded_ones(run_cli: Cli, filled: Dataset, tmp_p
 
     read = ReadStepCsv(header=True, ddl_schema=("city STRING", "population INT"))
     event = AddPushSource(source_name="default", read=read, merge=MergeStrategyAppend())
-    commit(filled._files, filled.state, [event], [], system_time=Timestamp.now())
+    commit(filled._files, filled.summary, [event], [], system_time=Timestamp.now())
     good = tmp_path / "again.csv"
     good.write_text(GOOD)
     said = refused(run_cli, filled, good)

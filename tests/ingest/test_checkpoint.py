@@ -13,7 +13,6 @@ from odfchain.api import Dataset, Workspace
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import ObjectCorruptedError
 from odfchain.ingest import recorded
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.ingest.polling import set_watermark
 from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
@@ -40,11 +39,11 @@ def cities(workspace: Workspace, merge: str = SNAPSHOT, name: str = "cities") ->
 def push(dataset: Dataset, rows: Iterable[tuple[str, int]], columns: str = "city,population") -> None:
     path = dataset.path.parent / "in.csv"
     path.write_text("\n".join([columns, *(f"{city},{number}" for city, number in rows)]) + "\n")
-    dataset.ingest([path], IngestOptions(allow_empty=True))
+    dataset.ingest([path], allow_empty=True)
 
 
 def newest(dataset: Dataset) -> ev.AddData:
-    event = dataset.state.last_data
+    event = dataset.summary.last_data
     assert isinstance(event, ev.AddData)
     return event
 
@@ -141,7 +140,7 @@ def test_the_rows_are_those_without_checkpoints(
         push(with_them, rows)
     assert len(files(with_them)) >= 2
     columns = ["offset", "op", "city", "population"]
-    assert with_them.to_arrow(columns) == without.to_arrow(columns)
+    assert with_them.scan(columns).to_arrow() == without.scan(columns).to_arrow()
     assert with_them.verify().ok
 
 
@@ -162,7 +161,7 @@ def test_slices_that_a_checkpoint_stands_for_are_not_read(grown: Dataset) -> Non
     for path in (grown.path / "data").iterdir():
         path.unlink()
     push(grown, [("A", 1), ("B", 21)])
-    tail = pq.read_table(grown._files.data.verified_path(grown.state.slices()[-1].slice.physical_hash))
+    tail = pq.read_table(grown._files.data.verified_path(grown.summary.slices()[-1].slice.physical_hash))
     assert tail.select(["offset", "op", "city", "population"]).to_pylist() == [
         row(4, 2, "B", 20),
         row(5, 3, "B", 21),
@@ -172,7 +171,7 @@ def test_slices_that_a_checkpoint_stands_for_are_not_read(grown: Dataset) -> Non
 def test_a_missing_checkpoint_only_costs_time(grown: Dataset) -> None:
     files(grown)[0].unlink()
     push(grown, [("A", 1), ("B", 21)])
-    assert grown.to_arrow(["op", "population"]).to_pylist()[-2:] == [
+    assert grown.scan(["op", "population"]).to_arrow().to_pylist()[-2:] == [
         {"op": 2, "population": 20},
         {"op": 3, "population": 21},
     ]
@@ -191,7 +190,7 @@ def keyed_by_population(dataset: Dataset) -> None:
     read = ReadStepCsv(header=True, ddl_schema=("city STRING", "population BIGINT"))
     merge = MergeStrategySnapshot(primary_key=("population",))
     event = ev.AddPushSource(source_name="default", read=read, merge=merge)
-    commit(dataset._files, dataset.state, [event], [], system_time=Timestamp.now())
+    commit(dataset._files, dataset.summary, [event], [], system_time=Timestamp.now())
 
 
 @pytest.mark.usefixtures("eager")
@@ -202,14 +201,16 @@ def test_a_checkpoint_of_another_key_is_not_used(workspace: Workspace) -> None:
     assert content(dataset) == [row(0, 0, "A", 1)]
     keyed_by_population(dataset)
     push(dataset, [("A", 1)])  # by population, the last word on 1 is that it was retracted
-    assert dataset.to_arrow(["offset", "op", "city", "population"]).to_pylist()[3:] == [row(3, 0, "A", 1)]
+    assert dataset.scan(["offset", "op", "city", "population"]).to_arrow().to_pylist()[3:] == [
+        row(3, 0, "A", 1)
+    ]
     assert dataset.verify().ok
 
 
 def test_what_was_corrected_away_is_not_in_force_by_another_key(grown: Dataset) -> None:
     keyed_by_population(grown)
     push(grown, [("A", 1), ("B", 20)])  # by population: 1 is A, 2 was corrected, 20 is B
-    assert grown.state.record_count == 4
+    assert grown.summary.record_count == 4
 
 
 def test_a_checkpoint_of_another_engine(workspace: Workspace) -> None:
@@ -226,8 +227,8 @@ def test_a_checkpoint_of_another_engine(workspace: Workspace) -> None:
         prev_offset=1, new_checkpoint=foreign, new_watermark=last.new_watermark,
     )  # fmt: skip
     commit(
-        dataset._files, dataset.state, [event], [], checkpoints=[StagedFile(staged, name)],
-        system_time=dataset.state.next_system_time(),
+        dataset._files, dataset.summary, [event], [], checkpoints=[StagedFile(staged, name)],
+        system_time=dataset.summary.next_system_time(),
     )  # fmt: skip
     set_watermark(dataset._files, Timestamp.parse("2090-01-01T00:00:00Z"))
     assert newest(dataset).new_checkpoint == foreign
@@ -241,11 +242,11 @@ def test_columns_that_came_after_the_checkpoint(grown: Dataset) -> None:
     read = ReadStepCsv(header=True, ddl_schema=("city STRING", "population BIGINT", "mayor STRING"))
     merge = MergeStrategySnapshot(primary_key=("city",))
     event = ev.AddPushSource(source_name="default", read=read, merge=merge)
-    commit(grown._files, grown.state, [event], [], system_time=Timestamp.now())
+    commit(grown._files, grown.summary, [event], [], system_time=Timestamp.now())
     path = grown.path.parent / "in.csv"
     path.write_text("city,population,mayor\nA,1,\nB,20,X\n")
     grown.ingest([path])
-    assert grown.to_arrow(["op", "city", "mayor"]).to_pylist()[-2:] == [
+    assert grown.scan(["op", "city", "mayor"]).to_arrow().to_pylist()[-2:] == [
         {"op": 2, "city": "B", "mayor": None},
         {"op": 3, "city": "B", "mayor": "X"},
     ]

@@ -76,7 +76,7 @@ def test_what_means_the_same_is_converted(
 ) -> None:
     dataset = dataset_of(workspace, declared)
     dataset.ingest([write(tmp_path / "in.parquet", values)])
-    assert dataset.to_arrow(["v"])["v"].to_pylist() == kept
+    assert dataset.scan(["v"]).to_arrow()["v"].to_pylist() == kept
 
 
 def test_types_without_a_conversion(workspace: Workspace, tmp_path: Path) -> None:

@@ -361,7 +361,7 @@ def test_on_the_command_line(run_cli: Callable[..., Result], workspace: Workspac
     assert len([line for line in result.err.splitlines() if line.startswith("error: ")]) == 1
     path.write_text(text % "")
     assert run_cli("-w", workspace.path, "ingest", "cities", path).code == 0
-    assert dataset.state.record_count == 1
+    assert dataset.summary.record_count == 1
 
 
 # --- names of formats ------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import RefConflictError, UsageError
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Silent
 from tests.kit.support import Result, manifest
@@ -31,7 +30,7 @@ GOOD = "city,population\nA,1\nB,2\n"
 
 def records(dataset: Dataset) -> list[list[Any]]:
     """Data columns of all records."""
-    return [list(row.values())[4:] for row in dataset.to_arrow().to_pylist()]
+    return [list(row.values())[4:] for row in dataset.scan().to_arrow().to_pylist()]
 
 
 def add(
@@ -112,7 +111,7 @@ def test_csv_without_a_schema_is_text_unless_types_are_to_be_inferred(
             )
         ]
     )
-    types = {f.name: str(f.type) for f in inferred.to_arrow().schema}
+    types = {f.name: str(f.type) for f in inferred.scan().to_arrow().schema}
     assert {k: types[k] for k in "ifbdtm"} == {
         "i": "int64", "f": "double", "b": "bool", "d": "date32[day]", "t": "timestamp[ms, tz=UTC]", "m": "string"
     }  # fmt: skip
@@ -153,7 +152,7 @@ def test_ndjson_keeps_numbers_as_they_are_written(
     )
     line = '{"t": 1.50, "d": 0.12345678901234567890, "b": 12345678901234567890123, "x": "ü"}\n'
     dataset.ingest([put(tmp_path, line.encode(encoding), "in.ndjson")])
-    assert dataset.to_arrow(["t", "d", "b"]).to_pylist() == [
+    assert dataset.scan(["t", "d", "b"]).to_arrow().to_pylist() == [
         {"t": "1.50", "d": Decimal("0.12345678901234567890"), "b": Decimal(12345678901234567890123)}
     ]
 
@@ -187,14 +186,14 @@ def test_without_a_source_the_extension_tells_the_format(workspace: Workspace, t
     with pytest.raises(UsageError, match="the format of this file is not known") as caught:
         dataset.ingest([put(tmp_path, GOOD, "in.dat")])
     assert "--input-format" in str(caught.value.hint)
-    dataset.ingest([put(tmp_path, GOOD, "in.dat")], IngestOptions(input_format="csv"))
-    assert dataset.state.record_count == 6
+    dataset.ingest([put(tmp_path, GOOD, "in.dat")], input_format="csv")
+    assert dataset.summary.record_count == 6
 
 
 def test_another_format_than_the_source_declares(workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest())
     path = put(tmp_path, '{"population": 1, "city": "A"}', "in.txt")
-    dataset.ingest([path], IngestOptions(input_format="ndjson"))
+    dataset.ingest([path], input_format="ndjson")
     assert records(dataset) == [["A", 1]]
 
 
@@ -234,12 +233,12 @@ def test_file_names_mean_nothing(workspace: Workspace, tmp_path: Path, name: str
 def test_a_workspace_in_a_folder_with_an_odd_name(tmp_path: Path, engine: SparkEngine) -> None:
     folder = tmp_path / "my [data], {x} *?"
     workspace = Workspace.init(folder)
-    workspace._engine = engine
+    workspace._engines.spark = engine
     (dataset,) = workspace.add(manifest(SNAPSHOT))
     for content in (GOOD, GOOD + "C,3\n", GOOD + "C,4\n"):
         dataset.ingest([put(folder, content)])
     assert [row[0] for row in records(dataset)] == ["A", "B", "C", "C", "C"]
-    assert dataset.to_spark().count() == 5
+    assert dataset.scan().to_spark().count() == 5
     assert dataset.verify().ok
 
 
@@ -272,8 +271,8 @@ def test_several_sources(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="several push sources: ") as caught:
         dataset.ingest([path])
     assert "--source-name" in str(caught.value.hint)
-    dataset.ingest([path], IngestOptions(source_name="two"))
-    assert dataset.state.record_count == 2
+    dataset.ingest([path], source_name="two")
+    assert dataset.summary.record_count == 2
 
 
 def test_times_can_be_given_and_make_a_run_reproducible(tmp_path: Path, engine: SparkEngine) -> None:
@@ -281,36 +280,36 @@ def test_times_can_be_given_and_make_a_run_reproducible(tmp_path: Path, engine: 
     found = []
     for name in ("one", "two"):
         workspace = Workspace.init(tmp_path / name)
-        workspace._engine = engine
+        workspace._engines.spark = engine
         (dataset,) = workspace.add(manifest(SNAPSHOT))
-        times = IngestOptions(
+        dataset.ingest(
+            [put(tmp_path, GOOD)],
             system_time=Timestamp.parse("2050-01-01T00:00:00Z"),
             event_time=Timestamp.parse("2020-01-01T00:00:00Z"),
         )
-        dataset.ingest([put(tmp_path, GOOD)], times)
-        found.append([ref.slice for ref in dataset.state.slices()])
-        assert dataset.state.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
+        found.append([ref.slice for ref in dataset.summary.slices()])
+        assert dataset.summary.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
     assert found[0] == found[1]
 
 
 def test_a_clock_that_went_back_does_not_stop_the_chain(workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest())
     later, earlier = Timestamp.parse("2100-01-01T00:00:00Z"), Timestamp.parse("2030-01-01T00:00:00Z")
-    dataset.ingest([put(tmp_path, GOOD)], IngestOptions(system_time=later))
-    dataset.ingest([put(tmp_path, GOOD)], IngestOptions(system_time=earlier))
+    dataset.ingest([put(tmp_path, GOOD)], system_time=later)
+    dataset.ingest([put(tmp_path, GOOD)], system_time=earlier)
     assert {hb.block.system_time for hb in dataset.log(2)} == {later}
 
 
 def test_the_same_records_by_arrow_and_by_spark(workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest(SNAPSHOT))
-    assert dataset.to_spark().count() == 0, "before the first data"
+    assert dataset.scan().to_spark().count() == 0, "before the first data"
     dataset.ingest([put(tmp_path, GOOD)])
     dataset.ingest([put(tmp_path, GOOD.replace("A,1", "A,9"))])
-    arrow = dataset.to_arrow().select(["offset", "op", "city", "population"]).to_pylist()
-    rows = dataset.to_spark().select("offset", "op", "city", "population").orderBy("offset").collect()
+    arrow = dataset.scan().to_arrow().select(["offset", "op", "city", "population"]).to_pylist()
+    rows = dataset.scan().to_spark().select("offset", "op", "city", "population").orderBy("offset").collect()
     assert [{**row.asDict(), "offset": int(row["offset"])} for row in rows] == arrow
     assert dataset.tail(1)["city"].to_pylist() == ["A"]
-    assert dataset.to_arrow(["city"]).schema.names == ["city"]
+    assert dataset.scan(["city"]).to_arrow().schema.names == ["city"]
 
 
 # --- two writers -----------------------------------------------------------------------------------
@@ -333,13 +332,13 @@ class Meeting(Silent):
         self.notes.append(text)
 
 
-def race(dataset: Dataset, files: list[Path], options: IngestOptions) -> tuple[list[Any], list[str]]:
+def race(dataset: Dataset, files: list[Path], **options: Any) -> tuple[list[Any], list[str]]:
     barrier, outcomes = threading.Barrier(2), []
     meetings = [Meeting(barrier) for _ in files]
 
     def run(path: Path, meeting: Meeting) -> None:
         try:
-            outcomes.append(dataset.ingest([path], options, progress=meeting))
+            outcomes.append(dataset.ingest([path], progress=meeting, **options))
         except RefConflictError as error:
             outcomes.append(error)
 
@@ -355,7 +354,7 @@ def test_the_slower_writer_repeats_its_run_on_the_new_head(workspace: Workspace,
     (dataset,) = workspace.add(manifest(LEDGER))
     dataset.ingest([put(tmp_path, GOOD)])
     files = [put(tmp_path, "city,population\nC,3\n" + f"{x},4\n", f"{x}.csv") for x in "DE"]
-    outcomes, notes = race(dataset, files, IngestOptions())
+    outcomes, notes = race(dataset, files)
     assert sorted(o.inputs[0].rows for o in outcomes) == [1, 2], "C was new for one of them only"
     assert notes == ["another writer was faster; repeating the run on the new head"]
     assert sorted(row[0] for row in records(dataset)) == ["A", "B", "C", "D", "E"]
@@ -365,10 +364,10 @@ def test_the_slower_writer_repeats_its_run_on_the_new_head(workspace: Workspace,
 def test_or_says_so(workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest())
     files = [put(tmp_path, GOOD, f"{n}.csv") for n in range(2)]
-    outcomes, notes = race(dataset, files, IngestOptions(retries=0))
+    outcomes, notes = race(dataset, files, retries=0)
     (error,) = [o for o in outcomes if isinstance(o, RefConflictError)]
     assert "expected" in str(error)
     assert notes == []
-    assert dataset.state.record_count == 2
+    assert dataset.summary.record_count == 2
     assert dataset.verify().ok
     assert [p.name for p in (dataset.path / "staging").iterdir()] == [".lock"]

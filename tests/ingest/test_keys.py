@@ -14,7 +14,6 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
 from odfchain.ingest import recorded
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.ingest.merge import MergeInput, merge
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary
@@ -185,7 +184,8 @@ def dataset_of(workspace: Workspace, merge: str = LEDGER, columns: str = COLUMNS
 
 def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
     return [
-        tuple(row.values()) for row in dataset.to_arrow(["op", "country", "city", "population"]).to_pylist()
+        tuple(row.values())
+        for row in dataset.scan(["op", "country", "city", "population"]).to_arrow().to_pylist()
     ]
 
 
@@ -243,7 +243,7 @@ def test_a_state_checkpoint_tells_keys_as_the_merge_does(
         path.write_text(path.read_text().replace("B,-0.0", "B,0.0").replace(",0.0", ",-0.0"))
         assert dataset.ingest([path]).up_to_date
     assert any((dataset.path / "checkpoints").iterdir())
-    assert dataset.state.record_count == 4 + 2 * 8
+    assert dataset.summary.record_count == 4 + 2 * 8
     assert dataset.verify().ok
 
 
@@ -254,10 +254,10 @@ def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Works
     path = tmp_path / "in.csv"
     path.write_text(HEADER + ",CA,A,1\n2020-01-01,CA,A,2\n")
     day = [Timestamp.parse(f"2020-01-0{n}T00:00:00Z") for n in (1, 2)]
-    assert not dataset.ingest([path], IngestOptions(event_time=day[1])).up_to_date
-    assert dataset.ingest([path], IngestOptions(event_time=day[1])).up_to_date
+    assert not dataset.ingest([path], event_time=day[1]).up_to_date
+    assert dataset.ingest([path], event_time=day[1]).up_to_date
     with pytest.raises(BadInputError, match=r"row 2: primary key \(event_time=.*, city='A'\) occurs twice"):
-        dataset.ingest([path], IngestOptions(event_time=day[0]))
+        dataset.ingest([path], event_time=day[0])
 
 
 def test_values_of_a_contradiction_are_shown_as_they_are_written(
@@ -287,7 +287,7 @@ def test_columns_may_have_any_name_that_is_not_reserved(workspace: Workspace, tm
     for value in (1, 2):
         path.write_text(f"{','.join(names)}\n1,{value},5,5\n")
         dataset.ingest([path])
-    assert dataset.to_arrow(names).to_pylist()[-1] == dict(zip(names, (1, 2, 5, 5), strict=True))
+    assert dataset.scan(names).to_arrow().to_pylist()[-1] == dict(zip(names, (1, 2, 5, 5), strict=True))
 
 
 def test_a_first_record_is_no_list_of_names(workspace: Workspace, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.repo.workspace_config import LateEdits
 from tests.kit.support import Result, manifest, unchanged
 
@@ -29,8 +28,10 @@ def ledger(workspace: Workspace, tmp_path: Path) -> Dataset:
 
 def added(dataset: Dataset, edits: LateEdits, path: Path) -> list[tuple[int, str, int | None]]:
     """Rows that an input adds: operation, city, population."""
-    dataset.ingest([path], IngestOptions(late_edits=edits))
-    return [tuple(row.values()) for row in dataset.to_arrow(["op", "city", "population"]).to_pylist()[3:]]
+    dataset.ingest([path], late_edits=edits)
+    return [
+        tuple(row.values()) for row in dataset.scan(["op", "city", "population"]).to_arrow().to_pylist()[3:]
+    ]
 
 
 def test_they_are_ignored_unless_asked_for(ledger: Dataset, tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_they_are_told(ledger: Dataset, tmp_path: Path, run_cli: Callable[..., R
     run = ("-w", home, "ingest", "cities", tmp_path / "second.csv", "--late-edits", "warn")
     done = run_cli(*run)
     assert "second.csv: 2 rows have a recorded key and other values; they were ignored" in done.err
-    assert len(ledger.to_arrow(["op"])) == 4
+    assert len(ledger.scan(["op"]).to_arrow()) == 4
 
 
 def test_the_workspace_says_what_is_done(

@@ -25,7 +25,7 @@ def test_add_explains_a_declared_schema_without_operations(workspace: Workspace)
         "which the declared schema does not have (it has city, population)"
     )
     assert "0 for +A, 1 for -R, 2 for -C, 3 for +C" in str(caught.value.hint)
-    assert not list(workspace.datasets())
+    assert len(workspace) == 0
 
 
 def test_the_column_has_the_name_that_the_vocabulary_says(workspace: Workspace) -> None:
@@ -92,7 +92,7 @@ def test_corrections_of_several_keys_may_be_mixed(workspace: Workspace, tmp_path
     path = tmp_path / "in.csv"
     path.write_text("op,city,population\n0,A,1\n0,B,1\n2,A,1\n2,B,1\n3,B,2\n3,A,2\n1,B,2\n")
     dataset.ingest([path])
-    assert dataset.to_arrow(["op"])["op"].to_pylist() == [0, 2, 3, 0, 2, 3, 1]
+    assert dataset.scan(["op"]).to_arrow()["op"].to_pylist() == [0, 2, 3, 0, 2, 3, 1]
     assert dataset.verify().ok
 
 

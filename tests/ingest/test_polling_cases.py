@@ -38,8 +38,8 @@ def test_kinds_of_sources_that_are_kept_but_not_fetched(
 ) -> None:
     """mqtt.empty, mqtt.one and eth.state: nobody is asked, and one line says why."""
     dataset = polled(workspace, fetch)
-    assert dataset.state.polling_source is not None
-    assert isinstance(dataset.state.polling_source.fetch, kind)
+    assert dataset.summary.polling_source is not None
+    assert isinstance(dataset.summary.polling_source.fetch, kind)
     said = f"fetching from {kind.KIND} is not supported (Url, FilesGlob and Container are)"
     with unchanged(dataset.path):
         with pytest.raises(FetchError) as caught:
@@ -59,10 +59,10 @@ def test_ftp_ok(workspace: Workspace) -> None:
         assert dataset.pull().blocks == 2
         assert [row[1:] for row in rows(dataset)] == [["A", 1000], ["B", 2000], ["C", 3000]]
         assert rows(dataset, "event_time") == rows(dataset, "system_time")
-        assert dataset.state.source_state is not None
-        assert dataset.state.source_state.kind == CONTENT_HASH
+        assert dataset.summary.source_state is not None
+        assert dataset.summary.source_state.kind == CONTENT_HASH
         with unchanged(dataset.path):
-            assert dataset.pull().status is PullStatus.UP_TO_DATE
+            assert dataset.pull().status == PullStatus.UP_TO_DATE.value
 
 
 def test_ddl_schema(workspace: Workspace, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_ddl_schema(workspace: Workspace, tmp_path: Path) -> None:
     assert rows(dataset, "offset", "date", "city", "population") == [
         [0, old, "A", 1000], [1, old, "B", None], [2, new, "C", 4000]
     ]  # fmt: skip
-    assert str(dataset.state.watermark) == "2021-01-01T00:00:00Z"
+    assert str(dataset.summary.watermark) == "2021-01-01T00:00:00Z"
     assert dataset.schema is not None
     assert {field.name: field.optional for field in dataset.schema.fields} == {
         "offset": False, "op": False, "system_time": False, "date": False, "city": True, "population": True,

@@ -24,7 +24,7 @@ from odfchain.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from odfchain.ingest.polling import PullOptions, PullStatus
+from odfchain.ingest.polling import PullStatus
 from odfchain.model import events as ev
 from odfchain.model.sources import FetchStepFilesGlob, FetchStepUrl
 from odfchain.model.timestamp import Timestamp
@@ -51,14 +51,14 @@ def test_a_file_is_ingested_once_and_again_when_it_changes(workspace: Workspace,
     touch(path, ABC, 1_600_000_000)
     dataset = polled(workspace, file_url(path))
     first = dataset.pull()
-    assert (first.status, first.blocks, first.inputs[0].input_rows) == (PullStatus.UPDATED, 2, 3)
-    state = dataset.state.source_state
+    assert (first.status, first.blocks, first.rows) == (PullStatus.UPDATED.value, 2, 3)
+    state = dataset.summary.source_state
     assert state == ev.SourceState(
         source_name="default", kind="odf/last-modified", value="2020-09-13T12:26:40Z"
     )
     with unchanged(dataset.path):
         again = dataset.pull()
-    assert (again.status, again.blocks, again.head) == (PullStatus.UP_TO_DATE, 0, first.head)
+    assert (again.status, again.blocks, again.head) == (PullStatus.UP_TO_DATE.value, 0, first.head)
     touch(path, "city,population\nD,4000\n", 1_600_000_100)
     assert dataset.pull().blocks == 1
     assert rows(dataset) == [[0, "A", 1000], [0, "B", 2000], [0, "C", 3000], [0, "D", 4000]]
@@ -87,17 +87,17 @@ def test_the_three_rounds_of_a_snapshot(workspace: Workspace, tmp_path: Path) ->
         ]
 
     expect = case["expect"]
-    dataset.pull(at("2050-01-01T12:00:00Z"))
+    dataset.pull(**at("2050-01-01T12:00:00Z"))
     assert shown(3) == expect["round1"]
-    assert str(dataset.state.watermark) == expect["watermark1"]
+    assert str(dataset.summary.watermark) == expect["watermark1"]
     touch(path, ABC.replace("3000", "4000"), 1_600_000_100)
-    dataset.pull(at("2050-02-01T12:00:00Z"))
+    dataset.pull(**at("2050-02-01T12:00:00Z"))
     assert shown(2) == expect["round2"]
-    assert str(dataset.state.watermark) == expect["watermark2"]
+    assert str(dataset.summary.watermark) == expect["watermark2"]
     touch(path, path.read_text(), 1_600_000_200)
-    last = dataset.pull(at("2050-03-01T12:00:00Z"))
+    last = dataset.pull(**at("2050-03-01T12:00:00Z"))
     assert (last.blocks, str(last.watermark)) == (1, expect["watermark2"])
-    event = dataset.state.last_data
+    event = dataset.summary.last_data
     assert isinstance(event, ev.AddData)
     assert event.new_data is None
     assert event.new_source_state is not None
@@ -114,10 +114,10 @@ def test_files_of_a_glob_are_one_transaction_each(workspace: Workspace, tmp_path
     for day in ("2020-10-05", "2020-10-01", "2020-10-10"):
         (folder / f"data-{day}.csv").write_text(f"city,population\n{day},1\n")
     outcome = dataset.pull()
-    assert (len(outcome.inputs), outcome.blocks) == (3, 4)
+    assert (len(outcome.details.inputs), outcome.blocks) == (3, 4)
     assert [row[1] for row in rows(dataset)] == ["2020-10-01", "2020-10-05", "2020-10-10"]
-    assert str(dataset.state.watermark) == "2020-10-10T00:00:00Z"
-    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert str(dataset.summary.watermark) == "2020-10-10T00:00:00Z"
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value
     assert dataset.verify().ok
 
 
@@ -139,7 +139,7 @@ def test_forever_means_once(workspace: Workspace, tmp_path: Path) -> None:
     dataset = polled(workspace, file_url(path) + ", cache: {kind: Forever}")
     dataset.pull()
     path.unlink()
-    assert dataset.pull().status is PullStatus.UP_TO_DATE, "the source is not even looked at"
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value, "the source is not even looked at"
 
 
 def test_forever_and_a_url_with_variables(
@@ -169,7 +169,7 @@ def test_forever_is_not_about_the_set_of_files(workspace: Workspace, tmp_path: P
     (tmp_path / "4.csv").write_text("city,population\nA,4\n")
     assert dataset.pull().blocks == 1, "a file that is new is read"
     (tmp_path / "1.csv").write_text("city,population\nA,100\n")
-    assert dataset.pull().status is PullStatus.UP_TO_DATE, "what was read is not read again"
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value, "what was read is not read again"
     assert [row[2] for row in rows(dataset)] == [1, 2, 3, 4]
 
 
@@ -179,11 +179,13 @@ def test_forever_in_the_order_of_changes_is_about_each_file(workspace: Workspace
     touch(tmp_path / "2.csv", "city,population\nA,2\n", 1_600_000_100)
     assert dataset.pull().blocks == 3
     touch(tmp_path / "1.csv", "city,population\nA,100\n", 1_600_000_200)
-    assert dataset.pull().status is PullStatus.UP_TO_DATE, "a file that was read and changed is the newest"
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value, (
+        "a file that was read and changed is the newest"
+    )
     touch(tmp_path / "3.csv", "city,population\nA,3\n", 1_600_000_300)
     assert dataset.pull().blocks == 1
     touch(tmp_path / "2.csv", "city,population\nA,200\n", 1_600_000_400)
-    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value
     assert [row[2] for row in rows(dataset)] == [1, 2, 3]
 
 
@@ -196,25 +198,25 @@ def test_forever_is_about_the_object_that_was_recorded(workspace: Workspace, tmp
     assert dataset.pull().blocks == 2
     other = tmp_path / "other.csv"
     touch(other, "city,population\nD,4\n", 1_600_000_000)
-    source = dataset.state.polling_source
+    source = dataset.summary.polling_source
     assert source is not None
     assert isinstance(source.fetch, FetchStepUrl)
     moved = dataclasses.replace(source, fetch=dataclasses.replace(source.fetch, url=other.as_uri()))
-    commit(dataset._files, dataset.state, [moved], [], system_time=dataset.state.next_system_time())
-    assert dataset.pull(PullOptions(fetch_uncacheable=True)).blocks == 1
+    commit(dataset._files, dataset.summary, [moved], [], system_time=dataset.summary.next_system_time())
+    assert dataset.pull(fetch_uncacheable=True).blocks == 1
     assert [row[1] for row in rows(dataset)] == ["A", "B", "C", "D"]
-    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value
 
 
 def test_how_long_an_answer_counts_is_not_what_is_asked_for(workspace: Workspace, tmp_path: Path) -> None:
     dataset = polled(workspace, f"kind: FilesGlob, path: '{tmp_path}/*.csv'" + FOREVER)
     (tmp_path / "1.csv").write_text("city,population\nA,1\n")
     dataset.pull()
-    source = dataset.state.polling_source
+    source = dataset.summary.polling_source
     assert source is not None
     assert isinstance(source.fetch, FetchStepFilesGlob)
     plain = dataclasses.replace(source, fetch=dataclasses.replace(source.fetch, cache=None))
-    commit(dataset._files, dataset.state, [plain], [], system_time=dataset.state.next_system_time())
+    commit(dataset._files, dataset.summary, [plain], [], system_time=dataset.summary.next_system_time())
     (tmp_path / "2.csv").write_text("city,population\nA,2\n")
     assert dataset.pull().blocks == 1, "the state of the source is known still"
     assert [row[2] for row in rows(dataset)] == [1, 2]
@@ -233,7 +235,7 @@ def test_a_source_that_tells_nothing_is_known_by_its_content(workspace: Workspac
         os.environ["PATH"] = f"{podman.parent}:{path}"
         assert dataset.pull().blocks == 2
         with unchanged(dataset.path):
-            assert dataset.pull().status is PullStatus.UP_TO_DATE
+            assert dataset.pull().status == PullStatus.UP_TO_DATE.value
         (tmp_path / "printed").write_text("city,population\nD,4\n")
         assert dataset.pull().blocks == 1
     finally:
@@ -248,15 +250,15 @@ def test_rows_are_not_repeated_when_the_state_is_unknown(workspace: Workspace, t
     dataset = polled(workspace, file_url(path))
     dataset.pull()
     redefined = ev.SetPollingSource(
-        fetch=type(dataset.state.polling_source.fetch)(url=(tmp_path / "other.csv").as_uri()),  # type: ignore[union-attr, call-arg]
-        read=dataset.state.polling_source.read,  # type: ignore[union-attr]
-        merge=dataset.state.polling_source.merge,  # type: ignore[union-attr]
+        fetch=type(dataset.summary.polling_source.fetch)(url=(tmp_path / "other.csv").as_uri()),  # type: ignore[union-attr, call-arg]
+        read=dataset.summary.polling_source.read,  # type: ignore[union-attr]
+        merge=dataset.summary.polling_source.merge,  # type: ignore[union-attr]
     )
-    commit(dataset._files, dataset.state, [redefined], [], system_time=Timestamp.now())
+    commit(dataset._files, dataset.summary, [redefined], [], system_time=Timestamp.now())
     with unchanged(dataset.path):
-        assert dataset.pull().status is PullStatus.UNCACHEABLE
+        assert dataset.pull().status == PullStatus.UNCACHEABLE.value
     (tmp_path / "other.csv").write_text("city,population\nD,4\n")
-    assert dataset.pull(PullOptions(fetch_uncacheable=True)).blocks == 1
+    assert dataset.pull(fetch_uncacheable=True).blocks == 1
     assert len(rows(dataset)) == 4
 
 
@@ -267,8 +269,8 @@ def test_a_watermark_set_by_hand_keeps_the_state_of_the_source(workspace: Worksp
     dataset.pull()
     mark = Timestamp.now()
     dataset.set_watermark(mark)
-    assert dataset.state.watermark == mark
-    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert dataset.summary.watermark == mark
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value
     with pytest.raises(AppendError, match="watermark"):
         dataset.set_watermark(Timestamp.parse("2000-01-01T00:00:00Z"))
 
@@ -296,7 +298,7 @@ def test_commands_of_strangers_are_not_run(workspace: Workspace, tmp_path: Path)
     with unchanged(dataset.path), pytest.raises(PrepareError) as caught:
         dataset.pull()
     assert "--allow-commands" in str(caught.value.hint)
-    assert dataset.pull(PullOptions(allow_commands=True)).blocks == 2
+    assert dataset.pull(allow_commands=True).blocks == 2
 
 
 def test_a_query_sees_the_input_and_nothing_else(workspace: Workspace, tmp_path: Path) -> None:
@@ -392,7 +394,7 @@ def test_a_file_that_changes_while_it_is_read(workspace: Workspace, tmp_path: Pa
     assert caught.value.hint == "pull again when the file is complete"
     assert dataset.pull().blocks == 2
     assert [row[1] for row in rows(dataset)] == ["A", "B", "C", "D"], "all of it, and once"
-    assert dataset.pull().status is PullStatus.UP_TO_DATE
+    assert dataset.pull().status == PullStatus.UP_TO_DATE.value
 
 
 def test_what_cannot_be_pulled(workspace: Workspace, tmp_path: Path) -> None:
@@ -404,7 +406,7 @@ def test_what_cannot_be_pulled(workspace: Workspace, tmp_path: Path) -> None:
     dataset = polled(workspace, "kind: Mqtt, host: h, port: 1883, topics: [{path: a}]")
     with unchanged(dataset.path), pytest.raises(FetchError, match="Mqtt is not supported"):
         dataset.pull()
-    commit(dataset._files, dataset.state, [ev.DisablePollingSource()], [], system_time=Timestamp.now())
+    commit(dataset._files, dataset.summary, [ev.DisablePollingSource()], [], system_time=Timestamp.now())
     with pytest.raises(IngestError, match="no polling source in force"):
         dataset.pull()
     with pytest.raises((IngestError, UsageError)):
@@ -490,6 +492,6 @@ def test_what_a_dataset_comes_from_is_pulled_first(
     done = run_cli("-w", workspace.path, "pull", "--recursive", "derived", "-o", "json")
     assert len(rows(source)) == 3
     assert [(r["dataset"], r["+A"]) for r in json.loads(done.out)] == [("cities", 3), ("derived", 3)]
-    assert len(workspace.dataset("derived").to_arrow()) == 3
+    assert len(workspace["derived"].scan().to_arrow()) == 3
     again = run_cli("-w", workspace.path, "pull", "--recursive", "cities", "-o", "json")
     assert (again.code, json.loads(again.out)[0]["blocks"]) == (0, 0)

@@ -12,7 +12,6 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, BadInputError, UsageError
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
 from odfchain.model.enums import TimeUnit
@@ -63,7 +62,7 @@ def put(folder: Path, content: str, name: str = "in") -> Path:
 
 
 def rows(dataset: Dataset, *columns: str) -> list[list[Any]]:
-    return [list(row.values()) for row in dataset.to_arrow(list(columns)).to_pylist()]
+    return [list(row.values()) for row in dataset.scan(list(columns)).to_arrow().to_pylist()]
 
 
 def day(year: int) -> dt.datetime:
@@ -75,13 +74,13 @@ def test_url_then_stream(workspace: Workspace, tmp_path: Path) -> None:
     dataset = pushed(workspace, f"{{kind: Csv, schema: {COLUMNS}}}")
     first = put(tmp_path, "2020-01-01,A,1000\n2020-01-01,B,2000\n2020-01-01,C,3000\n")
     dataset.ingest([first])
-    assert str(dataset.state.watermark) == "2020-01-01T00:00:00Z"
+    assert str(dataset.summary.watermark) == "2020-01-01T00:00:00Z"
     lines = "".join(
         ",".join(map(str, row)) + "\n" for row in CASES["push.url_then_stream"]["expect"]["2 input"]
     )
-    outcome = dataset.ingest_stream(io.BytesIO(lines.encode()))
+    outcome = dataset.ingest(io.BytesIO(lines.encode()))
     assert [item.offsets for item in outcome.inputs] == [(3, 3)]
-    assert str(dataset.state.watermark) == "2021-01-01T00:00:00Z"
+    assert str(dataset.summary.watermark) == "2021-01-01T00:00:00Z"
     with unchanged(dataset.path):
         assert dataset.ingest([first]).up_to_date
 
@@ -96,7 +95,7 @@ def test_media_type_override(workspace: Workspace, tmp_path: Path) -> None:
             "json": '[{"date": "2020-01-01", "city": "C", "population": 3000}]',
         }.items()
     ):
-        outcome = dataset.ingest([put(tmp_path, content)], IngestOptions(input_format=name))
+        outcome = dataset.ingest([put(tmp_path, content)], input_format=name)
         assert outcome.inputs[0].offsets == (number, number)
     assert rows(dataset, "date", "city", "population") == [
         [day(2020), "A", 1000],
@@ -112,18 +111,18 @@ def test_without_a_source(workspace: Workspace, tmp_path: Path) -> None:
     )
     at = Timestamp.parse("2050-01-01T12:00:00Z")
     path = put(tmp_path, json.dumps([{"city": "A", "population": 1000}]), "in.json")
-    dataset.ingest([path], IngestOptions(system_time=at))
+    dataset.ingest([path], system_time=at)
     assert rows(dataset, "event_time", "city", "population") == [
         [dt.datetime(2050, 1, 1, 12, tzinfo=dt.UTC), "A", 1000]
     ]
     assert dataset.schema is not None
     assert all(f.optional for f in dataset.schema.fields[4:])
-    assert dataset.state.push_sources == {}
+    assert dataset.summary.push_sources == {}
 
 
 def test_source_name_default(workspace: Workspace) -> None:
     """push.source_name_default"""
-    assert list(pushed(workspace, "{kind: NdJson}", name="").state.push_sources) == ["default"]
+    assert list(pushed(workspace, "{kind: NdJson}", name="").summary.push_sources) == ["default"]
 
 
 def test_multi(workspace: Workspace, tmp_path: Path) -> None:
@@ -140,7 +139,7 @@ def declare(dataset: Dataset, *fields: ds.DataField) -> None:
         ds.DataField(name="system_time", type=MS), ds.DataField(name="date", type=MS),
     )  # fmt: skip
     event = ev.SetDataSchema(schema=ds.DataSchema(fields=(*system, *fields)))
-    commit(dataset._files, dataset.state, [event], [], system_time=Timestamp.now())
+    commit(dataset._files, dataset.summary, [event], [], system_time=Timestamp.now())
 
 
 CITY = ds.DataField(name="city", type=ds.DataTypeString())
@@ -181,9 +180,9 @@ def test_source_evolution(workspace: Workspace, tmp_path: Path) -> None:
     again = ev.AddPushSource(
         source_name="default", read=read, merge=MergeStrategyLedger(primary_key=("date", "city"))
     )
-    commit(dataset._files, dataset.state, [again], [], system_time=Timestamp.now())
+    commit(dataset._files, dataset.summary, [again], [], system_time=Timestamp.now())
     with pytest.raises(AppendError, match="already defined"):
-        commit(dataset._files, dataset.state, [again], [], system_time=Timestamp.now())
+        commit(dataset._files, dataset.summary, [again], [], system_time=Timestamp.now())
     lines = [json.dumps({"date": "2020-01-02", "city": c, "population": 1000}) for c in "AB"]
     lines.append(
         json.dumps({"date": "2020-01-02", "city": "C", "population": 1000, "census_url": "https://x"})

@@ -33,10 +33,10 @@ def push(dataset: Dataset, folder: Path, line: str) -> None:
 
 def redefine(dataset: Dataset, *columns: str) -> None:
     """The push source again, with other columns."""
-    source = dataset.state.push_sources["default"]
+    source = dataset.summary.push_sources["default"]
     read = ReadStepNdJson(ddl_schema=columns)
     event = ev.AddPushSource(source_name="default", read=read, merge=source.merge)
-    commit(dataset._files, dataset.state, [event], [], system_time=Timestamp.now())
+    commit(dataset._files, dataset.summary, [event], [], system_time=Timestamp.now())
 
 
 def kinds(dataset: Dataset, count: int) -> list[str]:
@@ -53,10 +53,10 @@ def test_a_new_optional_column(cities: Dataset, tmp_path: Path, run_cli: Callabl
     assert schema is not None
     assert schema.names[-3:] == ("city", "population", "mayor"), "at the end, whatever the source's order"
     expected = [{"city": "A", "population": 1, "mayor": None}, {"city": "B", "population": 2, "mayor": "X"}]
-    assert cities.to_arrow(["city", "population", "mayor"]).to_pylist() == expected
+    assert cities.scan(["city", "population", "mayor"]).to_arrow().to_pylist() == expected
     assert [
         row.asDict()
-        for row in cities.to_spark().select("city", "population", "mayor").orderBy("city").collect()
+        for row in cities.scan().to_spark().select("city", "population", "mayor").orderBy("city").collect()
     ] == expected
     assert cities.verify().ok
 
@@ -66,7 +66,7 @@ def test_missing_and_reordered_columns(cities: Dataset, tmp_path: Path) -> None:
     push(cities, tmp_path, '{"city": "B", "population": 2}')
     redefine(cities, "city STRING")
     push(cities, tmp_path, '{"city": "C"}')
-    assert [list(r.values()) for r in cities.to_arrow(["city", "population"]).to_pylist()] == [
+    assert [list(r.values()) for r in cities.scan(["city", "population"]).to_arrow().to_pylist()] == [
         ["A", 1],
         ["B", 2],
         ["C", None],
@@ -114,7 +114,7 @@ def test_a_column_that_comes_with_the_file(workspace: Workspace, tmp_path: Path)
     )
     push(declared, tmp_path, '{"city": "A"}')
     push(declared, tmp_path, '{"city": "B", "mayor": "X"}')
-    assert declared.to_arrow(["mayor"])["mayor"].to_pylist() == [None, "X"]
+    assert declared.scan(["mayor"]).to_arrow()["mayor"].to_pylist() == [None, "X"]
 
 
 SYSTEM = [("offset", "UInt64"), ("op", "UInt8"), ("system_time", "Timestamp"), ("event_time", "Timestamp")]

@@ -42,7 +42,7 @@ def pushes(*names: str) -> list[str]:
 
 
 def last_event(dataset: Dataset) -> ev.MetadataEvent:
-    return next(dataset.log(1)).block.event
+    return next(iter(dataset.log(1))).block.event
 
 
 def test_the_polling_source(ws: Workspace, cli: Cli) -> None:
@@ -70,7 +70,7 @@ def test_one_of_several_push_sources(ws: Workspace, cli: Cli) -> None:
     assert last_event(dataset) == ev.DisablePushSource(source_name="a")
     event, _ = dataset.disable_source()
     assert event == ev.DisablePushSource(source_name="b")
-    assert not dataset.state.push_sources
+    assert not dataset.summary.push_sources
 
 
 def test_a_disabled_source_can_be_defined_again(ws: Workspace, tmp_path: Path, cli: Cli) -> None:
@@ -79,7 +79,7 @@ def test_a_disabled_source_can_be_defined_again(ws: Workspace, tmp_path: Path, c
     manifest = tmp_path / "m.yaml"
     manifest.write_text(HEAD.format(kind="Root") + POLL)
     assert cli("add", "--update", str(manifest))[0] == 0
-    assert dataset.state.polling_source is not None
+    assert dataset.summary.polling_source is not None
 
 
 def test_a_derivative_has_none(ws: Workspace) -> None:
@@ -104,13 +104,3 @@ def test_a_manifest_says_which_command_to_use(
     assert code == 3
     assert "metadata[0]: Disable" in said
     assert "hint: `odfchain source disable DATASET` records it" in said
-
-
-def test_pulling_a_derivative_says_what_to_call(ws: Workspace) -> None:
-    root(ws, POLL)
-    query = "    - {kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark, query: SELECT 1}}\n"
-    head = HEAD.format(kind="Derivative").replace("name: cities", "name: large")
-    (dataset,) = ws.add(head + query, check=False)
-    with pytest.raises(UsageError, match="large is a derivative dataset: it is computed") as caught:
-        dataset.pull()
-    assert "Dataset.transform()" in (caught.value.hint or "")

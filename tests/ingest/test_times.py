@@ -32,11 +32,11 @@ def ingest(run_cli: Callable[..., Result]) -> Ingest:
 
 
 def read(dataset: Dataset, *columns: str) -> list[tuple[object, ...]]:
-    return [tuple(row.values()) for row in dataset.to_arrow(list(columns)).to_pylist()]
+    return [tuple(row.values()) for row in dataset.scan(list(columns)).to_arrow().to_pylist()]
 
 
 def unit_of(dataset: Dataset, column: str) -> str:
-    return str(dataset.to_arrow([column]).schema.field(column).type)
+    return str(dataset.scan([column]).to_arrow().schema.field(column).type)
 
 
 TEXTS = {
@@ -148,7 +148,7 @@ def test_a_chain_that_declared_milliseconds_keeps_them(
     old = encode_raw_arrow(parse_ddl([system, "city STRING, t TIMESTAMP"]))
     commit(
         dataset._files,
-        dataset.state,
+        dataset.summary,
         [ev.SetDataSchema(raw_arrow_schema=old)],
         [],
         system_time=Timestamp.now(),

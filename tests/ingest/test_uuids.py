@@ -38,7 +38,8 @@ def slices(dataset: Dataset) -> list[Path]:
 
 def read(dataset: Dataset) -> list[object]:
     return [
-        dataset.to_arrow(["id"]).column("id")[i].as_py() for i in range(dataset.to_arrow(["id"]).num_rows)
+        dataset.scan(["id"]).to_arrow().column("id")[i].as_py()
+        for i in range(dataset.scan(["id"]).to_arrow().num_rows)
     ]
 
 
@@ -74,7 +75,7 @@ def test_members_of_structs(workspace: Workspace, tmp_path: Path) -> None:
     dataset.ingest([tmp_path / "in.ndjson"])
     (path,) = slices(dataset)
     assert annotated(path) == {"s.id"}
-    assert dataset.to_arrow(["s"]).to_pylist() == [{"s": {"id": IDS[0].bytes, "n": 1}}, {"s": None}]
+    assert dataset.scan(["s"]).to_arrow().to_pylist() == [{"s": {"id": IDS[0].bytes, "n": 1}}, {"s": None}]
     assert dataset.verify().ok
 
 
@@ -100,7 +101,7 @@ def test_compaction_keeps_it(workspace: Workspace, tmp_path: Path, run_cli: Call
     assert done.code == 0, done.err
     (merged,) = set(slices(dataset)) - before
     assert annotated(merged) == {"id"}
-    again = workspace.dataset("cities")
+    again = workspace["cities"]
     assert read(again) == [k.bytes for k in IDS]
     assert again.verify().ok
 
@@ -113,7 +114,7 @@ def test_a_chain_that_declared_bytes_goes_on_with_bytes(workspace: Workspace, tm
     old = encode_raw_arrow(parse_ddl([system, "id BINARY(16)"]))
     commit(
         dataset._files,
-        dataset.state,
+        dataset.summary,
         [ev.SetDataSchema(raw_arrow_schema=old)],
         [],
         system_time=Timestamp.now(),
@@ -137,6 +138,6 @@ def test_a_query_reads_the_bytes(
         (tmp_path / "in.csv").write_text(f"id\n{key}\n")
         root.ingest([tmp_path / "in.csv"])
         assert run_cli("-w", workspace.path, "pull", "derived").code == 0
-    rows = made.to_arrow(["id", "h"]).to_pylist()
+    rows = made.scan(["id", "h"]).to_arrow().to_pylist()
     assert rows == [{"id": k.bytes, "h": k.hex.upper()} for k in IDS[:2]]
     assert made.verify(replay=True).ok

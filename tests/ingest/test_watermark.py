@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, GuardError
-from odfchain.ingest.ingest import IngestOptions
-from odfchain.ingest.polling import PullOptions, PullStatus
+from odfchain.ingest.polling import PullStatus
 from odfchain.ingest.watermark import latest_believed, of_data, of_system_time
 from odfchain.model.duration import Duration
 from odfchain.model.sources import WatermarkRule
@@ -118,8 +118,8 @@ def csv(path: Path, *rows: str) -> Path:
     return path
 
 
-def on(time: str, **changes: bool) -> IngestOptions:
-    return IngestOptions(system_time=at(time), **changes)
+def on(time: str, **changes: bool) -> dict[str, Any]:
+    return {"system_time": at(time), **changes}
 
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
@@ -130,9 +130,9 @@ def test_a_row_from_the_far_future_is_refused(workspace: Workspace, tmp_path: Pa
     bad = csv(
         tmp_path / "bad.csv", f"2090-03-01{clock},A,1", f"2999-01-01{clock},B,2", f"2999-01-02{clock},C,3"
     )
-    dataset.ingest([good], on(NOW))
+    dataset.ingest([good], **on(NOW))
     with unchanged(dataset.path), pytest.raises(GuardError) as caught:
-        dataset.ingest([bad], on(NOW))
+        dataset.ingest([bad], **on(NOW))
     text = str(caught.value)
     assert (
         "bad.csv: row 2 (city='B', population='2'): its event time, 2999-01-01 00:00:00, is later than"
@@ -140,46 +140,46 @@ def test_a_row_from_the_far_future_is_refused(workspace: Workspace, tmp_path: Pa
     )
     assert "2090-03-11T12:00:00Z (1 day after the system time 2090-03-10T12:00:00Z)" in text
     assert caught.value.flag == "--allow-future"
-    dataset.ingest([bad], on(NOW, allow_future=True))
-    assert dataset.state.record_count == 4
-    assert dataset.state.watermark == at("2090-03-11T12:00:00Z"), "it stays within the bound"
-    dataset.ingest([csv(tmp_path / "next.csv", f"2090-03-15{clock},D,1")], on("2090-03-15"))
-    assert dataset.state.watermark == at("2090-03-15"), "and moves on"
+    dataset.ingest([bad], **on(NOW, allow_future=True))
+    assert dataset.summary.record_count == 4
+    assert dataset.summary.watermark == at("2090-03-11T12:00:00Z"), "it stays within the bound"
+    dataset.ingest([csv(tmp_path / "next.csv", f"2090-03-15{clock},D,1")], **on("2090-03-15"))
+    assert dataset.summary.watermark == at("2090-03-15"), "and moves on"
     assert dataset.verify().ok
 
 
 def test_a_row_without_event_time_gets_that_of_the_source(workspace: Workspace, tmp_path: Path) -> None:
     dataset = pushed(workspace)
-    options = IngestOptions(system_time=at(NOW), event_time=at("2999-01-01"))
+    options = {"system_time": at(NOW), "event_time": at("2999-01-01")}
     with pytest.raises(
         GuardError, match=r"row 1 .*: the row has no event time, and that of the source, 2999"
     ):
-        dataset.ingest([csv(tmp_path / "a.csv", ",A,1")], options)
+        dataset.ingest([csv(tmp_path / "a.csv", ",A,1")], **options)
 
 
 def test_taking_back_a_row_from_the_far_future_is_right(workspace: Workspace, tmp_path: Path) -> None:
     dataset = pushed(workspace, merge=SNAPSHOT)
     a, b, c = "2999-01-01T00:00:00Z,A,1", "2090-03-01T00:00:00Z,B,2", "2090-03-01T00:00:00Z,C,3"
-    dataset.ingest([csv(tmp_path / "1.csv", a, b, c)], on(NOW, allow_future=True))
-    dataset.ingest([csv(tmp_path / "2.csv", a, b, c.replace(",3", ",4"))], on(NOW))  # A as it was
+    dataset.ingest([csv(tmp_path / "1.csv", a, b, c)], **on(NOW, allow_future=True))
+    dataset.ingest([csv(tmp_path / "2.csv", a, b, c.replace(",3", ",4"))], **on(NOW))  # A as it was
     with pytest.raises(GuardError, match=r"row 4 \(city='D'"):  # not A, which stays as it was
         dataset.ingest(
-            [csv(tmp_path / "d.csv", a, b, c, a.replace("A", "D").replace("01-01", "01-02"))], on(NOW)
+            [csv(tmp_path / "d.csv", a, b, c, a.replace("A", "D").replace("01-01", "01-02"))], **on(NOW)
         )
-    dataset.ingest([csv(tmp_path / "3.csv", b, c)], on(NOW))  # without A
+    dataset.ingest([csv(tmp_path / "3.csv", b, c)], **on(NOW))  # without A
     assert [row["op"] for row in dataset.tail(3).to_pylist()] == [1, 2, 3], "A goes, C changes"
     assert dataset.verify().ok
 
 
 def test_a_source_may_allow_more_or_less(workspace: Workspace, tmp_path: Path) -> None:
     dataset = pushed(workspace, rule="watermark: {maxFuture: 10 days, maxDelay: 2 days}")
-    dataset.ingest([csv(tmp_path / "1.csv", "2090-03-19T00:00:00Z,A,1")], on(NOW))
-    assert dataset.state.watermark == at("2090-03-17")
+    dataset.ingest([csv(tmp_path / "1.csv", "2090-03-19T00:00:00Z,A,1")], **on(NOW))
+    assert dataset.summary.watermark == at("2090-03-17")
     with pytest.raises(GuardError, match="10 days after the system time"):
-        dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], on(NOW))
+        dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], **on(NOW))
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace("allowFuture: false", "allowFuture: true"))
-    dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], on(NOW))
+    dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], **on(NOW))
 
 
 def test_a_watermark_that_follows_the_system_time(workspace: Workspace, tmp_path: Path) -> None:
@@ -195,22 +195,22 @@ def test_a_watermark_that_follows_the_system_time(workspace: Workspace, tmp_path
         )
     )
 
-    def pull(time: str) -> tuple[PullStatus, int]:
-        found = dataset.pull(PullOptions(ingest=IngestOptions(system_time=at(time))))
+    def pull(time: str) -> tuple[str, int]:
+        found = dataset.pull(system_time=at(time))
         return found.status, found.blocks
 
     csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")
     csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")
-    assert pull(NOW) == (PullStatus.UPDATED, 4)
+    assert pull(NOW) == (PullStatus.UPDATED.value, 4)
     marks = [b.block.event.new_watermark for b in dataset.log(3)]  # type: ignore[union-attr]
     assert marks == [at(NOW), at("2090-03-02"), at("2090-03-01")]
     with unchanged(dataset.path):
-        assert pull("2090-03-10T12:30:00Z") == (PullStatus.UP_TO_DATE, 0)
-    assert pull("2090-03-10T13:00:00Z") == (PullStatus.UPDATED, 1)
-    assert dataset.state.watermark == at("2090-03-10T13:00:00Z")
+        assert pull("2090-03-10T12:30:00Z") == (PullStatus.UP_TO_DATE.value, 0)
+    assert pull("2090-03-10T13:00:00Z") == (PullStatus.UPDATED.value, 1)
+    assert dataset.summary.watermark == at("2090-03-10T13:00:00Z")
     csv(tmp_path / "3.csv", "2090-03-09T00:00:00Z,A,1")
-    assert pull("2090-03-10T13:00:01Z") == (PullStatus.UPDATED, 2)
-    assert pull("2090-03-10T13:00:02Z") == (PullStatus.UP_TO_DATE, 0)
+    assert pull("2090-03-10T13:00:01Z") == (PullStatus.UPDATED.value, 2)
+    assert pull("2090-03-10T13:00:02Z") == (PullStatus.UP_TO_DATE.value, 0)
     assert dataset.verify().ok
 
 
@@ -220,9 +220,9 @@ def test_the_same_for_pushed_files(workspace: Workspace, tmp_path: Path) -> None
         csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1"),
         csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1"),
     ]
-    outcome = dataset.ingest(files, on(NOW))
+    outcome = dataset.ingest(files, **on(NOW))
     assert (outcome.blocks, outcome.watermark) == (4, at("2090-03-09T12:00:00Z"))
-    assert dataset.state.watermark == outcome.watermark
+    assert dataset.summary.watermark == outcome.watermark
     assert dataset.verify().ok
 
 
@@ -230,7 +230,7 @@ def test_a_watermark_set_by_hand(
     workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
 ) -> None:
     dataset = pushed(workspace)
-    dataset.ingest([csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")], on("2090-03-01"))
+    dataset.ingest([csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")], **on("2090-03-01"))
     with pytest.raises(GuardError, match="can never be lowered again"):
         dataset.set_watermark(at("2999-01-01"))
     assert (
@@ -239,14 +239,14 @@ def test_a_watermark_set_by_hand(
         ).code
         == 0
     )
-    dataset.ingest([csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")], on("2090-03-02"))
+    dataset.ingest([csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")], **on("2090-03-02"))
     with pytest.raises(AppendError) as caught:
         dataset.set_watermark(at("2090-03-02"))
     assert "can only be raised, not set back to 2090-03-02T00:00:00Z" in str(caught.value)
     assert "block 4 set it" in str(caught.value.hint)
     back = run_cli("-w", workspace.path, "-y", "reset", "cities", "3", "--force")
     assert back.code == 0, back.err
-    assert dataset.state.watermark == at("2090-03-01")
+    assert dataset.summary.watermark == at("2090-03-01")
 
 
 def test_an_update_changes_the_rule(
@@ -261,7 +261,7 @@ def test_an_update_changes_the_rule(
         return run_cli("-w", workspace.path, "add", manifest, *more)
 
     assert add("watermark: {maxDelay: 1 day}").code == 0
-    dataset = workspace.dataset("cities")
+    dataset = workspace["cities"]
     assert dataset.watermark_rules == {"default": DELAYED}
     assert (dataset.path / "info" / "config").stat().st_mode & 0o777 == 0o600
     assert "cities is up to date" in add("watermark: {maxDelay: 24 hours}", "--update").err

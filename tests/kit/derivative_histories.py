@@ -26,7 +26,6 @@ from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
-from odfchain.transform.execute import TransformOptions
 
 MS = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -169,7 +168,7 @@ def make(workspace: Workspace) -> None:
         append(readings, *one)
         append(places, *other)
         for dataset in made:
-            dataset.transform(TransformOptions(system_time=MADE))
+            dataset.pull(system_time=MADE)
 
 
 def main(target: Path) -> None:

@@ -25,7 +25,6 @@ from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
-from odfchain.transform.execute import TransformOptions
 from odfchain.transform.planner import PlannedStep, plan_next
 from tests.kit.support import Result
 
@@ -82,7 +81,7 @@ def make_template(workspace: Workspace) -> None:
     for rows in (FIRST, SECOND):
         add_rows(root, rows)
         for dataset in made:
-            dataset.transform(TransformOptions(system_time=MADE))
+            dataset.pull(system_time=MADE)
 
 
 def add_rows(root: DatasetFiles, rows: list[Row]) -> None:
@@ -124,7 +123,7 @@ def staged_slice(folder: Path, table: pa.Table) -> tuple[ev.DataSlice, StagedFil
 def copy_of(template: Path, target: Path) -> Workspace:
     """The template's workspace in another folder; no file of it is shared."""
     shutil.copytree(template, target)
-    return Workspace.find(target)
+    return Workspace.open(target)
 
 
 # --- forging ---------------------------------------------------------------------------------------

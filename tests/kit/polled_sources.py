@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.api import Dataset, Workspace
-from odfchain.ingest.ingest import IngestOptions
-from odfchain.ingest.polling import PullOptions
 from odfchain.model.timestamp import Timestamp
 
 MANIFEST = """\
@@ -63,8 +61,8 @@ def file_url(path: Path) -> str:
     return f"kind: Url, url: '{path.as_uri()}'"
 
 
-def at(time: str, **changes: Any) -> PullOptions:
-    return PullOptions(ingest=IngestOptions(system_time=Timestamp.parse(time)), **changes)
+def at(time: str, **changes: Any) -> dict[str, Any]:
+    return {"system_time": Timestamp.parse(time), **changes}
 
 
 def touch(path: Path, content: str, seconds: int) -> None:
@@ -73,5 +71,5 @@ def touch(path: Path, content: str, seconds: int) -> None:
 
 
 def rows(dataset: Dataset, *columns: str) -> list[list[Any]]:
-    table = dataset.to_arrow([*columns] or ["op", "city", "population"])
+    table = dataset.scan([*columns] or ["op", "city", "population"]).to_arrow()
     return [list(row.values()) for row in table.to_pylist()]

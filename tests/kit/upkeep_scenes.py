@@ -134,25 +134,25 @@ def gc(workspace: WorkspaceFiles) -> None:
 
 @operation
 def reset(workspace: WorkspaceFiles) -> None:
-    upkeep = Workspace(workspace).upkeep
-    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+    cities = Workspace(workspace)["cities"]
+    cities.reset(cities.plan_reset("3"), force=True)
 
 
 @operation
 def hard(workspace: WorkspaceFiles) -> None:
-    upkeep = Workspace(workspace).upkeep
-    upkeep.compact("cities", upkeep.plan_compact("cities"))
+    cities = Workspace(workspace)["cities"]
+    cities.compact(cities.plan_compact())
 
 
 @operation
 def soft(workspace: WorkspaceFiles) -> None:
-    upkeep = Workspace(workspace).upkeep
-    upkeep.soft_compact("cities", upkeep.plan_soft("cities", "fewer"))
+    cities = Workspace(workspace)["cities"]
+    cities.soft_compact(cities.plan_soft_compact("fewer"))
 
 
 @operation
 def fsck(workspace: WorkspaceFiles) -> None:
-    Workspace(workspace).upkeep.fsck("cities", (workspace.root.parent / "copy").as_uri())
+    Workspace(workspace)["cities"].fsck((workspace.root.parent / "copy").as_uri())
 
 
 _LOOP = """
@@ -161,7 +161,6 @@ _LOOP = """
     from tests.kit import upkeep_scenes as scenes
     import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.fsck, odfchain.upkeep.gc  # once, not in each child
     import odfchain.trust.statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
-    import odfchain.upkeep.jobs
     from odfchain.repo.workspace_files import WorkspaceFiles
 
     template, target, work = Path(sys.argv[1]), Path(sys.argv[2]), scenes.OPERATIONS[sys.argv[3]]

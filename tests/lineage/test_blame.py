@@ -71,7 +71,7 @@ def root(place: Place) -> Root:
 def test_a_record_has_its_slice_and_its_block(
     home: Workspace, root: Root, offset: int, block: int, interval: tuple[int, int], key: str
 ) -> None:
-    (found,) = home.lineage.blame("r", offset).transactions
+    (found,) = home["r"].blame(offset).transactions
     assert found.block.block.sequence_number == block
     assert found.ref.block_hash == found.block.hash
     kept = found.ref.slice.offset_interval
@@ -82,7 +82,7 @@ def test_a_record_has_its_slice_and_its_block(
 
 
 def test_several_records_are_listed_by_their_blocks(home: Workspace, root: Root) -> None:
-    found = home.lineage.blame("r", 1, 3)
+    found = home["r"].blame(1, 3)
     assert [(t.first, t.last, len(t.rows)) for t in found.transactions] == [(1, 2, 2), (3, 3, 1)]
     assert found.origins is None
 
@@ -101,13 +101,13 @@ def test_records_that_are_not_there(
     home: Workspace, root: Root, first: int, last: int | None, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        home.lineage.blame("r", first, last)
+        home["r"].blame(first, last)
 
 
 def test_a_dataset_without_records(home: Workspace, place: Place) -> None:
     Root("empty", place("empty"))
     with pytest.raises(UsageError, match="empty has no records, not 0"):
-        home.lineage.blame("empty", 0)
+        home["empty"].blame(0)
 
 
 def test_the_state_of_a_polling_source_is_told_with_its_url(home: Workspace, place: Place) -> None:
@@ -125,10 +125,10 @@ def test_the_state_of_a_polling_source_is_told_with_its_url(home: Workspace, pla
     root.append(ev.AddData(new_data=data, new_source_state=state))
     root.last = 0
     add(root, (0, "a", 1.0))
-    told, untold = (home.lineage.blame("r", n).transactions[0].source for n in range(2))
+    told, untold = (home["r"].blame(n).transactions[0].source for n in range(2))
     assert (told.kind, told.fetch, told.state.value) == ("polling", "https://example.com", '"v1"')
     assert (untold.kind, untold.fetch, untold.state) == ("polling", "https://example.com", None)
-    text = lines(blame_tree(home.lineage.blame("r", 0)))
+    text = lines(blame_tree(home["r"].blame(0)))
     assert '    polling source: https://example.com, odf/etag "v1"' in text
 
 
@@ -152,7 +152,7 @@ def test_of_several_push_sources_none_is_accused_unless_the_block_names_it(
             size=1,
         )
         root.append(ev.AddData(prev_offset=start - 1, new_data=new, new_source_state=state))
-    found = [home.lineage.blame("r", n).transactions[0].source for n in range(3)]
+    found = [home["r"].blame(n).transactions[0].source for n in range(3)]
     assert [(s.kind, s.name) for s in found] == [(None, None), ("push", "two"), (None, "gone")]
     assert found[0].problem == "not recorded: one of the push sources 'two', 'one'"
     assert found[2].problem == "no source called 'gone' was in force"
@@ -162,7 +162,7 @@ def test_data_that_were_added_without_a_source_say_so(home: Workspace, place: Pl
     root = Root("r", place("r"))
     root.schema()
     add(root, (0, "a", 1.0))
-    found = home.lineage.blame("r", 0).transactions[0].source
+    found = home["r"].blame(0).transactions[0].source
     assert (found.kind, found.problem) == (None, "none was in force, the data were added directly")
 
 
@@ -190,7 +190,7 @@ def snapshots(place: Place) -> Root:
 def test_corrections_and_retractions_show_the_record_they_are_about(
     home: Workspace, snapshots: Root, offset: int, corrected: int, block: int
 ) -> None:
-    ((row,),) = [home.lineage.blame("r", offset).transactions[0].rows]
+    ((row,),) = [home["r"].blame(offset).transactions[0].rows]
     assert row.corrects is not None
     assert row.corrects.row is not None
     assert (row.corrects.row.offset, row.corrects.sequence_number) == (corrected, block)
@@ -198,12 +198,12 @@ def test_corrections_and_retractions_show_the_record_they_are_about(
 
 
 def test_appended_records_correct_nothing(home: Workspace, snapshots: Root) -> None:
-    rows = [row for t in home.lineage.blame("r", 0, 10).transactions for row in t.rows]
+    rows = [row for t in home["r"].blame(0, 10).transactions for row in t.rows]
     assert [row.row.offset for row in rows if row.corrects is None] == [0, 1, 2, 6]
 
 
 def test_a_correction_of_nothing_says_so(home: Workspace, snapshots: Root) -> None:
-    ((row,),) = [home.lineage.blame("r", 10).transactions[0].rows]
+    ((row,),) = [home["r"].blame(10).transactions[0].rows]
     assert row.corrects.problem == "no earlier record has the same key"
 
 
@@ -231,13 +231,13 @@ def test_a_key_column_that_is_there_twice_is_told(home: Workspace, snapshots: Ro
     out = io.BytesIO()
     pq.write_table(table.append_column("k", table["k"]), out)
     snapshots.data(2, content=out.getvalue())
-    ((row,),) = [home.lineage.blame("r", start + 1).transactions[0].rows]
+    ((row,),) = [home["r"].blame(start + 1).transactions[0].rows]
     assert row.corrects.problem == "not known: the keys of block 7 cannot be compared"
 
 
 def test_without_a_primary_key_what_is_corrected_is_not_known(home: Workspace, root: Root) -> None:
     add(root, (1, "a", 1.0))
-    ((row,),) = [home.lineage.blame("r", 5).transactions[0].rows]
+    ((row,),) = [home["r"].blame(5).transactions[0].rows]
     assert row.corrects.problem == "not known: no primary key is recorded"
 
 
@@ -246,12 +246,12 @@ def test_without_a_primary_key_what_is_corrected_is_not_known(home: Workspace, r
 
 def test_a_missing_slice_is_said_and_the_rest_is_told(home: Workspace, root: Root) -> None:
     (root.files.folder / "data" / str(root.slices[0].physical_hash)).unlink()
-    (found,) = home.lineage.blame("r", 1).transactions
+    (found,) = home["r"].blame(1).transactions
     assert (found.rows, found.present, found.damaged) == ((), False, None)
     assert found.rows_problem == "the slice is not here (missing)"
     assert found.block.block.sequence_number == 3
     set_selection(root.files, Selection(metadata_only=True))
-    (found,) = home.lineage.blame("r", 1).transactions
+    (found,) = home["r"].blame(1).transactions
     assert found.rows_problem == "the slice is not here (a partial copy: `odfchain fetch r` brings it)"
 
 
@@ -281,7 +281,7 @@ def test_a_slice_that_is_not_what_its_block_says_is_damaged(
     root = Root("r", place("r"))
     root.schema()
     root.data(2, content=content)
-    found = home.lineage.blame("r", 1)
+    found = home["r"].blame(1)
     assert isinstance(found.damage, SchemaError | ObjectCorruptedError)
     assert message in str(found.damage)
 
@@ -308,14 +308,14 @@ def line(place: Place) -> tuple[Root, Derived, Derived]:
 def test_a_derived_record_has_its_transform_and_what_the_transaction_read(
     home: Workspace, line: tuple[Root, Derived, Derived]
 ) -> None:
-    (found,) = home.lineage.blame("m", 5).transactions
+    (found,) = home["m"].blame(5).transactions
     assert found.source is None
     assert found.transform is not None
     assert found.transform.block.event == transform_of(line[0], query="SELECT 2")
     (reads,) = found.reads
     assert (reads.id, reads.alias, reads.name) == (str(seeded_id("r")), "in0", "r")
     assert (reads.blocks, reads.offsets) == ((4, 4), (4, 5))
-    (earlier,) = home.lineage.blame("m", 0).transactions
+    (earlier,) = home["m"].blame(0).transactions
     assert earlier.transform is not None
     assert earlier.transform.block.sequence_number == 1
     assert earlier.reads[0].blocks == (0, 2), "the first transaction takes in all blocks so far"
@@ -324,7 +324,7 @@ def test_a_derived_record_has_its_transform_and_what_the_transaction_read(
 def test_it_is_said_whether_earlier_records_may_matter(
     home: Workspace, line: tuple[Root, Derived, Derived], place: Place
 ) -> None:
-    first, later = (home.lineage.blame("m", n).transactions[0] for n in (0, 2))
+    first, later = (home["m"].blame(n).transactions[0] for n in (0, 2))
     assert first.checkpoint is None
     assert first.earlier is not None
     assert "this is where it begins" in first.earlier
@@ -342,12 +342,12 @@ def test_it_is_said_whether_earlier_records_may_matter(
         new_data=line[1].state.slices()[0].slice,
     )
     plain.append(event)
-    (found,) = home.lineage.blame("plain", 0).transactions
+    (found,) = home["plain"].blame(0).transactions
     assert found.earlier == "depends on nothing earlier: the query keeps no state between transactions"
 
 
 def test_recursion_goes_down_to_the_roots(home: Workspace, line: tuple[Root, Derived, Derived]) -> None:
-    found = home.lineage.blame("t", 2, 5, recursive=True)
+    found = home["t"].blame(2, 5, recursive=True)
     assert len(found.transactions) == 2
     assert found.origins is not None
     (of_m,) = found.origins
@@ -368,11 +368,11 @@ def test_a_missing_input_ends_that_branch_and_is_named(
 ) -> None:
     head = line[0].head
     home.delete("r")
-    (of_m,) = home.lineage.blame("t", 7, recursive=True).origins or ()
+    (of_m,) = home["t"].blame(7, recursive=True).origins or ()
     (of_r,) = of_m.origins
     assert of_r.problem == "not in this workspace"
     assert (of_r.reads.name, of_r.reads.offsets, of_r.reads.blocks) == (None, (6, 7), None)
-    text = "\n".join(lines(blame_tree(home.lineage.blame("m", 7))))
+    text = "\n".join(lines(blame_tree(home["m"].blame(7))))
     assert f"in0: records 6 to 7, up to block {head} ({seeded_id('r')}: not in this workspace)" in text
 
 
@@ -384,7 +384,7 @@ def test_an_input_that_differs_or_is_shorter_is_told(
     block = r.files.chain.get(old)
     assert block.prev_block_hash is not None
     r.files.chain.set_ref("head", block.prev_block_hash, expected=old)
-    (span,) = home.lineage.blame("m", 7, recursive=True).origins or ()
+    (span,) = home["m"].blame(7, recursive=True).origins or ()
     assert span.problem == "the copy here has 6 records only"
     assert span.reads.problem is not None
     assert "is not in the chain of the copy here" in span.reads.problem
@@ -394,7 +394,7 @@ def test_a_damaged_input_is_told(home: Workspace, line: tuple[Root, Derived, Der
     r, _, _ = line
     path = r.files.folder / "blocks" / str(r.files.chain.head())
     path.write_bytes(b"damaged")
-    (span,) = home.lineage.blame("m", 7, recursive=True).origins or ()
+    (span,) = home["m"].blame(7, recursive=True).origins or ()
     assert span.problem is not None
     assert span.problem.startswith("damaged: ")
     assert (span.reads.name, span.reads.missing) == ("r", False)
@@ -411,7 +411,7 @@ def test_an_interval_that_two_paths_lead_to_is_followed_once(home: Workspace, pl
             side.run()
         bottom = Derived(*sides, files=place(f"j{level}"))
         bottom.run()
-    found = home.lineage.blame("j3", 0, recursive=True)
+    found = home["j3"].blame(0, recursive=True)
     text = lines(blame_tree(found))
     assert sum("followed above" in line for line in text) == 4
     assert json.dumps(blame_document(found)).count('"origins"') == 17
@@ -447,7 +447,7 @@ def test_a_circle_ends(home: Workspace, place: Place) -> None:
         )
     )
     z.run()
-    (of_y,) = home.lineage.blame("z", 1, recursive=True).origins or ()
+    (of_y,) = home["z"].blame(1, recursive=True).origins or ()
     (of_z,) = of_y.origins
     assert of_z.problem == "comes from itself: a circle"
 
@@ -472,7 +472,7 @@ def test_long_lists_end_and_say_so(
 
 def test_rows_of_a_real_derivative_lead_to_rows_of_its_root(home: Workspace) -> None:
     derived.on_paper(home, derived.FIRST, derived.SECOND)
-    found = home.lineage.blame("copied", 4, recursive=True)
+    found = home["copied"].blame(4, recursive=True)
     ((row,),) = [found.transactions[0].rows]
     assert (row.row.values["sensor"], row.row.values["level"]) == ("north", 5)
     (span,) = found.origins or ()
@@ -508,7 +508,7 @@ def test_offsets_against_the_rules_are_told(home: Workspace, place: Place) -> No
     for interval in (data_slice(10, 12), data_slice(5, 30)):
         add_event(root.files, ev.AddData(prev_offset=1, new_data=interval), unchecked=True)
     with pytest.raises(BrokenChainError, match="no block adds the record 3, though the chain goes to 30"):
-        home.lineage.blame("r", 3)
+        home["r"].blame(3)
 
 
 # --- the command ---------------------------------------------------------------------------------------
@@ -544,7 +544,7 @@ def test_what_rows_contain_is_not_sent_to_the_terminal_as_it_is(
 
 def test_the_documents_of_all_answers_are_json(home: Workspace, line: tuple[Root, Derived, Derived]) -> None:
     home.delete("r")
-    found: Blame = home.lineage.blame("t", 0, 7, recursive=True)
+    found: Blame = home["t"].blame(0, 7, recursive=True)
     document = json.loads(json.dumps(blame_document(found)))
     assert document["dataset"]["kind"] == "derivative"
     assert document["origins"][0]["origins"][0]["missing"] is True

@@ -53,7 +53,7 @@ def diamond(home: Workspace, place: Place) -> dict[str, Any]:
 
 
 def graph(home: Workspace, *names: str, downstream: bool = False) -> Graph:
-    return home.lineage.graph(names, downstream=downstream)
+    return home.lineage(names, downstream=downstream)
 
 
 def lines(trees: list[Any], level: int = 0) -> list[str]:
@@ -215,8 +215,8 @@ def test_the_document_for_reports(home: Workspace, diamond: dict[str, Any]) -> N
     b = {"id": str(seeded_id("b")), "alias": "b", "kind": "derivative", "missing": False, "inputs": [a]}
     c = {"id": str(seeded_id("c")), "alias": "in1", "kind": None, "missing": True, "inputs": []}
     assert upstream_document(home._files, diamond["d"].files) == [b, c]
-    assert home.lineage.upstream("d") == [b, c]
-    assert home.lineage.upstream("a") == []
+    assert upstream_document(home._files, home["d"]._files) == [b, c]
+    assert upstream_document(home._files, home["a"]._files) == []
 
 
 # --- DOT -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize("downstream", [False, True])
 def test_names_cannot_leave_their_labels(tmp_path: Path, downstream: bool) -> None:
-    graph = make_workspace(tmp_path).lineage.graph((), downstream=downstream)
+    graph = make_workspace(tmp_path).lineage((), downstream=downstream)
     dot, page = to_dot(graph), to_html(graph)
     assert acting(dot) == set() == acting(page)
     if not downstream:  # what is not here is not looked for in what is made of the others

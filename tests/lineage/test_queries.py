@@ -47,7 +47,7 @@ def evolved(home: Workspace, place: Place) -> Derived:
 
 
 def test_each_transform_has_its_blocks_and_records(home: Workspace, evolved: Derived) -> None:
-    found = home.lineage.definitions("made")
+    found = home["made"].definitions()
     assert facts(found) == [(1, 4, False, 0, 3), (5, 5, False, None, None), (6, 7, True, 4, 6)]
     assert [d.records for d in found] == [4, 0, 3]
     assert [d.transform.queries[0].query for d in found if d.transform and d.transform.queries] == [
@@ -60,7 +60,7 @@ def test_inputs_have_the_name_of_the_query_the_id_and_the_name_here(
 ) -> None:
     home.rename("a", "alpha")
     home.delete("b")
-    (found, *_) = home.lineage.definitions("made")
+    (found, *_) = home["made"].definitions()
     assert [(i.alias, i.id, i.name) for i in found.inputs] == [
         ("in0", str(seeded_id("a")), "alpha"),
         ("in1", str(seeded_id("b")), None),
@@ -83,7 +83,7 @@ def test_sources_of_roots_have_their_merge_strategy_and_preprocessing(home: Work
     root.data(1)
     root.append(ev.DisablePollingSource())  # block 6
     root.data(1)
-    found = home.lineage.definitions("r")
+    found = home["r"].definitions()
     assert facts(found) == [(2, 3, False, 0, 4), (4, 5, False, 5, 5)]
     document = found[1].to_document()
     assert document["source"] == {
@@ -107,7 +107,7 @@ def test_records_of_sources_side_by_side_are_said_to_be_of_all_of_them(home: Wor
     root.append(ev.DisablePushSource(source_name="two"))  # block 7
     root.append(push("one"))  # block 8
     root.data(4)
-    found = home.lineage.definitions("r")
+    found = home["r"].definitions()
     assert facts(found) == [(2, 5, False, 0, 4), (4, 6, False, 2, 4), (8, 9, True, 5, 8)]
     assert [d.shared for d in found] == [True, True, False]
 
@@ -115,7 +115,7 @@ def test_records_of_sources_side_by_side_are_said_to_be_of_all_of_them(home: Wor
 def test_a_dataset_that_is_only_pushed_to_has_no_history(home: Workspace, place: Place) -> None:
     Root("r", place("r"))
     with pytest.raises(DatasetNotFoundError, match="r has no transform and no source"):
-        home.lineage.definitions("r")
+        home["r"].definitions()
 
 
 def test_the_command_prints_tables_and_json(

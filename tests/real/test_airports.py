@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.api import Dataset, Workspace
-from odfchain.ingest.ingest import IngestOptions
 from odfchain.model.timestamp import Timestamp
 from tests.kit.support import FIXTURES, ROOT, tree_of
 
@@ -38,10 +37,10 @@ def release(path: Path) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Dataset:
     workspace = Workspace.init(tmp_path_factory.mktemp("airports"))
-    workspace._engine = engine
+    workspace._engines.spark = engine
     (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "pushed" / "airports.yaml")
     for path in RELEASES:
-        dataset.ingest([path], IngestOptions(event_time=Timestamp.parse(f"{path.stem}T00:00:00Z")))
+        dataset.ingest([path], event_time=Timestamp.parse(f"{path.stem}T00:00:00Z"))
     return dataset
 
 
@@ -64,8 +63,8 @@ def projected(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def slices(dataset: Dataset) -> Iterator[list[dict[str, Any]]]:
-    rows = dataset.to_arrow().to_pylist()
-    for ref in dataset.state.slices():
+    rows = dataset.scan().to_arrow().to_pylist()
+    for ref in dataset.summary.slices():
         interval = ref.slice.offset_interval
         yield rows[interval.start : interval.end + 1]
 

@@ -35,7 +35,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine, flights: Path) -> Dataset:
     workspace = Workspace.init(tmp_path_factory.mktemp("ledger"))
-    workspace._engine = engine
+    workspace._engines.spark = engine
     (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "pushed" / "flights.yaml")
     outcome = dataset.ingest([flights])
     assert [item.operations for item in outcome.inputs] == [{"+A": 336_776}]
@@ -51,7 +51,7 @@ def test_the_second_time_brings_no_new_rows(recorded: Dataset, flights: Path) ->
 
 def test_the_records_are_those_of_the_file(recorded: Dataset, flights: Path) -> None:
     """Read by another reader, and compared column by column in the order of the keys."""
-    table = recorded.to_arrow()
+    table = recorded.scan().to_arrow()
     data = table.drop_columns(["offset", "op", "system_time"])
     types = {field.name: field.type for field in data.schema}
     options = pcsv.ConvertOptions(

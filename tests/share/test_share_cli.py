@@ -15,7 +15,6 @@ from odfchain.cli.main import main
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
-from odfchain.transfer.aliases import AliasKind
 from odfchain.transfer.public_layout import PeerUrl
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.support import Result, derivative, manifest, unchanged
@@ -164,7 +163,7 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
     at = ("-w", str(other))
     assert run(*at, "init").code == 0
     assert run(*at, "add", "--no-check", "derived.yaml").code == 0, "both are made"
-    (name,) = (d.alias for d in Workspace.find(other).datasets() if str(d.alias) != "cities")
+    (name,) = (d.alias for d in Workspace.open(other) if str(d.alias) != "cities")
     with RepositoryServer(WorkspaceFiles.find(other)) as server:
         assert run("pull", f"{server.url}{name}").code == 0
         for args in (["--all"], [str(name), "--recursive"]):
@@ -182,17 +181,21 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
         (["nobody/cities"], 4, "no dataset is called 'nobody/cities', and no repository 'nobody'"),
         (["nobody/org/cities"], 4, "no repository is called 'nobody'"),
         (["file:///a/x", "file:///a/y", "--as", "z"], 2, "--as names one dataset"),
-        (["own", "--as", "z"], 2, "--as is for copies of datasets elsewhere"),
-        (["own", "--metadata-only"], 2, "--metadata-only is for copies"),
-        (["--all", "--force"], 2, "--force is for copies"),
-        (["file:///a/x", "--allow-empty"], 2, "--allow-empty is for sources and queries"),
-        (["file:///a/x", "-e", "A=1"], 2, "-e is for sources and queries"),
+        (["own", "--as", "z"], 2, "--as applies only to datasets pulled from a URL"),
+        (["own", "--metadata-only"], 2, "--metadata-only applies only to datasets pulled from a URL"),
+        (["--all", "--force"], 2, "--force applies only to datasets pulled from a URL"),
+        (["file:///a/x", "--allow-empty"], 2, "--allow-empty applies only to datasets with a source"),
+        (["file:///a/x", "-e", "A=1"], 2, "-e applies only to datasets with a source"),
         (
             ["file:///a/x", "--set-watermark", "now"],
             2,
             "--set-watermark is for one dataset of this workspace",
         ),
-        (["own", "--set-watermark", "now", "--last", "3"], 2, "--last is for copies"),
+        (
+            ["own", "--set-watermark", "now", "--last", "3"],
+            2,
+            "--last applies only to datasets pulled from a URL",
+        ),
         (["file:///a/x", "--metadata-only", "--last", "3"], 2, "has no slices to choose from"),
         (["file:///a/x", "--as", "a b"], 2, "'a b'"),
         (["file:///a/x"], 4, "there is no dataset (no refs/head)"),
@@ -377,8 +380,8 @@ def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path)
     assert run("repo", "add", "shelf", (tmp_path / "shelf").as_uri()).code == 0
     assert run("push", "org/towns", "shelf").code == 0
     assert (tmp_path / "shelf" / "towns" / "refs" / "head").is_file()
-    found = Workspace.find().sharing
-    assert found.aliases("org/towns", AliasKind.PUSH) == ("shelf/towns",)
+    found = Workspace.open()
+    assert found["org/towns"].aliases("push") == ("shelf/towns",)
     assert run("push", "org/towns", "shelf/other/name").code == 0
     (row,) = records(run("search", "oth", "--repo", "shelf", "-o", "json"))
     assert row["dataset"] == "shelf/other/name"

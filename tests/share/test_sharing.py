@@ -20,6 +20,7 @@ from odfchain.errors import (
 )
 from odfchain.ids.names import RepoName
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dependencies import with_upstream
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer import by_id
@@ -54,53 +55,53 @@ def cities(tmp_path: Path, theirs: Workspace) -> DatasetFiles:
 def shelf(tmp_path: Path, theirs: Workspace, mine: Workspace, cities: DatasetFiles) -> str:
     """The URL of a folder that has the dataset; a repository of both."""
     for workspace in (theirs, mine):
-        workspace.sharing.repositories.add(RepoName("shelf"), (tmp_path / "shelf").as_uri())
-    theirs.sharing.push("cities", "shelf")
+        workspace._sharing.repositories.add(RepoName("shelf"), (tmp_path / "shelf").as_uri())
+    theirs._sharing.push("cities", "shelf")
     return f"{(tmp_path / 'shelf').as_uri()}/cities"
 
 
 def test_a_reference_and_its_url_are_one_place(mine: Workspace, shelf: str, cities: DatasetFiles) -> None:
-    pulled = mine.sharing.pull("shelf/cities", "towns")
+    pulled = mine._sharing.pull("shelf/cities", "towns")
     assert (str(pulled.alias), pulled.where) == ("towns", f"{shelf}/")
     assert (pulled.outcome.status, pulled.outcome.new) == (SyncStatus.CREATED, cities.chain.head())
-    again = mine.sharing.pull(shelf)
+    again = mine._sharing.pull(shelf)
     assert (str(again.alias), again.outcome.status) == ("towns", SyncStatus.UP_TO_DATE)
-    assert mine.sharing.aliases("towns", AliasKind.PULL) == (f"{shelf}/", "shelf/cities")
-    assert mine.sharing.pull("TOWNS").outcome.status is SyncStatus.UP_TO_DATE
-    assert mine.dataset("towns").head == cities.chain.head()
+    assert mine._sharing.aliases("towns", AliasKind.PULL) == (f"{shelf}/", "shelf/cities")
+    assert mine._sharing.pull("TOWNS").outcome.status is SyncStatus.UP_TO_DATE
+    assert mine["towns"].head == cities.chain.head()
 
 
 def test_what_fails_is_not_remembered(mine: Workspace, theirs: Workspace, shelf: str) -> None:
-    mine.sharing.pull(shelf)
-    before = mine.sharing.aliases("cities", AliasKind.PULL)
+    mine._sharing.pull(shelf)
+    before = mine._sharing.aliases("cities", AliasKind.PULL)
     with pytest.raises(DatasetNotFoundError, match="there is no dataset"):
-        mine.sharing.pull("shelf/nothing", "cities")
+        mine._sharing.pull("shelf/nothing", "cities")
     with pytest.raises(WorkspaceError, match="no repository is called 'elsewhere'"):
-        mine.sharing.push("cities", "elsewhere/cities")
-    mine.sharing.plan_push("cities", "shelf")
-    assert mine.sharing.aliases("cities", AliasKind.PULL) == before
-    assert mine.sharing.aliases("cities", AliasKind.PUSH) == ()
+        mine._sharing.push("cities", "elsewhere/cities")
+    mine._sharing.plan_push("cities", "shelf")
+    assert mine._sharing.aliases("cities", AliasKind.PULL) == before
+    assert mine._sharing.aliases("cities", AliasKind.PUSH) == ()
 
 
 def test_a_forgotten_repository_or_damaged_settings_of_another_dataset_do_not_matter(
     mine: Workspace, theirs: Workspace, shelf: str
 ) -> None:
     make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
-    theirs.sharing.push("lakes", "shelf")
-    mine.sharing.pull("shelf/cities")
-    (mine.dataset("cities").path / "info" / "config").write_text("{")
-    assert mine.sharing.pull(shelf.replace("cities", "lakes")).outcome.status is SyncStatus.CREATED
+    theirs._sharing.push("lakes", "shelf")
+    mine._sharing.pull("shelf/cities")
+    (mine["cities"].path / "info" / "config").write_text("{")
+    assert mine._sharing.pull(shelf.replace("cities", "lakes")).outcome.status is SyncStatus.CREATED
 
 
 def test_what_cannot_be_meant(mine: Workspace, shelf: str) -> None:
     mine.add(POLLED.replace("name: cities", "name: own"), check=False)
-    mine.sharing.pull(shelf)
+    mine._sharing.pull(shelf)
     with pytest.raises(UsageError, match="it is not known where own comes from"):
-        mine.sharing.pull("own")
+        mine._sharing.pull("own")
     with pytest.raises(UsageError, match="cities is here already"):
-        mine.sharing.pull("cities", "towns")
+        mine._sharing.pull("cities", "towns")
     with pytest.raises(DatasetNotFoundError, match="'shelves/cities', and no repository 'shelves'"):
-        mine.sharing.pull("shelves/cities")
+        mine._sharing.pull("shelves/cities")
 
 
 def test_a_peer_that_went_back_is_refused_until_force(
@@ -108,12 +109,12 @@ def test_a_peer_that_went_back_is_refused_until_force(
 ) -> None:
     old = (tmp_path / "shelf" / "cities" / "refs" / "head").read_bytes()
     add_slice(cities, 10)
-    theirs.sharing.push("cities")
-    mine.sharing.pull(shelf)
+    theirs._sharing.push("cities")
+    mine._sharing.pull(shelf)
     (tmp_path / "shelf" / "cities" / "refs" / "head").write_bytes(old)
-    with unchanged(mine.dataset("cities").path), pytest.raises(RollbackError, match="an older chain"):
-        mine.sharing.pull("cities")
-    forced = mine.sharing.pull("cities", options=SyncOptions(force=True))
+    with unchanged(mine["cities"].path), pytest.raises(RollbackError, match="an older chain"):
+        mine._sharing.pull("cities")
+    forced = mine._sharing.pull("cities", options=SyncOptions(force=True))
     assert forced.outcome.status is SyncStatus.OVERWRITTEN
 
 
@@ -122,23 +123,25 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
         POLLED.replace("name: cities", "name: polled") + "---\n" + derivative(name="made"), check=False
     )
     for name in ("polled", "made"):
-        theirs.sharing.push(name, "shelf")
-        theirs.sharing.add_alias(name, AliasKind.PULL, f"shelf/{name}")
-        mine.sharing.pull(f"shelf/{name}")
-        assert mine.sharing.is_copy(name), "its source and its query are its owner's business"
-        assert not theirs.sharing.is_copy(name), "it is continued here; the peer only has a backup"
-    assert not theirs.sharing.is_copy("cities")
-    theirs.sharing.add_alias("cities", AliasKind.PULL, shelf)
-    assert theirs.sharing.is_copy("cities"), "there is nothing else to pull it from"
-    assert [str(d.alias) for d in mine.with_upstream([mine.dataset("made")])] == ["made"]
-    assert {str(d.alias) for d in theirs.with_upstream([theirs.dataset("made")])} == {"made", "cities"}
+        theirs._sharing.push(name, "shelf")
+        theirs._sharing.add_alias(name, AliasKind.PULL, f"shelf/{name}")
+        mine._sharing.pull(f"shelf/{name}")
+        assert mine._sharing.is_copy(name), "its source and its query are its owner's business"
+        assert not theirs._sharing.is_copy(name), "it is continued here; the peer only has a backup"
+    assert not theirs._sharing.is_copy("cities")
+    theirs._sharing.add_alias("cities", AliasKind.PULL, shelf)
+    assert theirs._sharing.is_copy("cities"), "there is nothing else to pull it from"
+    assert [str(t) for t in mine.pull_targets(["made"], recursive=True)] == ["made"]
+    assert {
+        str(d.alias) for d in with_upstream(theirs._files, [theirs["made"]._files], theirs._sharing.is_copy)
+    } == {"made", "cities"}
 
 
 def test_the_slices_of_a_partial_copy_are_counted(mine: Workspace, shelf: str) -> None:
-    mine.sharing.pull(shelf, options=SyncOptions(last=1))
-    assert mine.sharing.slices("cities") == LocalSlices(present=1, total=2)
-    assert mine.sharing.fetch("cities").missing_slices == 0
-    assert mine.sharing.slices("cities") is None
+    mine._sharing.pull(shelf, options=SyncOptions(last=1))
+    assert mine._sharing.slices("cities") == LocalSlices(present=1, total=2)
+    assert mine._sharing.fetch("cities").missing_slices == 0
+    assert mine._sharing.slices("cities") is None
 
 
 # --- by id -----------------------------------------------------------------------------------------
@@ -149,53 +152,53 @@ def test_a_dataset_of_a_folder_is_found_by_its_id(
     mine: Workspace, theirs: Workspace, shelf: str, tmp_path: Path, cities: DatasetFiles, hint: bool
 ) -> None:
     make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
-    theirs.sharing.push("lakes", "shelf")
+    theirs._sharing.push("lakes", "shelf")
     if not hint:
         (tmp_path / "shelf" / "cities" / "hints" / "chain").unlink()
     ref = f"shelf/{cities.id}"
-    assert mine.sharing.is_remote(ref)
-    pulled = mine.sharing.pull(ref)
+    assert mine._sharing.is_remote(ref)
+    pulled = mine._sharing.pull(ref)
     assert (str(pulled.alias), pulled.where) == ("cities", f"{shelf}/")
-    assert mine.dataset("cities").id == cities.id
-    assert mine.sharing.aliases("cities", AliasKind.PULL) == (ref,)
+    assert mine["cities"].id == cities.id
+    assert mine._sharing.aliases("cities", AliasKind.PULL) == (ref,)
     add_slice(cities, 10)
-    theirs.sharing.push("cities")
-    assert mine.sharing.pull("cities").outcome.status is SyncStatus.UPDATED
+    theirs._sharing.push("cities")
+    assert mine._sharing.pull("cities").outcome.status is SyncStatus.UPDATED
     with pytest.raises(DatasetNotFoundError, match="has no dataset with the id"):
-        mine.sharing.pull("shelf/did:odf:fed01" + "0" * 64)
+        mine._sharing.pull("shelf/did:odf:fed01" + "0" * 64)
     with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
-        mine.sharing.url_of(str(cities.id))
+        mine._sharing.url_of(str(cities.id))
     with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
-        theirs.sharing.push("cities", f"shelf/{cities.id}")
+        theirs._sharing.push("cities", f"shelf/{cities.id}")
 
 
 def test_a_dataset_of_a_server_is_found_by_its_id(
     mine: Workspace, theirs: Workspace, cities: DatasetFiles
 ) -> None:
     make_dataset(WorkspaceFiles(theirs.path), "org/lakes", 10)
-    lakes = theirs.dataset("org/lakes")
+    lakes = theirs["org/lakes"]
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
-        mine.sharing.repositories.add(RepoName("server"), server.url)
-        assert str(mine.sharing.pull(f"server/{lakes.id}").alias) == "lakes"
-        assert str(mine.sharing.pull(f"{server.url}{cities.id}", "towns").alias) == "towns"
-    assert mine.dataset("towns").head == cities.chain.head()
+        mine._sharing.repositories.add(RepoName("server"), server.url)
+        assert str(mine._sharing.pull(f"server/{lakes.id}").alias) == "lakes"
+        assert str(mine._sharing.pull(f"{server.url}{cities.id}", "towns").alias) == "towns"
+    assert mine["towns"].head == cities.chain.head()
 
 
 def test_what_a_repository_says_of_ids_is_not_believed(
     mine: Workspace, theirs: Workspace, cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
-    lakes = theirs.dataset("lakes")
+    lakes = theirs["lakes"]
     lie = [RepositoryEntry(alias=cities.alias, head=lakes.head, id=lakes.id)]
     monkeypatch.setattr(by_id, "list_repository", lambda *_: lie)
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
-        mine.sharing.repositories.add(RepoName("server"), server.url)
+        mine._sharing.repositories.add(RepoName("server"), server.url)
         with pytest.raises(CorruptedPeerError, match=f"is {cities.id}, and {lakes.id} was asked for"):
-            mine.sharing.pull(f"server/{lakes.id}")
-        assert mine.datasets() == []
-        mine.sharing.pull(f"{server.url}cities")
+            mine._sharing.pull(f"server/{lakes.id}")
+        assert len(mine) == 0
+        mine._sharing.pull(f"{server.url}cities")
         with pytest.raises(NameCollisionError, match="was asked for"):
-            mine.sharing.pull(f"server/{lakes.id}", "cities")
+            mine._sharing.pull(f"server/{lakes.id}", "cities")
 
 
 # --- inputs ----------------------------------------------------------------------------------------
@@ -217,9 +220,9 @@ def test_an_input_is_named_by_where_it_comes_from(
     if spell != "id":
         with pytest.raises(ManifestError, match="unknown input datasets"):
             mine.add(text, check=False)
-    mine.sharing.pull(shelf, "towns")
+    mine._sharing.pull(shelf, "towns")
     (made,) = mine.add(text, check=False)
-    transform = made.state.transform
+    transform = made.summary.transform
     assert transform is not None
     assert [(str(i.dataset_ref), i.alias) for i in transform.inputs] == [(str(cities.id), ref)]
     _, events = mine.update(read_snapshots(text)[0], check=False)
@@ -227,10 +230,10 @@ def test_an_input_is_named_by_where_it_comes_from(
 
 
 def test_an_account_goes_before_a_repository(mine: Workspace, shelf: str, cities: DatasetFiles) -> None:
-    mine.sharing.pull(shelf, "towns")
+    mine._sharing.pull(shelf, "towns")
     own = make_dataset(WorkspaceFiles(mine.path), "shelf/cities")
     (made,) = mine.add(
         derivative(name="made").replace("datasetRef: cities", "datasetRef: shelf/cities"), check=False
     )
-    assert made.state.transform is not None
-    assert str(made.state.transform.inputs[0].dataset_ref) == str(own.id)
+    assert made.summary.transform is not None
+    assert str(made.summary.transform.inputs[0].dataset_ref) == str(own.id)

@@ -22,7 +22,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.head_signature import head_signature
-from odfchain.repo.signing import Signing
+from odfchain.repo.signing import sign_head
 from odfchain.transfer.aliases import policy_of
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl, SignedFile
 from odfchain.transfer.pulling import pull_dataset
@@ -233,7 +233,7 @@ def test_unsigned_blocks_that_a_peer_adds_to_a_dataset_whose_key_is_here_are_sai
         warnings = owner.pull(peer.as_uri(), name="mine").outcome.warnings
         assert any("which is here: your next commit signs them, too" in text for text in warnings)
     assert owner.pull(peer.as_uri(), name="mine").outcome.status is SyncStatus.UP_TO_DATE
-    Signing(owner.files).sign("mine")
+    sign_head(owner.files, owner.files.dataset("mine"))
     owner.sharing.push("mine", peer.as_uri())
     assert owner.pull(peer.as_uri(), name="mine").outcome.warnings == ()
 
@@ -500,7 +500,7 @@ def test_a_push_takes_the_signature_along_and_a_pull_requires_it(
 
 def test_a_push_of_nothing_new_brings_a_younger_signature(owner: Reader, peer: Path) -> None:
     owner.sharing.push("mine", peer.as_uri())
-    Signing(owner.files).sign("mine")
+    sign_head(owner.files, owner.files.dataset("mine"))
     assert (peer / "refs/head.jws").read_bytes() != owner.signature()
     outcome = owner.sharing.push("mine", peer.as_uri())
     assert (outcome.up_to_date, outcome.signature) == (True, SignatureStatus.SIGNED)
@@ -555,11 +555,11 @@ def test_a_signature_that_cannot_be_written_is_said_and_the_push_is_done(owner: 
 
 def test_a_push_replaces_a_signature_of_the_future_by_one_of_the_present(owner: Reader, peer: Path) -> None:
     (dataset,) = owner.files.datasets()
-    state = Signing(owner.files).sign("mine")
+    state = sign_head(owner.files, owner.files.dataset("mine"))
     key = owner.files.key(dataset.id)
     (dataset.folder / "refs/head.jws").write_bytes(line(replace(state, time=FUTURE), key))
     owner.sharing.push("mine", peer.as_uri())
-    Signing(owner.files).sign("mine")
+    sign_head(owner.files, owner.files.dataset("mine"))
     assert (peer / "refs/head.jws").read_bytes() != owner.signature()
     owner.sharing.push("mine", peer.as_uri())
     assert (peer / "refs/head.jws").read_bytes() == owner.signature()

@@ -195,7 +195,6 @@ def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from odfchain.ingest import recorded
-    from odfchain.ingest.ingest import IngestOptions
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.records import read_state
 
@@ -206,7 +205,7 @@ def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
     for _ in range(3):
         rows = {f"{city},{draw.randrange(3)}\n" for city in "ABCDEFGH" if draw.random() < 0.6}
         path.write_text("city,population\n" + "".join(sorted(rows)))
-        dataset.ingest([path], IngestOptions(allow_empty=True, allow_retract=True))
+        dataset.ingest(path, allow_empty=True, allow_retract=True)
         there = DatasetState.read(dataset._files.chain)
         found = read_state(dataset._files, there, columns=["city", "population"])
         assert sorted(f"{row['city']},{row['population']}\n" for row in found.to_pylist()) == sorted(rows)

@@ -145,9 +145,9 @@ def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
     process.wait(timeout=TIMEOUT)
     assert odfchain(tmp_path, "verify", "cities").code == 0
     (tmp_path / "in.csv").write_text("city,population\nA,1\n")
-    workspace = Workspace.find(tmp_path)
-    workspace._engine = engine
-    assert workspace.dataset("cities").ingest([tmp_path / "in.csv"]).blocks == 2
+    workspace = Workspace.open(tmp_path)
+    workspace._engines.spark = engine
+    assert workspace["cities"].ingest([tmp_path / "in.csv"]).blocks == 2
     assert [p.name for p in (dataset / "staging").iterdir()] == [".lock"]
     assert odfchain(tmp_path, "verify", "cities").out.startswith(
         "ok    cities: 4 blocks, 1 slices, 1 records"
@@ -200,7 +200,8 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.endswith("True\n")
+    for line in ("up to date", "clean, 9 blocks", "created", "rows of icao string", "+A"):
+        assert line in shown.stdout, shown.stdout
     done = subprocess.run(
         ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=environment(), capture_output=True, text=True,
         timeout=TIMEOUT, check=False,

@@ -15,7 +15,6 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import EngineError, QueryError
 from odfchain.model.timestamp import Timestamp
-from odfchain.transform.execute import TransformOptions
 from tests.kit.processes import ODFCHAIN, environment, wait_until
 from tests.kit.support import derivative
 
@@ -24,7 +23,7 @@ DAILY = (
     "SELECT window(event_time, '1 day').start AS event_time, sensor, sum(level) AS total "
     "FROM readings GROUP BY window(event_time, '1 day'), sensor"
 )
-LATER = TransformOptions(system_time=Timestamp.parse("2100-01-01T00:00:00Z"))
+LATER = Timestamp.parse("2100-01-01T00:00:00Z")
 ROWS = "event_time,sensor,level\n" + "".join(
     f"2024-03-{day:02}T{hour:02}:00:00Z,{sensor},{day * hour}\n"
     for day in range(1, 5)
@@ -58,7 +57,7 @@ def make(workspace: Workspace, socket: Path, query: str = DAILY, name: str = "de
     source = workspace.path.parent / "readings.csv"
     source.write_text(ROWS)
     workspace.add("kind: DatasetSnapshot\nversion: 1\ncontent: {name: readings, kind: Root, metadata: []}\n")
-    workspace.dataset("readings").ingest([source])
+    workspace["readings"].ingest([source])
     (derived,) = workspace.add(derivative(query, name=name, inputs=INPUTS))
     return derived
 
@@ -71,7 +70,7 @@ def test_engine_killed_in_the_middle_and_asked_again(workspace: Workspace, tmp_p
 
     def pull() -> None:
         try:
-            derived.transform()
+            derived.pull()
         except EngineError as error:
             failed.append(error)
 
@@ -87,10 +86,10 @@ def test_engine_killed_in_the_middle_and_asked_again(workspace: Workspace, tmp_p
     assert not [p for p in (derived.path / "staging").iterdir() if p.is_dir()]
 
     with engine_process(socket, tmp_path):
-        outcome = derived.transform()
-        again = derived.transform()
+        outcome = derived.pull()
+        again = derived.pull()
     assert (outcome.blocks, again.blocks) == (2, 0), "schema and data, once"
-    rows = derived.to_arrow().to_pylist()
+    rows = derived.scan().to_arrow().to_pylist()
     assert [(r["event_time"].day, r["sensor"], r["total"]) for r in rows] == [
         (day, sensor, 10 * day) for day in (1, 2, 3) for sensor in ("north", "south")
     ]
@@ -101,17 +100,17 @@ def test_both_engines_record_the_same(workspace: Workspace, tmp_path: Path) -> N
     socket = tmp_path / "engine.sock"
     remote = make(workspace, socket)
     with engine_process(socket, tmp_path):
-        remote.transform(LATER)
+        remote.pull(system_time=LATER)
         (wrong,) = workspace.add(
             derivative("SELECT event_time, level / 0 FROM readings", name="wrong", inputs=INPUTS)
         )
         with pytest.raises(QueryError, match=r"(?i)division by zero"):
-            wrong.transform()
+            wrong.pull()
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace(f"spark: 'unix:{socket}'", ""))
     (own,) = workspace.add(derivative(DAILY, name="own", inputs=INPUTS))
-    own.transform(LATER)
-    there, here = remote.state.last_data, own.state.last_data
+    own.pull(system_time=LATER)
+    there, here = remote.summary.last_data, own.summary.last_data
     assert there is not None
     assert here is not None
     assert there.new_data is not None

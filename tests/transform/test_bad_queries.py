@@ -78,7 +78,7 @@ def test_values_that_cannot_be_computed(workspace: Workspace, cities: Dataset) -
     for number, (column, rows, message, hint) in enumerate(faults):
         dataset = derived(workspace, column, name=f"fault{number}", rows=rows)
         with unchanged(dataset.path), pytest.raises(QueryError) as caught:
-            dataset.transform()
+            dataset.pull()
         error = caught.value
         assert str(error).startswith(f"query step 2, line 2, column 3: {message}")
         assert "\n" not in str(error)
@@ -92,23 +92,23 @@ def test_an_input_that_is_gone(workspace: Workspace, cities: Dataset) -> None:
     dataset = derived(workspace, "x")
     workspace.delete("cities")
     with unchanged(dataset.path), pytest.raises(DatasetNotFoundError, match=r"^derived: its input cities "):
-        dataset.transform()
+        dataset.pull()
 
 
 def test_an_input_with_a_flipped_bit(workspace: Workspace, cities: Dataset) -> None:
     dataset = derived(workspace, "x")
     path = flip_a_bit(cities.path / "data")
     with unchanged(dataset.path), pytest.raises(ObjectCorruptedError, match=path.name):
-        dataset.transform()
+        dataset.pull()
 
 
 def test_a_checkpoint_with_a_flipped_bit(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
     (dataset,) = workspace.add(derivative(GROUPED, name="grouped"))
-    dataset.transform()
+    dataset.pull()
     ingest(cities, tmp_path / "more.csv", "2020-01-02T00:00:00Z,Bath,2")
     path = flip_a_bit(dataset.path / "checkpoints")
     with unchanged(dataset.path), pytest.raises(ObjectCorruptedError, match=path.name):
-        dataset.transform()
+        dataset.pull()
 
 
 def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result]) -> None:
@@ -125,9 +125,9 @@ def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Cal
     settings = workspace.path / "config.yaml"
     settings.write_text(settings.read_text().replace("timeoutSeconds: 0", "timeoutSeconds: 1"))
     with unchanged(dataset.path), pytest.raises(EngineError, match=r"^took longer than 1 s$"):
-        dataset.transform()
+        dataset.pull()
     settings.unlink()
-    assert fine.transform().blocks == 2, "the session works on"
+    assert fine.pull().blocks == 2, "the session works on"
 
 
 class Observed:
@@ -160,7 +160,7 @@ class Observed:
 
 def test_a_run_that_nobody_waits_for(workspace: Workspace, cities: Dataset) -> None:
     (dataset,) = workspace.add(ENDLESS)
-    observed = Observed(workspace._spark_transforms())
+    observed = Observed(workspace._engines.transforms())
     with unchanged(dataset.path), ThreadPoolExecutor(1) as pool:
         run = pool.submit(
             run_transform, dataset._files, [cities._files], lambda _: observed, TransformOptions()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.audit.verification import VerifyOptions
 from odfchain.errors import EngineError, TransformError
 from odfchain.lineage.blame import blame_records
 from odfchain.model.events import ExecuteTransform, SetTransform
@@ -45,7 +44,7 @@ def rows(workspace: Workspace) -> Dataset:
 
 
 def add(dataset: Dataset, folder: Path, found: list[Row]) -> None:
-    path = folder / f"rows-{dataset.state.record_count}.csv"
+    path = folder / f"rows-{dataset.summary.record_count}.csv"
     lines = [f"{(START + dt.timedelta(minutes=m)).isoformat()},{k},{v}" for m, k, v in found]
     path.write_text("\n".join(["event_time,k,v", *lines]) + "\n")
     dataset.ingest([path])
@@ -73,7 +72,7 @@ def change(
 
 def net(dataset: Dataset) -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
-    for row in dataset.to_arrow().to_pylist():
+    for row in dataset.scan().to_arrow().to_pylist():
         found[row["event_time"], row["k"], row["n"]] += 1 if row["op"] in (0, 3) else -1
     assert all(count >= 0 for count in found.values())
     return +found
@@ -82,12 +81,12 @@ def net(dataset: Dataset) -> Counter[tuple[Any, ...]]:
 def anew(workspace: Workspace, query: str, name: str) -> Counter[tuple[Any, ...]]:
     """What the query says of everything."""
     (dataset,) = workspace.add(derived(query, name), check=False)
-    dataset.transform()
+    dataset.pull()
     return net(dataset)
 
 
 def verdict(workspace: Workspace, dataset: Dataset) -> tuple[str, list[str]]:
-    (report,) = workspace.verify([dataset], VerifyOptions(replay=True))
+    (report,) = workspace.verify([dataset], replay=True)
     return report.verdict, [fault.message for fault in report.faults]
 
 
@@ -117,21 +116,21 @@ def test_a_rebuild_makes_the_output_what_the_query_says(
     for release in first:
         add(rows, tmp_path, release)
         if chosen.random() < 0.7:
-            dataset.transform()
-    dataset.transform()
-    before = dataset.to_arrow()
+            dataset.pull()
+    dataset.pull()
+    before = dataset.scan().to_arrow()
     assert change(workspace, new, StateChange.REBUILD)[0] == ["SetTransform"]
     if chosen.random() < 0.5:
         add(rows, tmp_path, last)
         last = []
-    dataset.transform()
+    dataset.pull()
     assert net(dataset) == anew(workspace, new, "fresh")
-    assert dataset.to_arrow().slice(0, len(before)).equals(before), "nothing recorded is written anew"
-    assert dataset.transform().blocks == 0
-    fresh = workspace.dataset("fresh")
+    assert dataset.scan().to_arrow().slice(0, len(before)).equals(before), "nothing recorded is written anew"
+    assert dataset.pull().blocks == 0
+    fresh = workspace["fresh"]
     add(rows, tmp_path, [*last, (10_000, "a", 5), (10_001, "b", 2)])
-    dataset.transform()
-    fresh.transform()
+    dataset.pull()
+    fresh.pull()
     assert net(dataset) == net(fresh), "what is remembered is that of the new query"
     assert verdict(workspace, dataset) == ("clean", [])
 
@@ -139,7 +138,7 @@ def test_a_rebuild_makes_the_output_what_the_query_says(
 def test_neither_is_a_refusal_that_names_both(workspace: Workspace, rows: Dataset, tmp_path: Path) -> None:
     (dataset,) = workspace.add(derived(HOURLY), check=False)
     add(rows, tmp_path, [(0, "a", 1), (70, "a", 2), (80, "b", 3)])
-    dataset.transform()
+    dataset.pull()
     with unchanged(dataset.path), pytest.raises(TransformError) as caught:
         change(workspace, TWO_HOURS, None)
     assert "the query changes, and the one in force remembers 2 rows" in caught.value.message
@@ -151,17 +150,17 @@ def test_from_now(workspace: Workspace, rows: Dataset, tmp_path: Path) -> None:
     """The old query finishes what its watermark allows; what is given up is counted."""
     (dataset,) = workspace.add(derived(HOURLY), check=False)
     add(rows, tmp_path, [(0, "a", 1), (70, "a", 2)])
-    dataset.transform()
+    dataset.pull()
     add(rows, tmp_path, [(90, "a", 4), (130, "b", 3), (140, "b", 3)])
     kinds, notes = change(workspace, COUNT, StateChange.FROM_NOW)
     assert kinds == ["SetTransform"]
     assert "what the old query remembers is given up: 2 rows; its result so far stays" in notes
-    number = dataset.state.head_block.sequence_number
+    number = dataset.summary.head_block.sequence_number
     assert notes[-1] == f"the new query counts from block {number} on; what was recorded before stays"
-    assert [(r["k"], r["n"]) for r in dataset.to_arrow().to_pylist()] == [("a", 1), ("a", 6)]
+    assert [(r["k"], r["n"]) for r in dataset.scan().to_arrow().to_pylist()] == [("a", 1), ("a", 6)]
     add(rows, tmp_path, [(150, "c", 1), (500, "z", 1)])
-    dataset.transform()
-    assert ("c", 1) in [(r["k"], r["n"]) for r in dataset.to_arrow().to_pylist()]
+    dataset.pull()
+    assert ("c", 1) in [(r["k"], r["n"]) for r in dataset.scan().to_arrow().to_pylist()]
     assert verdict(workspace, dataset) == ("clean", [])
 
 
@@ -174,15 +173,15 @@ def test_what_remembers_nothing_is_changed_as_before(
         "nothing was computed so far, so there is nothing to compute anew"
     ]
     add(rows, tmp_path, [(0, "a", 1), (10, "b", 5)])
-    dataset.transform()
+    dataset.pull()
     kinds, notes = change(workspace, LARGE, None)
-    number = dataset.state.head_block.sequence_number
+    number = dataset.summary.head_block.sequence_number
     assert kinds == ["SetTransform"]
     assert notes == [f"the new query counts from block {number} on; what was recorded before stays"]
     assert change(workspace, LARGE, None) == ([], [])
     assert change(workspace, LARGE, StateChange.REBUILD)[0] == ["SetTransform"], "also of the same query"
-    dataset.transform()
-    assert [(r["op"], r["n"]) for r in dataset.to_arrow().to_pylist()] == [(0, 1), (0, 5), (1, 1)]
+    dataset.pull()
+    assert [(r["op"], r["n"]) for r in dataset.scan().to_arrow().to_pylist()] == [(0, 1), (0, 5), (1, 1)]
     assert verdict(workspace, dataset) == ("clean", [])
 
 
@@ -192,7 +191,7 @@ def test_a_rebuild_that_was_interrupted(
     """The chain asks for it until it is done, also when the query changes once more in between."""
     (dataset,) = workspace.add(derived(TOTAL), check=False)
     add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
-    dataset.transform()
+    dataset.pull()
     change(workspace, COUNT, StateChange.REBUILD)
     with monkeypatch.context() as patched:
 
@@ -201,13 +200,13 @@ def test_a_rebuild_that_was_interrupted(
 
         patched.setattr("odfchain.transform.rebuilt.write_difference", fail)
         with unchanged(dataset.path), pytest.raises(EngineError, match="killed"):
-            dataset.transform()
+            dataset.pull()
     kinds, notes = change(workspace, TWO_HOURS, None)
     assert kinds == ["SetTransform"]
     assert notes[0] == "the rebuild that was asked for is still to come, and is now one by this query"
-    dataset.transform()
+    dataset.pull()
     assert net(dataset) == anew(workspace, TWO_HOURS, "fresh")
-    assert dataset.transform().blocks == 0
+    assert dataset.pull().blocks == 0
     assert verdict(workspace, dataset) == ("clean", [])
     executed = [
         b.block.event for b in dataset._files.chain.walk() if isinstance(b.block.event, ExecuteTransform)
@@ -223,18 +222,18 @@ def test_a_rebuild_that_changes_nothing_is_done_once(
     """Also when it leaves the checkpoint as it was; the query goes on, with what it remembers."""
     (dataset,) = workspace.add(derived(query), check=False)
     add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (70, "a", 7)])
-    dataset.transform()
-    records = dataset.state.record_count
+    dataset.pull()
+    records = dataset.summary.record_count
     change(workspace, query, StateChange.REBUILD)
-    assert dataset.transform().blocks == 1
-    assert dataset.state.record_count == records
-    assert dataset.transform().blocks == 0, "once"
+    assert dataset.pull().blocks == 1
+    assert dataset.summary.record_count == records
+    assert dataset.pull().blocks == 0, "once"
     assert change(workspace, query, None) == ([], [])
     if query != PLAIN:
         with pytest.raises(TransformError, match="the query changes, and the one in force remembers"):
             change(workspace, COUNT, None)
     add(rows, tmp_path, [(80, "a", 1), (500, "b", 2)])
-    dataset.transform()
+    dataset.pull()
     assert net(dataset) == anew(workspace, query, "fresh")
     assert verdict(workspace, dataset) == ("clean", [])
 
@@ -243,14 +242,14 @@ def test_a_rebuild_that_is_given_up(workspace: Workspace, rows: Dataset, tmp_pat
     """What is remembered is that of the query executed last: kept for the same one, counted for another."""
     (dataset,) = workspace.add(derived(TOTAL), check=False)
     add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
-    dataset.transform()
+    dataset.pull()
     change(workspace, COUNT, StateChange.REBUILD)
     notes = change(workspace, TOTAL, StateChange.FROM_NOW)[1]
     assert not any("remembers" in note for note in notes), "it goes on"
     with pytest.raises(TransformError, match="the one in force remembers 3 rows"):
         change(workspace, COUNT, None)
     add(rows, tmp_path, [(30, "b", 1)])
-    dataset.transform()
+    dataset.pull()
     assert net(dataset) == anew(workspace, TOTAL, "fresh")
     change(workspace, COUNT, StateChange.REBUILD)
     notes = change(workspace, TWO_HOURS, StateChange.FROM_NOW)[1]
@@ -265,18 +264,18 @@ def test_the_mark_is_in_the_chain_and_in_no_manifest(
     """A replay goes by it: the records are not what the query gives for the blocks that are new."""
     (dataset,) = workspace.add(derived(TOTAL), check=False)
     add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
-    dataset.transform()
+    dataset.pull()
     change(workspace, COUNT, StateChange.REBUILD)
-    dataset.transform()
+    dataset.pull()
     (marked, _) = [
         b.block.event for b in dataset._files.chain.walk() if isinstance(b.block.event, SetTransform)
     ]
     assert str(marked.transform.version).endswith("+rebuild")
     assert change(workspace, COUNT, None) == ([], [])
-    last = blame_records(workspace._files, dataset._files, dataset.state.record_count - 1)
+    last = blame_records(workspace._files, dataset._files, dataset.summary.record_count - 1)
     assert last.transactions[0].reads[0].offsets == (0, 2), "its lineage is everything"
     add(rows, tmp_path, [(30, "a", 1)])
-    dataset.transform()
+    dataset.pull()
     assert net(dataset) == anew(workspace, COUNT, "fresh"), "the steps that follow are ordinary ones"
 
 
@@ -290,7 +289,7 @@ def test_the_command_line(
     monkeypatch.chdir(workspace.path)
     (dataset,) = workspace.add(derived(TOTAL), check=False)
     add(rows, tmp_path, [(0, "a", 1), (10, "b", 5), (20, "a", 7)])
-    dataset.transform()
+    dataset.pull()
     path = tmp_path / "changed.yaml"
     path.write_text(derived(COUNT))
     for options, said in (

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from odfchain.api import Dataset, Workspace
-from odfchain.ingest.polling import PullOptions
 from odfchain.model.timestamp import Timestamp
 from tests.kit.support import FIXTURES, ROOT
 
@@ -69,11 +68,11 @@ class Source:
         for name in roots:
             workspace.add(MANIFESTS / f"{name}.yaml")
         workspace.add(MANIFESTS / "derived" / f"{derived.replace('.', '-')}.yaml")
-        self.derived = workspace.dataset(derived)
+        self.derived = workspace[derived]
 
     def root(self, name: str) -> Dataset:
         owner = "org.airportsdata" if name == "airports" else "us.nyc"
-        return self._workspace.dataset(f"{owner}.{name}")
+        return self._workspace[f"{owner}.{name}"]
 
     def pull(self, name: str, rows: Sequence[Row], file: str | None = None) -> None:
         """Put rows where the dataset's source is, and pull them."""
@@ -92,7 +91,7 @@ class Source:
         self._writes += 1
         os.utime(path, (1_700_000_000 + self._writes, 1_700_000_000 + self._writes))
         variables = {"FLIGHTS": str(self._folder), "AIRPORTS": str(self._folder)}
-        assert self.root(name).pull(PullOptions(variables=variables)).blocks
+        assert self.root(name).pull(variables=variables).blocks
 
     def over(self, time: str, *names: str) -> None:
         """Nothing older than `time` will come any more."""
@@ -101,12 +100,12 @@ class Source:
 
     def watermark(self, *names: str) -> str:
         """What is older than this is final."""
-        return min(str(self.root(name).state.watermark) for name in names)
+        return min(str(self.root(name).summary.watermark) for name in names)
 
     def step(self, *columns: str) -> tuple[Counter[tuple[Any, ...]], int]:
         """(all that holds after the next step, how many rows that took back)."""
-        self.derived.transform()
-        rows = self.derived.to_arrow(["op", *columns]).to_pylist() if self.derived.schema else []
+        self.derived.pull()
+        rows = self.derived.scan(["op", *columns]).to_arrow().to_pylist() if self.derived.schema else []
         held: Counter[tuple[Any, ...]] = Counter()
         for row in rows:
             values = tuple(_plain(row[c]) for c in columns)

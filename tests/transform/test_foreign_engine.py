@@ -152,7 +152,7 @@ def faults(dataset: Dataset) -> list[str]:
 
 
 def rows_of(dataset: Dataset) -> list[Row]:
-    return [(row["op"], row["city"]) for row in dataset.to_arrow().to_pylist()]
+    return [(row["op"], row["city"]) for row in dataset.scan().to_arrow().to_pylist()]
 
 
 FOUR = [[(0, "A"), (0, "B")], [(1, "A")], [(2, "B"), (3, "C")], [(0, "A"), (1, "C")]]
@@ -167,7 +167,7 @@ def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
         made = copied(here)
         before = tree_of(made.path)
         with pytest.raises(EngineError) as caught:
-            made.transform()
+            made.pull()
         assert caught.value.message == (
             "the engine broke its contract: the row at offset 1 takes back values that no row in force has "
             "(2 such rows); nothing was recorded"
@@ -179,7 +179,7 @@ def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
             "SELECT op, event_time, city FROM cities ORDER BY offset", name="ordered", engine="datafusion"
         )
         (made,) = here.add(ordered)
-        made.transform()
+        made.pull()
     assert rows_of(made) == [row for rows in FOUR for row in rows]
     assert faults(made) == []
 
@@ -192,7 +192,7 @@ def test_what_was_recorded_before_counts(here: Workspace) -> None:
         made = copied(here)
         for rows in FOUR:
             add_rows(cities, rows)
-            made.transform()
+            made.pull()
         assert faults(made) == []
         add_rows(cities, [(0, "D")])
         for change in (
@@ -203,9 +203,9 @@ def test_what_was_recorded_before_counts(here: Workspace) -> None:
         ):
             engine.change = change
             with pytest.raises(EngineError, match="takes back values that no row in force has"):
-                made.transform()
+                made.pull()
         engine.change = lambda rows: with_rows(rows, [(0, "D"), (1, "D"), (2, "A"), (3, "E")])
-        made.transform()
+        made.pull()
     assert faults(made) == []
     assert rows_of(made)[-4:] == [(0, "D"), (1, "D"), (2, "A"), (3, "E")]
 
@@ -236,7 +236,7 @@ def test_whatever_is_recorded_verifies(here: Workspace, name: str) -> None:
         made = copied(here)
         before = tree_of(made.path)
         with pytest.raises(OdfchainError):
-            made.transform()
+            made.pull()
         assert tree_of(made.path) == before
 
 
@@ -248,16 +248,16 @@ def test_a_step_without_rows_needs_no_file(here: Workspace) -> None:
     engine.change = lambda rows: rows.slice(0, 0)
     with foreign(here, engine):
         made = copied(here)
-        assert made.transform().blocks == 1
-        assert made.state.schema is None
-        assert made.transform().blocks == 0
+        assert made.pull().blocks == 1
+        assert made.summary.schema is None
+        assert made.pull().blocks == 0
         assert len(engine.requests) == 1
         add_rows(cities, [(0, "B")])
         engine.change = lambda rows: rows
-        assert made.transform().blocks == 2
+        assert made.pull().blocks == 2
         engine.change = lambda rows: rows.slice(0, 0)
         add_rows(cities, [(0, "C")])
-        assert made.transform().blocks == 1
+        assert made.pull().blocks == 1
     assert rows_of(made) == [(0, "B")]
     assert faults(made) == []
 
@@ -270,7 +270,7 @@ def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
         for number, state in enumerate([b"state one", None, None, b"state two"]):
             engine.checkpoint = state
             add_rows(cities, [(0, str(number))])
-            made.transform()
+            made.pull()
     events = [b.block.event for b in made._files.chain.walk()][::-1]
     done = [e for e in events if isinstance(e, ev.ExecuteTransform)]
     first, last = (done[i].new_checkpoint for i in (0, 3))
@@ -312,9 +312,9 @@ def test_a_query_of_ours_that_chooses_operations(workspace: Workspace) -> None:
     (cities,) = workspace.add(ROOT)
     add_rows(cities, [(0, "A"), (1, "A")])
     (good,) = workspace.add(derivative("SELECT op, event_time, city FROM cities", name="good"))
-    good.transform()
+    good.pull()
     assert faults(good) == []
     (bad,) = workspace.add(derivative("SELECT op, event_time, city, offset AS o FROM cities", name="bad"))
     with pytest.raises(QueryError, match="takes back at offset 1 values that no row in force has") as caught:
-        bad.transform()
+        bad.pull()
     assert "select nothing that differs between them" in str(caught.value.hint)

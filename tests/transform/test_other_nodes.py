@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.audit.verification import VerifyOptions
 from odfchain.codec.manifest import read_snapshots
 from odfchain.engine.engine_version import engine_version
 from odfchain.model import data_schema as ds
@@ -38,7 +37,7 @@ def days(folder: Path, *numbers: int) -> Path:
 
 def types(dataset: Dataset) -> set[tuple[Any, Any]]:
     """Types of offsets and operations: as declared, and in every slice."""
-    schema = dataset.state.schema
+    schema = dataset.summary.schema
     assert schema is not None
     arrow = {"int64": ds.DataTypeInt64(), "int32": ds.DataTypeInt32(), "uint64": ds.DataTypeUInt64(), "uint8": ds.DataTypeUInt8()}  # fmt: skip
     found = {(schema.fields[0].type, schema.fields[1].type)}
@@ -60,18 +59,18 @@ def test_types_of_the_reference_node(workspace: Workspace, tmp_path: Path, by: s
     queries = {"stateless": derivative(name="stateless"), "running": SNAPSHOT.replace("derived", "running")}
     made = [workspace.create(read_snapshots(text)[0], system_columns=given) for text in queries.values()]
     for dataset in made:
-        dataset.transform()
+        dataset.pull()
     edit(workspace.path, setting("datasets.systemColumns"), lambda _: "specification")
     cities.ingest([days(tmp_path, 4, 5, 6)])
     for dataset in made:
-        dataset.transform()
+        dataset.pull()
     assert types(cities) == {REFERENCE}
     for dataset in made:
         assert types(dataset) == {REFERENCE}, "a chain is continued as it declares itself"
-    for report in workspace.verify([cities, *made], VerifyOptions(replay=True)):
+    for report in workspace.verify([cities, *made], replay=True):
         assert report.ok, report.faults
     (other,) = workspace.add(derivative(name="other"))
-    other.transform()
+    other.pull()
     assert types(other) == {SPECIFICATION}
 
 
@@ -92,15 +91,15 @@ def test_a_chain_of_the_former_name_is_continued_and_replayed(workspace: Workspa
             snapshot, name=type(snapshot.name).parse(f"old{version is None}"), metadata=(old,)
         )
         workspace._files.create(name)
-        workspace.dataset(str(name.name)).transform()
+        workspace[str(name.name)].pull()
     (new,) = workspace.add(text)
-    new.transform()
+    new.pull()
     cities.ingest([days(tmp_path, 4, 5, 6, 7)])
-    olds = [workspace.dataset("oldFalse"), workspace.dataset("oldTrue")]
+    olds = [workspace["oldFalse"], workspace["oldTrue"]]
     for dataset in (*olds, new):
-        assert dataset.transform().blocks == 1
+        assert dataset.pull().blocks == 1
     results = [dataset.tail(100).drop_columns(["system_time"]) for dataset in (*olds, new)]
     assert results[0].num_rows > 1
     assert results[0] == results[1] == results[2], "one engine, whatever its name"
-    for report in workspace.verify([*olds, new], VerifyOptions(replay=True)):
+    for report in workspace.verify([*olds, new], replay=True):
         assert report.ok, report.faults

@@ -34,7 +34,7 @@ def space(tmp_path: Path) -> Workspace:
 
 
 def engine_of(space: Workspace, name: str = "derived") -> tuple[str, str | None]:
-    transform = space.dataset(name).state.transform
+    transform = space[name].summary.transform
     assert transform is not None
     return transform.transform.engine, transform.transform.version
 
@@ -74,10 +74,10 @@ def test_the_same_manifest_appends_nothing_to_an_old_chain(
     )
     space._files.create(old)
     assert engine_of(space) == ("spark", version)
-    head = space.dataset("derived").head
+    head = space["derived"].head
     _, events = space.update(read_snapshots(derivative(engine=given))[0], check=False)
     assert events == []
-    assert space.dataset("derived").head == head
+    assert space["derived"].head == head
     changed = derivative("SELECT event_time, city, 1 AS one FROM cities", engine=given)
     _, events = space.update(read_snapshots(changed)[0], check=False)
     assert [e.KIND for e in events] == ["SetTransform"]

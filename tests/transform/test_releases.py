@@ -44,14 +44,14 @@ def release(workspace: Workspace, number: int, folder: Path) -> None:
     rows = [f"{day}T00:00:00Z,{city},{country}" for day, city, country in RELEASES[number]]
     path = folder / f"{number}.csv"
     path.write_text("\n".join(["event_time,city,country", *rows, ""]), encoding="utf-8")
-    workspace.dataset("cities").ingest([path])
+    workspace["cities"].ingest([path])
 
 
 def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
     """Operation, day, country and count of every row."""
     if dataset.schema is None:
         return []
-    table = dataset.to_arrow(["op", "event_time", "country", "n"]).to_pylist()
+    table = dataset.scan(["op", "event_time", "country", "n"]).to_arrow().to_pylist()
     return [(row["op"], f"{row['event_time']:%m-%d}", row["country"], row["n"]) for row in table]
 
 
@@ -71,7 +71,7 @@ def test_releases_count_at_once_and_correct_what_was_made_of_them(
             result = run_cli("-w", home, "pull", name)
             assert result.code == 0, result.err
             notes[-1] += [line for line in result.err.splitlines() if "rows" in line or "row " in line]
-    counted, daily, corrected = (rows_of(workspace.dataset(name)) for name in names)
+    counted, daily, corrected = (rows_of(workspace[name]) for name in names)
     assert counted == [
         (0, "01-01", "DE", 2), (0, "01-01", "IE", 1), (0, "01-01", "UK", 1),
         (1, "01-01", "IE", 1), (1, "01-01", "UK", 1), (0, "02-01", "AT", 1), (0, "02-01", "GB", 1),

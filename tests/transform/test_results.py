@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.audit.verification import VerifyOptions
 from tests.kit.support import derivative, manifest
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def derived(workspace: Workspace, query: str, name: str = "derived") -> Dataset:
 def net(dataset: Dataset, *columns: str) -> Counter[str]:
     """How often each row is in force, by how it is written: -0.0 is not 0.0."""
     found: Counter[str] = Counter()
-    for row in dataset.to_arrow().to_pylist():
+    for row in dataset.scan().to_arrow().to_pylist():
         found[repr([row[name] for name in columns])] += 1 if row["op"] in (0, 3) else -1
     assert min(found.values()) >= 0
     return +found
@@ -55,7 +54,7 @@ def written(rows: list[list[Any]]) -> Counter[str]:
 
 
 def check_replay(workspace: Workspace, dataset: Dataset) -> None:
-    (report,) = workspace.verify([dataset], VerifyOptions(replay=True))
+    (report,) = workspace.verify([dataset], replay=True)
     assert (report.verdict, [fault.message for fault in report.faults]) == ("clean", [])
 
 
@@ -74,11 +73,11 @@ def test_grouping_sets_and_unpivot_read_the_columns_that_they_are_made_of(
         "long",
     )
     release(numbers, tmp_path, ZEROS[:2])
-    rollup.transform()
-    long.transform()
+    rollup.pull()
+    long.pull()
     release(numbers, tmp_path, ZEROS[:3])
-    rollup.transform()
-    long.transform()
+    rollup.pull()
+    long.pull()
     assert net(rollup, "k", "n") == written([["a", 1], ["b", 1], ["c", 1], [None, 3]])
     assert net(long, "k", "name", "value") == written(
         [["a", "v", 1], ["a", "w", 1], ["b", "v", 2], ["b", "w", 4], ["c", "v", 3], ["c", "w", 9]]
@@ -100,6 +99,6 @@ def test_a_zero_below_zero_is_taken_back_as_it_was_recorded(
     dataset = derived(workspace, query)
     for rows in (ZEROS, [("a", "0.0", 1), *ZEROS[1:3], ("d", "NaN", 4)], [*ZEROS[1:], ("e", "0.0", 9)]):
         release(numbers, tmp_path, rows)
-        dataset.transform()
+        dataset.pull()
     assert net(dataset, "k", "f") == written([["b", 0.0], ["c", -0.0], ["d", float("nan")], ["e", 0.0]])
     check_replay(workspace, dataset)

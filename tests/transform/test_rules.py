@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.audit.verification import VerifyOptions
 from odfchain.codec.manifest import read_snapshots
 from odfchain.engine.engine_version import RULES, EngineRules, engine_version, rules_of, same_results
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.execute import TransformOptions
 from tests.kit import derivative_histories as rules_1
 from tests.kit.support import FIXTURES
 
@@ -30,21 +28,21 @@ def recorded(tmp_path: Path, engine: SparkEngine) -> Workspace:
         archive.extractall(tmp_path)
     config = tmp_path / ".odfchain" / "config.yaml"
     config.write_text("kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {isolation: never}}\n")
-    found = Workspace.find(tmp_path)
-    found._engine = engine
+    found = Workspace.open(tmp_path)
+    found._engines.spark = engine
     return found
 
 
 def version_of(workspace: Workspace, name: str) -> str | None:
-    transform = DatasetState.read(workspace.dataset(name)._files.chain).transform
+    transform = DatasetState.read(workspace[name]._files.chain).transform
     assert transform is not None
     return transform.transform.version
 
 
 def test_steps_that_were_recorded_by_the_first_rules_are_replayed_by_them(recorded: Workspace) -> None:
-    datasets = [recorded.dataset(name) for name in rules_1.QUERIES]
+    datasets = [recorded[name] for name in rules_1.QUERIES]
     assert {version_of(recorded, name) for name in rules_1.QUERIES} == {f"odfchain_1-{SPARK}"}
-    reports = recorded.verify(datasets, VerifyOptions(recursive=True, replay=True))
+    reports = recorded.verify(datasets, recursive=True, replay=True)
     found = {r.alias: (r.faults, r.unchecked, r.notes) for r in reports}
     assert found == dict.fromkeys(["places", "readings", *rules_1.QUERIES], ([], [], []))
     replays = [r.replay for r in reports if r.replay is not None]
@@ -62,8 +60,8 @@ def test_a_dataset_goes_on_by_the_rules_of_its_transform_until_that_is_set_anew(
     assert [version_of(workspace, name) for name in ("old", "new")] == [f"odfchain_1-{SPARK}", RUNNING]
     rules_1.append(places, *rules_1.PLACES[0])
     for dataset in made:
-        dataset.transform(TransformOptions(system_time=rules_1.MADE))
-    counts = [d.to_arrow(["k", "n"]).to_pylist() if d.schema else [] for d in made]
+        dataset.pull(system_time=rules_1.MADE)
+    counts = [d.scan(["k", "n"]).to_arrow().to_pylist() if d.schema else [] for d in made]
     assert counts == [[], [{"k": "x", "n": 1}, {"k": "y", "n": 1}, {"k": "z", "n": 1}]]
     for text, appended in ((old.replace(f", version: odfchain_1-{SPARK}", ""), []), (new, [])):
         (snapshot,) = read_snapshots(text)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.audit.verification import VerifyOptions
 from odfchain.errors import EngineError
 from tests.kit.support import FIXTURES
 
@@ -19,15 +18,15 @@ def foreign(tmp_path: Path) -> Workspace:
     with zipfile.ZipFile(FIXTURES / "chains" / "rules-1.zip") as archive:
         archive.extractall(tmp_path)
     (tmp_path / ".odfchain" / "config.yaml").unlink(missing_ok=True)
-    return Workspace.find(tmp_path)
+    return Workspace.open(tmp_path)
 
 
 def test_a_replay_in_the_sandbox_finds_what_was_recorded(foreign: Workspace) -> None:
-    (report,) = foreign.verify([foreign.dataset("totals")], VerifyOptions(replay=True))
+    (report,) = foreign.verify(["totals"], replay=True)
     assert (report.faults, report.unchecked, report.notes) == ([], [], [])
     assert report.replay is not None
     assert report.replay.transactions == 4
-    assert foreign._engine is None or not foreign._engine.started
+    assert foreign._engines.spark is None or not foreign._engines.spark.started
 
 
 def test_without_a_sandbox_the_query_is_not_run(
@@ -35,6 +34,6 @@ def test_without_a_sandbox_the_query_is_not_run(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError, match="bubblewrap is not installed") as caught:
-        foreign.verify([foreign.dataset("totals")], VerifyOptions(replay=True))
+        foreign.verify(["totals"], replay=True)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("apt-get install bubblewrap; ")

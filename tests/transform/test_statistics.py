@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -142,23 +142,17 @@ def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
         add_slice(numbers, table_of(len(values), rows))
         values += rows
         if any(f is not None and math.isnan(f) for f in rows):
-            found.transform()
-    found.transform()
-    total.transform()
-    made = found.to_arrow().to_pylist()
+            found.pull()
+    found.pull()
+    total.pull()
+    made = found.scan().to_arrow().to_pylist()
     for name, (_, holds) in QUERIES.items():
         wanted = [n for n, f in enumerate(values) if holds(f)]
         assert [row["n"] for row in made if row["name"] == name] == wanted, name
-    net = sum(row["n"] * (1 if row["op"] in (0, 3) else -1) for row in total.to_arrow().to_pylist())
+    net = sum(row["n"] * (1 if row["op"] in (0, 3) else -1) for row in total.scan().to_arrow().to_pylist())
     assert net == sum(row["name"] == "greater" for row in made)
-    reports = workspace.verify([found, total], _replaying())
+    reports = workspace.verify([found, total], replay=True)
     assert [(r.alias, r.verdict, r.faults) for r in reports] == [(n, "clean", []) for n in ("found", "total")]
-
-
-def _replaying() -> Any:
-    from odfchain.audit.verification import VerifyOptions
-
-    return VerifyOptions(replay=True)
 
 
 def test_slices_whose_bounds_lie(workspace: Workspace) -> None:
@@ -174,11 +168,11 @@ def test_slices_whose_bounds_lie(workspace: Workspace) -> None:
         (table_of(5, [5.0, 7.0, 9.0], [1, 2, 3]), table_of(0, [1.0, 1.0, 1.0])),
     ):
         add_slice(numbers, rows, said)
-        large.transform()
-        small.transform()
-    found = [(row["op"], row["f"]) for row in large.to_arrow().to_pylist()]
+        large.pull()
+        small.pull()
+    found = [(row["op"], row["f"]) for row in large.scan().to_arrow().to_pylist()]
     assert found == [(0, 5), (0, 7), (0, 3), (0, 4), (1, 5), (2, 7), (3, 9)]
-    assert small.to_arrow()["n"].to_pylist() == [0, 1, 2]
+    assert small.scan().to_arrow()["n"].to_pylist() == [0, 1, 2]
 
 
 def test_a_preprocessing_query_over_parquet(workspace: Workspace, tmp_path: Path) -> None:
@@ -204,7 +198,7 @@ content:
         pa.table({"event_time": times, "f": [1.0] * 4}),
     )
     dataset.ingest([tmp_path / "a.parquet", tmp_path / "b.parquet"])
-    assert len(dataset.to_arrow()) == 3 + 4
+    assert len(dataset.scan().to_arrow()) == 3 + 4
 
 
 def test_every_session_looks_at_every_row(engine: SparkEngine, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
 
 
 def names(workspace: Workspace) -> list[str]:
-    return [str(dataset.alias) for dataset in workspace.datasets()]
+    return [str(dataset.alias) for dataset in workspace]
 
 
 # --- a new dataset ---------------------------------------------------------------------------------
@@ -44,8 +44,8 @@ def test_a_query_over_known_columns(workspace: Workspace, cities: Dataset) -> No
     notes = Notes()
     (dataset,) = workspace.add(derivative(), progress=notes)
     assert notes.texts == []
-    assert dataset.transform().blocks == 2, "the schema, and the step"
-    assert [row["city"] for row in dataset.to_arrow().to_pylist()] == ["A", "B", "C"]
+    assert dataset.pull().blocks == 2, "the schema, and the step"
+    assert [row["city"] for row in dataset.scan().to_arrow().to_pylist()] == ["A", "B", "C"]
 
 
 TWO_STEPS = 'queries: [{alias: a, query: "SELECT event_time, city FROM cities"}, {query: "%s"}]'
@@ -156,7 +156,7 @@ def test_what_cannot_be_executed_is_not_made(
 
 def test_a_declared_schema_that_fits(workspace: Workspace, cities: Dataset) -> None:
     (dataset,) = workspace.add(derivative(more=DECLARED % (TIME, "city")))
-    assert dataset.transform().blocks == 1, "the schema was declared already"
+    assert dataset.pull().blocks == 1, "the schema was declared already"
     assert dataset.schema is not None
     assert dataset.schema.names == ("offset", "op", "system_time", "event_time", "city")
 
@@ -205,7 +205,7 @@ def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
     with Workspace.init(tmp_path) as home:
         home.add(manifest())
         home.add(derivative(), check=False)
-        assert home._engine is None
+        assert home._engines.spark is None
 
 
 def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> Non
     (files.root / "config.yaml").write_text(
         "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {engines: {presto: 'localhost:1'}}}\n"
     )
-    with Workspace.find(tmp_path) as home:
+    with Workspace.open(tmp_path) as home:
         home.add(manifest())
         home.add(derivative("WHATEVER PRESTO READS", engine="presto"))
-        assert home._engine is None
+        assert home._engines.spark is None
         twice = "[{datasetRef: cities, alias: a}, {datasetRef: derived, alias: a}]"
         with pytest.raises(TransformError, match="two inputs are called `a`"):
             home.add(derivative(name="next", engine="presto", inputs=twice))
@@ -255,18 +255,18 @@ def update(workspace: Workspace, text: str, notes: Notes | None = None) -> list[
 
 def test_a_query_that_adds_a_column(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
     (dataset,) = workspace.add(derivative())
-    dataset.transform()
+    dataset.pull()
     assert update(workspace, derivative()) == [], "the same manifest says nothing new"
     grown = derivative("SELECT event_time, city, population * 10 AS tens FROM cities")
     assert update(workspace, grown) == ["SetTransform"]
-    transform = dataset.state.transform
+    transform = dataset.summary.transform
     assert transform is not None
     assert transform.transform.version == engine_version()
     assert update(workspace, grown) == []
     more = tmp_path / "more.csv"
     more.write_text("event_time,city,population\n2020-01-04T00:00:00Z,D,4\n")
     cities.ingest([more])
-    dataset.transform()
+    dataset.pull()
     assert [(r["city"], r["tens"]) for r in dataset.tail(2).to_pylist()] == [("C", None), ("D", 40)]
     assert update(workspace, grown) == [], "a declared schema that has grown is the same"
     assert dataset.verify().ok
@@ -292,7 +292,7 @@ def test_a_query_that_readers_could_not_follow(
 ) -> None:
     workspace.add(manifest(name="other", schema=SCHEMA))
     (dataset,) = workspace.add(derivative())
-    dataset.transform()
+    dataset.pull()
     with unchanged(dataset.path), pytest.raises(OdfchainError) as caught:
         update(workspace, text)
     assert str(caught.value).startswith(f"derived: {message}")
@@ -331,7 +331,7 @@ def test_the_command_shows_the_place(
     ]
     assert names(workspace) == ["cities"]
     assert run_cli("-w", home, "add", "--no-check", path).code == 0
-    dataset = workspace.dataset("derived")
+    dataset = workspace["derived"]
     with unchanged(dataset.path):
         result = run_cli("-w", home, "pull", "derived")
     assert result.code == 3

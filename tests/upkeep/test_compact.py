@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,9 +36,7 @@ from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.observers import PhysicalHash
 from odfchain.slices.writer import ObservedParquet
 from odfchain.upkeep.batches import BatchLimits, batches
-from odfchain.upkeep.compact import CompactOptions
 from odfchain.upkeep.gc import GcOptions, collect
-from odfchain.upkeep.jobs import Upkeep
 from odfchain.upkeep.soft import PROVENANCE
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of
 from tests.kit.support import (
@@ -69,13 +68,13 @@ def workspace(tmp_path: Path) -> WorkspaceFiles:
 
 
 @pytest.fixture
-def upkeep(workspace: WorkspaceFiles) -> Upkeep:
-    return Upkeep(workspace)
+def upkeep(workspace: WorkspaceFiles) -> Workspace:
+    return Workspace(workspace)
 
 
-def compact(upkeep: Upkeep, options: CompactOptions | None = None) -> DatasetFiles:
-    upkeep.compact("cities", upkeep.plan_compact("cities", options))
-    return upkeep.workspace.dataset("cities")
+def compact(upkeep: Workspace, **options: Any) -> DatasetFiles:
+    upkeep["cities"].compact(upkeep["cities"].plan_compact(**options))
+    return upkeep["cities"]._files
 
 
 def kinds(dataset: DatasetFiles) -> list[str]:
@@ -109,7 +108,7 @@ def watermark(dataset: DatasetFiles, ms: int) -> None:
 # --- hard: records and state -----------------------------------------------------------------------------
 
 
-def test_the_records_are_the_same_in_one_slice(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_the_records_are_the_same_in_one_slice(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace, slices=5)
     before = records(dataset)
     after = compact(upkeep)
@@ -121,7 +120,7 @@ def test_the_records_are_the_same_in_one_slice(workspace: WorkspaceFiles, upkeep
 
 
 def test_the_merged_file_is_the_one_that_a_single_write_makes(
-    workspace: WorkspaceFiles, upkeep: Upkeep, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, tmp_path: Path
 ) -> None:
     """Merging is no second way of writing: same settings, same bytes, same logical hash."""
     dataset = root(workspace)
@@ -139,7 +138,7 @@ def test_the_merged_file_is_the_one_that_a_single_write_makes(
     assert made.stat().st_size == merged.slice.size
 
 
-def test_everything_that_is_not_data_stays_in_its_place(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_everything_that_is_not_data_stays_in_its_place(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace)
     add_slice(dataset, ["A"])
     add_slice(dataset, ["B"])
@@ -158,7 +157,7 @@ def test_everything_that_is_not_data_stays_in_its_place(workspace: WorkspaceFile
 
 
 def test_watermarks_set_by_hand_are_not_lost_beside_a_single_slice(
-    workspace: WorkspaceFiles, upkeep: Upkeep
+    workspace: WorkspaceFiles, upkeep: Workspace
 ) -> None:
     dataset = root(workspace)
     watermark(dataset, 1)
@@ -173,7 +172,7 @@ def test_watermarks_set_by_hand_are_not_lost_beside_a_single_slice(
     assert verify_dataset(after).faults == []
 
 
-def test_states_of_several_sources_are_what_they_were(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_states_of_several_sources_are_what_they_were(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace)
     state_event(dataset, "a", "1", "A")
     state_event(dataset, "a", "2", "B")
@@ -189,7 +188,9 @@ def test_states_of_several_sources_are_what_they_were(workspace: WorkspaceFiles,
     assert verify_dataset(after).faults == []
 
 
-def test_states_without_data_join_the_slices_around_them(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_states_without_data_join_the_slices_around_them(
+    workspace: WorkspaceFiles, upkeep: Workspace
+) -> None:
     dataset = root(workspace)
     state_event(dataset, "a", "1", "A")
     state_event(dataset, "a", "2")
@@ -202,7 +203,7 @@ def test_states_without_data_join_the_slices_around_them(workspace: WorkspaceFil
     assert found[0].value == "4"
 
 
-def test_checkpoints_go_on(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_checkpoints_go_on(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace)
     for index in range(4):
         state = DatasetState.read(dataset.chain)
@@ -216,21 +217,21 @@ def test_checkpoints_go_on(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
                 new_data=slice_of(dataset, index, [f"{index}"]),
             ),
         )
-    after = compact(upkeep, CompactOptions(limits=BatchLimits(records=2)))
+    after = compact(upkeep, limits=BatchLimits(records=2))
     assert len(kinds(after)) == 4
     assert DatasetState.read(after.chain).checkpoint == ev.Checkpoint(physical_hash=name, size=7)
     assert verify_dataset(after).faults == []
 
 
 def test_blocks_keep_their_times_and_those_before_the_first_merge_stay(
-    workspace: WorkspaceFiles, upkeep: Upkeep
+    workspace: WorkspaceFiles, upkeep: Workspace
 ) -> None:
     dataset = root(workspace, slices=1)
     add(dataset, ev.SetInfo(description="x"))
     add_slice(dataset, ["B"])
     add_slice(dataset, ["C"])
     before = hashes(dataset)
-    plan = upkeep.plan_compact("cities")
+    plan = upkeep["cities"].plan_compact()
     assert plan.replaced == tuple(before[:3:-1])
     after = compact(upkeep)
     assert hashes(after)[:4] == before[:4]
@@ -243,14 +244,14 @@ def test_blocks_keep_their_times_and_those_before_the_first_merge_stay(
      (BatchLimits(records=10), [10]), (BatchLimits(bytes=1), [1, 2, 3, 4])],
 )  # fmt: skip
 def test_slices_are_merged_up_to_the_limits_and_larger_ones_stay(
-    workspace: WorkspaceFiles, upkeep: Upkeep, limits: BatchLimits, left: list[int]
+    workspace: WorkspaceFiles, upkeep: Workspace, limits: BatchLimits, left: list[int]
 ) -> None:
     root(workspace, slices=4)
-    after = compact(upkeep, CompactOptions(limits=limits))
+    after = compact(upkeep, limits=limits)
     assert [s.slice.offset_interval.count for s in DatasetState.read(after.chain).slices()] == left
 
 
-def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace)
     add_slice(dataset, ["A"])
     state = DatasetState.read(dataset.chain)
@@ -265,7 +266,7 @@ def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles, upk
     interval = ev.OffsetInterval(start=1, end=1)
     new = ev.DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
     add(dataset, ev.AddData(prev_offset=0, new_data=new))
-    assert upkeep.plan_compact("cities").nothing
+    assert upkeep["cities"].plan_compact().nothing
 
 
 # --- the batches, as a function --------------------------------------------------------------------------
@@ -354,55 +355,54 @@ def test_after_every_other_event_the_state_is_what_it_was(
 # --- hard: what it refuses, and who breaks ---------------------------------------------------------------
 
 
-def test_there_may_be_nothing_to_do(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_there_may_be_nothing_to_do(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace, slices=1)
-    plan = upkeep.plan_compact("cities")
+    plan = upkeep["cities"].plan_compact()
     with unchanged(dataset.folder):
         assert plan.nothing
-        assert upkeep.compact("cities", plan) == head_of(dataset)
+        assert upkeep["cities"].compact(plan) == head_of(dataset)
     after = compact(upkeep)
-    assert upkeep.plan_compact(after.alias).nothing
+    assert upkeep[after.alias].plan_compact().nothing
 
 
-def test_who_breaks_is_known_before(workspace: WorkspaceFiles, upkeep: Upkeep, tmp_path: Path) -> None:
+def test_who_breaks_is_known_before(workspace: WorkspaceFiles, upkeep: Workspace, tmp_path: Path) -> None:
     dataset = root(workspace, slices=3)
     chain = hashes(dataset)
     reader_of(workspace, dataset.id, [chain[1]], "safe")
     reader_of(workspace, dataset.id, [chain[2], chain[4]], "broken")
-    Workspace(workspace).sharing.push("cities", (tmp_path / "copy").as_uri())
-    plan = upkeep.plan_compact("cities")
+    Workspace(workspace)._sharing.push("cities", (tmp_path / "copy").as_uri())
+    plan = upkeep["cities"].plan_compact()
     assert [(d.alias, d.transactions) for d in plan.dependents] == [("broken", 2)]
     assert [len(p.has) for p in plan.places] == [3]
 
 
 def test_a_derivative_is_not_merged_and_its_data_can_be_given_up(
-    workspace: WorkspaceFiles, upkeep: Upkeep
+    workspace: WorkspaceFiles, upkeep: Workspace
 ) -> None:
     dataset = root(workspace, slices=2)
     derived = reader_of(workspace, dataset.id, hashes(dataset)[-1:])
     with pytest.raises(UsageError, match="derivative"):
-        upkeep.plan_compact("derived")
+        upkeep["derived"].plan_compact()
     before = hashes(derived)
-    upkeep.compact("derived", upkeep.plan_compact("derived", CompactOptions(metadata_only=True)))
+    upkeep["derived"].compact(upkeep["derived"].plan_compact(metadata_only=True))
     assert kinds(derived) == ["Seed", "SetTransform"]
     assert hashes(derived)[1] not in before, "a copy sees another history, not one that lags behind"
 
 
 def test_data_of_a_root_that_are_nowhere_else_are_not_given_up(
-    workspace: WorkspaceFiles, upkeep: Upkeep, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, tmp_path: Path
 ) -> None:
     dataset = root(workspace, slices=2)
     add(dataset, ev.SetInfo(description="stays"))
-    options = CompactOptions(metadata_only=True)
     with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="nowhere else"):
-        compact(upkeep, options)
-    Workspace(workspace).sharing.push("cities", (tmp_path / "copy").as_uri())
-    after = compact(upkeep, options)
+        compact(upkeep, metadata_only=True)
+    Workspace(workspace)._sharing.push("cities", (tmp_path / "copy").as_uri())
+    after = compact(upkeep, metadata_only=True)
     assert kinds(after) == ["Seed", "SetDataSchema", "SetInfo"]
     assert records(after).num_rows == 0
 
 
-def test_the_old_history_is_kept_until_it_is_dropped(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_the_old_history_is_kept_until_it_is_dropped(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace, slices=3)
     old, before = head_of(dataset), records(dataset)
     after = compact(upkeep)
@@ -416,20 +416,20 @@ def test_the_old_history_is_kept_until_it_is_dropped(workspace: WorkspaceFiles, 
 
 
 def test_a_head_that_moved_since_it_was_planned_is_left_there(
-    workspace: WorkspaceFiles, upkeep: Upkeep
+    workspace: WorkspaceFiles, upkeep: Workspace
 ) -> None:
     dataset = root(workspace, slices=3)
-    plan = upkeep.plan_compact("cities")
+    plan = upkeep["cities"].plan_compact()
     add_slice(dataset, ["faster"])
     winner = head_of(dataset)
     with pytest.raises(RefConflictError):
-        upkeep.compact("cities", plan)
+        upkeep["cities"].compact(plan)
     assert head_of(dataset) == winner
 
 
 @pytest.mark.parametrize("damage", ["bytes", "offsets"])
 def test_a_slice_that_is_not_what_its_block_says_is_not_merged(
-    workspace: WorkspaceFiles, upkeep: Upkeep, damage: str
+    workspace: WorkspaceFiles, upkeep: Workspace, damage: str
 ) -> None:
     dataset = root(workspace, slices=2)
     if damage == "bytes":
@@ -460,7 +460,7 @@ def test_killed_at_any_moment_the_dataset_is_as_before_or_as_after(tmp_path: Pat
 
 
 def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(
-    workspace: WorkspaceFiles, upkeep: Upkeep
+    workspace: WorkspaceFiles, upkeep: Workspace
 ) -> None:
     dataset = root(workspace, slices=2)
     add(dataset, ev.SetInfo(description="cities of the world", keywords=("geo",)))
@@ -469,7 +469,7 @@ def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(
     watermark(dataset, 5)
     add_slice(dataset, ["last"])
     with unchanged(dataset.folder):
-        made = upkeep.soft_compact("cities", upkeep.plan_soft("cities", "fewer"))
+        made = upkeep["cities"].soft_compact("fewer")._files
     assert made.alias == DatasetAlias.parse("fewer")
     assert made.id != dataset.id
     assert records(made).equals(records(dataset))
@@ -486,23 +486,23 @@ def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(
         assert fact in items[PROVENANCE]
 
 
-def test_schemas_stay_with_the_slices_they_describe(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_schemas_stay_with_the_slices_they_describe(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace, slices=2)
     wider = from_arrow(SCHEMA.append(pa.field("size", pa.int64())))
     add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(wider)))
     add_slice(dataset, ["after"])
-    made = upkeep.soft_compact("cities", upkeep.plan_soft("cities", "fewer"))
+    made = upkeep["cities"].soft_compact("fewer")._files
     assert kinds(made) == ["Seed", "SetAttachments", "SetDataSchema", "AddData", "SetDataSchema", "AddData"]
     assert records(made).equals(records(dataset))
 
 
-def test_a_taken_name_and_a_derivative_are_refused(workspace: WorkspaceFiles, upkeep: Upkeep) -> None:
+def test_a_taken_name_and_a_derivative_are_refused(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
     dataset = root(workspace, slices=2)
     reader_of(workspace, dataset.id, hashes(dataset)[-1:])
     with pytest.raises(NameCollisionError):
-        upkeep.plan_soft("cities", "Derived")
+        upkeep["cities"].plan_soft_compact("Derived")
     with pytest.raises(UsageError):
-        upkeep.plan_soft("derived", "other")
+        upkeep["derived"].plan_soft_compact("other")
 
 
 def test_killed_at_any_moment_there_is_a_whole_new_dataset_or_none(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_killed_at_any_moment_there_is_a_whole_new_dataset_or_none(tmp_path: Pat
         if "fewer" in names:
             assert records(killed.dataset("fewer")).equals(before)
         else:
-            Upkeep(killed).soft_compact("cities", Upkeep(killed).plan_soft("cities", "fewer"))
+            Workspace(killed)["cities"].soft_compact(Workspace(killed)["cities"].plan_soft_compact("fewer"))
             assert records(killed.dataset("fewer")).equals(before)
     assert made == {True, False}
 

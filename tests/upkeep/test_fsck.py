@@ -26,7 +26,6 @@ from odfchain.transfer.sync import SyncOptions
 from odfchain.upkeep.batches import BatchLimits
 from odfchain.upkeep.fsck import Finding, FsckOptions, FsckReport, State, fsck
 from odfchain.upkeep.gc import collect
-from odfchain.upkeep.jobs import Upkeep
 from odfchain.upkeep.reachable import keep_reachable
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.recorded_dataset import add, add_slice, slice_of
@@ -72,14 +71,15 @@ def dataset(workspace: WorkspaceFiles) -> DatasetFiles:
 def copy(workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path) -> str:
     """The URL of a good copy."""
     url = (tmp_path / "copy").as_uri()
-    Workspace(workspace).sharing.push(dataset.alias, url)
+    Workspace(workspace)._sharing.push(dataset.alias, url)
     return url
 
 
 def check(
     workspace: WorkspaceFiles, source: str | None = None, options: FsckOptions | None = None
 ) -> FsckReport:
-    return Upkeep(workspace).fsck("cities", source, options)
+    chosen = options or FsckOptions()
+    return Workspace(workspace)["cities"].fsck(source, head=chosen.head, dry_run=chosen.dry_run)
 
 
 def told(report: FsckReport) -> list[tuple[str, str, State]]:
@@ -212,8 +212,8 @@ def test_a_good_file_is_never_replaced(workspace: WorkspaceFiles, dataset: Datas
 def test_another_dataset_of_the_workspace_that_has_it_is_enough(
     workspace: WorkspaceFiles, dataset: DatasetFiles
 ) -> None:
-    upkeep = Upkeep(workspace)
-    upkeep.soft_compact("cities", upkeep.plan_soft("cities", "twin", BatchLimits(records=1)))
+    upkeep = Workspace(workspace)
+    upkeep["cities"].soft_compact(upkeep["cities"].plan_soft_compact("twin", BatchLimits(records=1)))
     path = some_object(dataset, "slice")
     flip(path)
     assert told(check(workspace, None, DRY)) == [("slice", path.name, State.REPAIRABLE)]
@@ -253,7 +253,7 @@ def test_what_a_partial_copy_does_without_is_no_damage(
     dataset: DatasetFiles, copy: str, tmp_path: Path
 ) -> None:
     other = new_workspace(tmp_path / "other")
-    Workspace(other).sharing.pull(copy, "cities", SyncOptions(metadata_only=True))
+    Workspace(other)._sharing.pull(copy, "cities", SyncOptions(metadata_only=True))
     report = check(other)
     assert report.findings == []
     assert report.absent == len(DatasetState.read(dataset.chain).slices()) + 1
@@ -263,7 +263,7 @@ def test_chains_of_overwritten_heads_are_repaired_too(
     workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str
 ) -> None:
     old = head_of(dataset)
-    Upkeep(workspace).reset("cities", Upkeep(workspace).plan_reset("cities", "2"))
+    Workspace(workspace)["cities"].reset(Workspace(workspace)["cities"].plan_reset("2"))
     path = dataset.folder / "blocks" / str(old)
     flip(path)
     assert told(check(workspace, copy)) == [("block", path.name, State.REPAIRED)]
@@ -309,7 +309,7 @@ def test_an_index_that_lags_behind_or_is_of_a_head_before_a_reset_is_no_damage(
     add_slice(dataset, ["newer"])
     index.write_bytes(present)
     assert check(workspace).findings == []
-    Upkeep(workspace).reset("cities", Upkeep(workspace).plan_reset("cities", "2"), force=True)
+    Workspace(workspace)["cities"].reset(Workspace(workspace)["cities"].plan_reset("2"), force=True)
     add(dataset, ev.SetInfo(description="another block 3"))
     index.write_bytes(present)
     assert check(workspace).findings == []
@@ -339,7 +339,7 @@ def test_a_head_that_its_owner_has_signed_is_restored(
 
 def test_a_head_that_was_pulled_last_is_restored(copy: str, tmp_path: Path, dataset: DatasetFiles) -> None:
     other = new_workspace(tmp_path / "other")
-    Workspace(other).sharing.pull(copy, "cities")
+    Workspace(other)._sharing.pull(copy, "cities")
     pulled = other.dataset("cities")
     head = lose(pulled)
     (pulled.folder / "refs" / "head").unlink()
@@ -439,7 +439,7 @@ def test_a_reference_that_says_its_block_in_its_name_is_restored(
 def test_killed_at_any_moment_every_file_is_as_before_or_good(tmp_path: Path) -> None:
     workspace = new_workspace(tmp_path / "template")
     dataset = root(workspace, slices=2)
-    Workspace(workspace).sharing.push("cities", (tmp_path / "copy").as_uri())
+    Workspace(workspace)._sharing.push("cities", (tmp_path / "copy").as_uri())
     good = records(dataset)
     slice_, block = some_object(dataset, "slice"), some_object(dataset, "block")
     bad = {}

@@ -30,7 +30,6 @@ from odfchain.trust.seen import SeenHeads
 from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
 from odfchain.upkeep.downstream import RemoteState
 from odfchain.upkeep.gc import GcOptions, collect
-from odfchain.upkeep.jobs import Upkeep
 from tests.kit.recorded_dataset import add_slice
 from tests.kit.support import Result, unchanged
 from tests.kit.upkeep_scenes import (
@@ -61,8 +60,8 @@ def dataset(workspace: WorkspaceFiles) -> DatasetFiles:
 
 
 @pytest.fixture
-def upkeep(workspace: WorkspaceFiles) -> Upkeep:
-    return Upkeep(workspace)
+def upkeep(workspace: WorkspaceFiles) -> Workspace:
+    return Workspace(workspace)
 
 
 def copy_url(tmp_path: Path, name: str = "copy") -> str:
@@ -70,7 +69,7 @@ def copy_url(tmp_path: Path, name: str = "copy") -> str:
 
 
 def push(workspace: WorkspaceFiles, url: str) -> None:
-    Workspace(workspace).sharing.push("cities", url)
+    Workspace(workspace)._sharing.push("cities", url)
 
 
 def number_of(dataset: DatasetFiles) -> int:
@@ -82,12 +81,12 @@ def number_of(dataset: DatasetFiles) -> int:
 
 @pytest.mark.parametrize("by_hash", [False, True])
 def test_the_head_goes_back_and_the_old_one_is_kept(
-    upkeep: Upkeep, dataset: DatasetFiles, by_hash: bool
+    upkeep: Workspace, dataset: DatasetFiles, by_hash: bool
 ) -> None:
     chain, before = hashes(dataset), records(dataset)
-    plan = upkeep.plan_reset("cities", str(chain[3]) if by_hash else "3")
+    plan = upkeep["cities"].plan_reset(str(chain[3]) if by_hash else "3")
     assert (plan.dropped, plan.records) == ((chain[5], chain[4]), 3 + 4)
-    kept = upkeep.reset("cities", plan, force=True)
+    kept = upkeep["cities"].reset(plan, force=True)
     assert kept is not None
     assert head_of(dataset) == chain[3]
     assert dataset.chain.head(kept) == chain[5]
@@ -96,10 +95,10 @@ def test_the_head_goes_back_and_the_old_one_is_kept(
     assert everything(fresh)
 
 
-def test_what_is_derived_from_the_chain_is_right_afterwards(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+def test_what_is_derived_from_the_chain_is_right_afterwards(upkeep: Workspace, dataset: DatasetFiles) -> None:
     state = DatasetState.read(dataset.chain)  # the index knows all blocks
     assert state.record_count == 10
-    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+    upkeep["cities"].reset(upkeep["cities"].plan_reset("3"), force=True)
     for opened in (dataset, DatasetFiles.open(dataset.folder)):
         state = DatasetState.read(opened.chain)
         assert (state.record_count, state.last_offset) == (3, 2)
@@ -109,25 +108,25 @@ def test_what_is_derived_from_the_chain_is_right_afterwards(upkeep: Upkeep, data
     assert [b.block.sequence_number for b in dataset.chain.walk()] == [4, 3, 2, 1, 0]
 
 
-def test_a_reset_to_the_old_head_undoes_it(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+def test_a_reset_to_the_old_head_undoes_it(upkeep: Workspace, dataset: DatasetFiles) -> None:
     old, before = head_of(dataset), records(dataset)
-    upkeep.reset("cities", upkeep.plan_reset("cities", "2"), force=True)
-    plan = upkeep.plan_reset("cities", str(old))
+    upkeep["cities"].reset(upkeep["cities"].plan_reset("2"), force=True)
+    plan = upkeep["cities"].plan_reset(str(old))
     assert plan.returns
-    upkeep.reset("cities", plan)
+    upkeep["cities"].reset(plan)
     assert head_of(dataset) == old
     assert records(dataset) == before
 
 
-def test_resetting_to_the_head_does_nothing(upkeep: Upkeep, dataset: DatasetFiles) -> None:
-    plan = upkeep.plan_reset("cities", str(LAST))
+def test_resetting_to_the_head_does_nothing(upkeep: Workspace, dataset: DatasetFiles) -> None:
+    plan = upkeep["cities"].plan_reset(str(LAST))
     with unchanged(dataset.folder):
         assert plan.nothing
-        assert upkeep.reset("cities", plan) is None
+        assert upkeep["cities"].reset(plan) is None
 
 
-def test_the_new_head_is_signed_by_its_owner(upkeep: Upkeep, dataset: DatasetFiles) -> None:
-    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+def test_the_new_head_is_signed_by_its_owner(upkeep: Workspace, dataset: DatasetFiles) -> None:
+    upkeep["cities"].reset(upkeep["cities"].plan_reset("3"), force=True)
     found = check_head(read_head_signature(dataset.folder), dataset.id, head_of(dataset), 3)
     assert found.status is SignatureStatus.SIGNED
 
@@ -141,20 +140,20 @@ def test_the_new_head_is_signed_by_its_owner(upkeep: Upkeep, dataset: DatasetFil
      ("head", InvalidIdError), ("9" * 5000, ObjectNotFoundError), ("", InvalidIdError)],
 )  # fmt: skip
 def test_blocks_that_are_not_there_are_refused(
-    upkeep: Upkeep, dataset: DatasetFiles, block: str, error: type[OdfchainError]
+    upkeep: Workspace, dataset: DatasetFiles, block: str, error: type[OdfchainError]
 ) -> None:
     with unchanged(dataset.folder), pytest.raises(error) as caught:
-        upkeep.plan_reset("cities", block)
+        upkeep["cities"].plan_reset(block)
     assert "odfchain log" in str(caught.value.hint)
 
 
-def test_a_block_that_is_no_ancestor_is_refused(upkeep: Upkeep, dataset: DatasetFiles) -> None:
-    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
+def test_a_block_that_is_no_ancestor_is_refused(upkeep: Workspace, dataset: DatasetFiles) -> None:
+    upkeep["cities"].reset(upkeep["cities"].plan_reset("3"), force=True)
     (aside,) = [h for h in dataset_blocks(dataset) if number(dataset, h) == 4]
     add_slice(dataset, ["x"])
     add_slice(dataset, ["y"])
     with unchanged(dataset.folder), pytest.raises(UsageError, match="not an ancestor"):
-        upkeep.plan_reset("cities", aside)
+        upkeep["cities"].plan_reset(aside)
 
 
 def dataset_blocks(dataset: DatasetFiles) -> list[str]:
@@ -167,79 +166,83 @@ def number(dataset: DatasetFiles, name: str) -> int:
     return dataset.chain.get(Multihash.parse(name)).sequence_number
 
 
-def test_a_head_that_moved_since_it_was_planned_is_left_there(upkeep: Upkeep, dataset: DatasetFiles) -> None:
-    plan = upkeep.plan_reset("cities", "3")
+def test_a_head_that_moved_since_it_was_planned_is_left_there(
+    upkeep: Workspace, dataset: DatasetFiles
+) -> None:
+    plan = upkeep["cities"].plan_reset("3")
     add_slice(dataset, ["faster"])
     winner = head_of(dataset)
     with pytest.raises(RefConflictError):
-        upkeep.reset("cities", plan, force=True)
+        upkeep["cities"].reset(plan, force=True)
     assert head_of(dataset) == winner
     assert everything(dataset)
 
 
 def test_a_head_that_was_given_up_since_it_was_planned_is_not_returned_to(
-    upkeep: Upkeep, dataset: DatasetFiles
+    upkeep: Workspace, dataset: DatasetFiles
 ) -> None:
     old = head_of(dataset)
-    upkeep.reset("cities", upkeep.plan_reset("cities", "3"), force=True)
-    plan = upkeep.plan_reset("cities", str(old))
+    upkeep["cities"].reset(upkeep["cities"].plan_reset("3"), force=True)
+    plan = upkeep["cities"].plan_reset(str(old))
     collect(dataset, GcOptions(drop_refs=True), now=later)
     with unchanged(dataset.folder), pytest.raises(ObjectNotFoundError, match="not kept any more"):
-        upkeep.reset("cities", plan)
+        upkeep["cities"].reset(plan)
 
 
-def test_nothing_is_reset_while_something_is_pulled_in(upkeep: Upkeep, dataset: DatasetFiles) -> None:
-    plan = upkeep.plan_reset("cities", "3")
+def test_nothing_is_reset_while_something_is_pulled_in(upkeep: Workspace, dataset: DatasetFiles) -> None:
+    plan = upkeep["cities"].plan_reset("3")
     with unchanged(dataset.folder), fsio.locked(lock_path(dataset)), pytest.raises(BusyError):
-        upkeep.reset("cities", plan, force=True)
+        upkeep["cities"].reset(plan, force=True)
 
 
 # --- the safety net --------------------------------------------------------------------------------------
 
 
-def test_blocks_that_were_never_sent_anywhere_are_not_dropped(upkeep: Upkeep, dataset: DatasetFiles) -> None:
-    plan = upkeep.plan_reset("cities", "3")
+def test_blocks_that_were_never_sent_anywhere_are_not_dropped(
+    upkeep: Workspace, dataset: DatasetFiles
+) -> None:
+    plan = upkeep["cities"].plan_reset("3")
     with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="never pushed or pulled"):
-        upkeep.reset("cities", plan)
+        upkeep["cities"].reset(plan)
 
 
 def test_blocks_that_a_repository_has_may_be_dropped(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     push(workspace, copy_url(tmp_path))
-    plan = upkeep.plan_reset("cities", "3")
+    plan = upkeep["cities"].plan_reset("3")
     assert plan.unsaved == ()
     assert [(p.answer, len(p.has)) for p in plan.places] == [(RemoteState.REACHED, 2)]
-    upkeep.reset("cities", plan)
+    upkeep["cities"].reset(plan)
     assert number_of(dataset) == 3
 
 
 def test_blocks_added_since_the_push_are_not_dropped(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     push(workspace, copy_url(tmp_path))
     add_slice(dataset, ["only here"])
-    plan = upkeep.plan_reset("cities", "3")
+    plan = upkeep["cities"].plan_reset("3")
     assert plan.unsaved == (head_of(dataset),)
     with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="1 of the 3 blocks"):
-        upkeep.reset("cities", plan)
+        upkeep["cities"].reset(plan)
 
 
 def test_several_places_together_may_have_them(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     push(workspace, copy_url(tmp_path, "one"))
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     add_alias(dataset, AliasKind.PUSH, copy_url(tmp_path, "two"))
     chain = hashes(dataset)
     (tmp_path / "one" / "blocks" / str(chain[4])).unlink()
-    assert upkeep.plan_reset("cities", "3").unsaved == ()
+    assert upkeep["cities"].plan_reset("3").unsaved == ()
     (tmp_path / "two" / "blocks" / str(chain[4])).write_bytes(b"damaged")
-    assert upkeep.plan_reset("cities", "3").unsaved == (chain[4],)
+    assert upkeep["cities"].plan_reset("3").unsaved == (chain[4],)
 
 
 def test_a_place_that_is_ahead_has_them(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     old = head_of(dataset)
     add_slice(dataset, ["more"])
@@ -247,47 +250,49 @@ def test_a_place_that_is_ahead_has_them(
     shutil.rmtree(dataset.folder / "refs")
     (dataset.folder / "refs").mkdir()
     dataset.chain.set_ref("head", old, expected=None)
-    assert upkeep.plan_reset("cities", "3").unsaved == ()
+    assert upkeep["cities"].plan_reset("3").unsaved == ()
 
 
-def test_a_place_that_cannot_be_asked_counts_as_having_nothing(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+def test_a_place_that_cannot_be_asked_counts_as_having_nothing(
+    upkeep: Workspace, dataset: DatasetFiles
+) -> None:
     add_alias(dataset, AliasKind.PULL, "s4nowhere/cities")
-    plan = upkeep.plan_reset("cities", "3")
+    plan = upkeep["cities"].plan_reset("3")
     assert [p.answer for p in plan.places] == [RemoteState.UNKNOWN]
     with (
         unchanged(dataset.folder),
         pytest.raises(UnsavedBlocksError, match="s4nowhere/cities cannot be asked"),
     ):
-        upkeep.reset("cities", plan)
+        upkeep["cities"].reset(plan)
 
 
 def test_a_place_that_has_another_history_or_none_counts_as_having_nothing(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     root(workspace, "other", slices=6)
-    Workspace(workspace).sharing.push("other", copy_url(tmp_path, "other"))
+    Workspace(workspace)._sharing.push("other", copy_url(tmp_path, "other"))
     add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "other"))
     add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "nothing"))
-    plan = upkeep.plan_reset("cities", "3")
+    plan = upkeep["cities"].plan_reset("3")
     assert {p.answer for p in plan.places} == {RemoteState.REACHED, RemoteState.NOTHING}
     assert len(plan.unsaved) == 2
 
 
-def test_the_password_of_a_place_is_not_shown(upkeep: Upkeep, dataset: DatasetFiles) -> None:
+def test_the_password_of_a_place_is_not_shown(upkeep: Workspace, dataset: DatasetFiles) -> None:
     add_alias(dataset, AliasKind.PULL, "s3+http://user:secret@127.0.0.1:1/bucket/cities")
     with pytest.raises(UnsavedBlocksError) as caught:
-        upkeep.reset("cities", upkeep.plan_reset("cities", "3"))
+        upkeep["cities"].reset(upkeep["cities"].plan_reset("3"))
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)
 
 
 def test_derivatives_that_have_read_dropped_blocks_are_named(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles
 ) -> None:
     chain = hashes(dataset)
     reader_of(workspace, dataset.id, [chain[3], chain[4], chain[5]], "eager")
     reader_of(workspace, dataset.id, [chain[2], chain[3]], "lazy")
-    found = upkeep.plan_reset("cities", "3").dependents
+    found = upkeep["cities"].plan_reset("3").dependents
     assert [(d.alias, d.transactions) for d in found] == [("eager", 2)]
 
 
@@ -295,14 +300,14 @@ def test_derivatives_that_have_read_dropped_blocks_are_named(
 
 
 def test_the_owner_who_went_back_may_pull_what_followed(
-    workspace: WorkspaceFiles, upkeep: Upkeep, dataset: DatasetFiles, tmp_path: Path
+    workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     from odfchain.transfer.push import PushOptions
 
-    sharing = Workspace(workspace).sharing
+    sharing = Workspace(workspace)._sharing
     push(workspace, copy_url(tmp_path))
     sharing.pull(copy_url(tmp_path), "cities")  # it is remembered now
-    upkeep.reset("cities", upkeep.plan_reset("cities", "3"))
+    upkeep["cities"].reset(upkeep["cities"].plan_reset("3"))
     seen = SeenHeads(workspace.root / "seen").get(dataset.id)
     assert seen is not None
     assert (seen.sequence_number, seen.head) == (3, head_of(dataset))
@@ -317,13 +322,13 @@ def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
 
     push(workspace, copy_url(tmp_path))
     other = new_workspace(tmp_path / "other")
-    Workspace(other).sharing.pull(copy_url(tmp_path), "cities")
-    Upkeep(other).reset("cities", Upkeep(other).plan_reset("cities", "3"))
+    Workspace(other)._sharing.pull(copy_url(tmp_path), "cities")
+    Workspace(other)["cities"].reset(Workspace(other)["cities"].plan_reset("3"))
     assert number_of(other.dataset("cities")) == 3
-    Upkeep(workspace).reset("cities", Upkeep(workspace).plan_reset("cities", "4"))
-    Workspace(workspace).sharing.push("cities", copy_url(tmp_path), PushOptions(force=True))
+    Workspace(workspace)["cities"].reset(Workspace(workspace)["cities"].plan_reset("4"))
+    Workspace(workspace)._sharing.push("cities", copy_url(tmp_path), PushOptions(force=True))
     with pytest.raises(RollbackError):
-        Workspace(other).sharing.pull("cities")
+        Workspace(other)._sharing.pull("cities")
 
 
 # --- crashes and the command -----------------------------------------------------------------------------

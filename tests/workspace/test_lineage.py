@@ -12,6 +12,7 @@ from odfchain.ids.refs import RemoteDatasetId
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
+from odfchain.repo.dependencies import with_upstream
 from tests.kit.support import derivative, manifest
 
 
@@ -36,7 +37,7 @@ def home(tmp_path: Path) -> Workspace:
 
 
 def names(home: Workspace, *asked: str) -> list[str]:
-    return [str(d.alias) for d in home.with_upstream([home.dataset(n) for n in asked])]
+    return [str(d.alias) for d in with_upstream(home._files, [home[n]._files for n in asked])]
 
 
 def test_inputs_come_first_and_each_once(home: Workspace) -> None:
@@ -59,13 +60,13 @@ def test_an_input_that_is_not_here(home: Workspace) -> None:
 
 
 def test_a_circle_is_refused(home: Workspace) -> None:
-    c, e = home.dataset("c"), home.dataset("e")
-    transform = c.state.transform
+    c, e = home["c"], home["e"]
+    transform = c.summary.transform
     assert transform is not None
     event = ev.SetTransform(
         inputs=(ev.TransformInput(dataset_ref=RemoteDatasetId(None, e.id), alias="e"),),
         transform=transform.transform,
     )
-    commit(c._files, c.state, [event], [], system_time=Timestamp.now())
+    commit(c._files, c.summary, [event], [], system_time=Timestamp.now())
     with pytest.raises(WorkspaceError, match=r"in a circle: (c ← e ← c|e ← c ← e)"):
         names(home, "d", "c")

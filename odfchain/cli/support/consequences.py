@@ -10,7 +10,7 @@ from odfchain.cli.support.output import count_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from odfchain import Dataset, Dependent, Remote, Workspace
+    from odfchain import Dataset, Dependent, Remote
 
 
 def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:
@@ -22,9 +22,9 @@ def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent])
         say(f"  breaks {item.alias}: {count_of(item.transactions, 'transaction')} read what is given up")
 
 
-def tell_of_proof(workspace: Workspace, dataset: Dataset) -> None:
+def tell_of_proof(dataset: Dataset) -> None:
     """Say that a second history can be proven, where the first one is signed."""
-    if workspace.signing.has_key(dataset.id):
+    if dataset.has_key:
         say("  the old head was signed: whoever saw it and sees the new one has proof of two histories")
 
 

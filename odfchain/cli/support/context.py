@@ -53,7 +53,7 @@ def open_workspace() -> Workspace:
     """
     from odfchain import Workspace
 
-    workspace = Workspace.find(Path(options().workspace or "."))
+    workspace = Workspace.open(Path(options().workspace or "."))
     _close_to_others(workspace.path / "config.yaml")
     return workspace
 
@@ -87,6 +87,6 @@ def confirm(question: str) -> None:
 def named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Dataset]:
     """The datasets that names and patterns mean, each once; all when none is named."""
     if not datasets:
-        return workspace.datasets()
+        return list(workspace)
     named = {d.path: d for text in datasets for d in workspace.matching(text)}
     return list(named.values())

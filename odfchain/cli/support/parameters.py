@@ -28,13 +28,18 @@ class DatasetParam(click.ParamType[str]):
         del param
         try:
             folder = ctx.find_root().params.get("workspace") or "."
-            aliases = [str(d.alias) for d in Workspace.find(folder).datasets()]
+            aliases = [str(d.alias) for d in Workspace.open(folder)]
         except OdfchainError:
             return []
         return [CompletionItem(a) for a in aliases if a.lower().startswith(incomplete.lower())]
 
 
 DATASET = DatasetParam()
+
+
+def given(**chosen: Any) -> Any:
+    """The options that say something, as keywords of the API."""
+    return {name: value for name, value in chosen.items() if value is not None and value is not False}
 
 
 class RepositoryParam(click.ParamType[str]):
@@ -50,7 +55,7 @@ class RepositoryParam(click.ParamType[str]):
         del param
         try:
             folder = ctx.find_root().params.get("workspace") or "."
-            names = [str(known.name) for known in Workspace.find(folder).sharing.repositories.list()]
+            names = [str(known.name) for known in Workspace.open(folder).repositories.list()]
         except OdfchainError:
             return []
         return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]

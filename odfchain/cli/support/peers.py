@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.screen import echo
-from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import PeerUrl, SignaturePolicy
+    from odfchain import PeerUrl
 
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:
@@ -28,25 +27,10 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
     return found.token if found else None
 
 
-def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
-    """What the options of a command want of signatures; None when they say nothing.
-
-    Raises:
-        UsageError: they contradict each other.
-    """
-    if require is None and max_age is None:
-        return None
-    if require is False and max_age is not None:
-        raise UsageError("--max-age needs a signature, which --no-require-signature does without")
-    from odfchain import SignaturePolicy
-
-    return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
-
-
 def peer_url(place: str) -> PeerUrl:
     """The place that a URL or the name of a repository means."""
     from odfchain.api.tokens import parse_peer_url
 
     if "://" in place:
         return parse_peer_url(place)
-    return open_workspace().sharing.repository_url(place)
+    return open_workspace().repository_url(place)

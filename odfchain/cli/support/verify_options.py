@@ -13,7 +13,7 @@ from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain import Report
-    from odfchain.audit.verification import VerifyOptions
+    from odfchain.api.options import VerifyKeywords
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -52,19 +52,17 @@ def verify_options(command: _Command) -> _Command:
     return command
 
 
-def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyOptions:
+def chosen_checks(*, replay: bool, integrity: bool, **others: Any) -> VerifyKeywords:
     """What is to be checked, as the options say.
 
     Raises:
         UsageError: they contradict each other.
     """
-    from odfchain.audit.verification import VerifyOptions
-
     if replay and integrity:
         raise UsageError("--integrity and --replay exclude each other")
     if replay and not options().debug:
         silence_libraries()
-    return VerifyOptions(replay=replay, **others)
+    return {"replay": replay, **others}  # type: ignore[typeddict-item]  # the names of the options
 
 
 def exit_code_of(reports: Iterable[Report]) -> int:

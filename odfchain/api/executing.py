@@ -1,0 +1,120 @@
+"""The one Spark session of a workspace, and the engines that execute its transforms."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from odfchain.engine.inprocess import SparkTransformEngine
+    from odfchain.engine.interface import TransformEngine
+    from odfchain.model.sources import Transform
+    from odfchain.repo.workspace_config import TransformConfig
+    from odfchain.spark.session import SparkEngine
+
+
+class Engines:
+    """Starts Spark at the first use, with the workspace's settings; `spark` is None before."""
+
+    def __init__(self, files: WorkspaceFiles) -> None:
+        self._files = files
+        self.spark: SparkEngine | None = None
+        self._transforms: SparkTransformEngine | None = None
+
+    def session(self, progress: Progress = SILENT) -> SparkSession:
+        """The session.
+
+        Raises:
+            JavaNotFoundError, EngineError: Spark does not start.
+            ManifestError: the settings are malformed.
+        """
+        if self.spark is None or not self.spark.started:
+            progress.phase("Starting Spark")
+        if self.spark is None:
+            from odfchain.spark.session import SparkEngine
+
+            spark = self._files.config.spark
+            self.spark = SparkEngine(
+                self._files.run_folder,
+                master=spark.master,
+                remote=spark.remote,
+                driver_memory=spark.driver_memory,
+                conf=spark.conf,
+            )
+        return self.spark.session
+
+    def transforms(self, progress: Progress = SILENT) -> SparkTransformEngine:
+        """The one engine of this process that executes transforms."""
+        from odfchain.engine.inprocess import SparkTransformEngine
+
+        if self._transforms is None:
+            if self.spark is None or not self.spark.started:
+                progress.phase("Starting Spark")
+            self._transforms = SparkTransformEngine(self.session)
+        return self._transforms
+
+    def remote(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
+        """The engine behind an address that the settings give, None where this version of this one is meant.
+
+        Raises:
+            TransformError: the transform is for another engine, and its address is not known; or it asks for
+                a version that gives other results.
+        """
+        from odfchain.transform.engines import check_version, remote_engine
+
+        config = self._config(timeout)
+        found = remote_engine(transform, config)
+        if found is None:
+            check_version(transform, config)
+        return found
+
+    @contextlib.contextmanager
+    def of(
+        self, dataset: DatasetFiles, progress: Progress = SILENT, *, timeout: float | None = None
+    ) -> Iterator[Callable[[Transform], TransformEngine]]:
+        """The engines that may execute the transforms of a dataset; a step may take `timeout` [s].
+
+        Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
+        """
+        from odfchain.repo.dependencies import inputs_of
+        from odfchain.transform.engines import is_isolated, sandboxed_engines
+
+        config = self._config(timeout)
+        if not is_isolated(config, own=self._files.has_key(dataset.id)):
+            yield functools.partial(self._engine, timeout=timeout)
+            return
+        remote = functools.partial(self.remote, timeout=timeout)
+        inputs = inputs_of(self._files, dataset)
+        with sandboxed_engines(dataset, inputs, remote, config, progress) as engines:
+            yield engines
+
+    def _engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
+        """Spark here, or the engine whose address the settings give."""
+        if (remote := self.remote(transform, timeout)) is not None:
+            return remote
+        from odfchain.engine.limited import LimitedEngine
+
+        engine = self.transforms()
+        seconds = timeout or self._files.config.transform.timeout_seconds
+        return LimitedEngine(engine, seconds) if seconds else engine
+
+    def _config(self, timeout: float | None) -> TransformConfig:
+        config = self._files.config.transform
+        return dataclasses.replace(config, timeout_seconds=math.ceil(timeout)) if timeout else config
+
+    def close(self) -> None:
+        """Stop the session if one was started."""
+        self._transforms = None
+        if self.spark is not None:
+            self.spark.close()
+            self.spark = None

@@ -1,0 +1,313 @@
+"""The keywords of methods, typed once, and what they become for the code that does the work.
+
+A time is a `Timestamp`, a `datetime` (UTC where it says no zone) or a text such as `2025-07-06T00:00:00Z`; of
+a text that says less, such as `2025-07`, the first moment is meant, in UTC.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from odfchain.errors import InvalidIdError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
+from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from odfchain.audit.walk import BlockName
+    from odfchain.ingest.ingest import IngestOptions
+    from odfchain.ingest.polling import PullOptions
+    from odfchain.repo.system_columns import SystemColumns
+    from odfchain.repo.workspace_config import WorkspaceConfig
+    from odfchain.transfer.sync import SyncOptions
+    from odfchain.transform.execute import TransformOptions
+    from odfchain.trust.policy import SignaturePolicy
+
+_DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
+
+Time = Timestamp | dt.datetime | str
+Block = Multihash | int | str
+"""A block: its hash, or its sequence number."""
+
+
+class MergeKeywords(TypedDict, total=False):
+    """How rows come into a root dataset; what is not said is as the workspace's settings have it."""
+
+    allow_empty: bool
+    """Accept an empty snapshot, which retracts everything."""
+    allow_retract: bool
+    """Accept a snapshot that retracts most of the records."""
+    max_retract_ratio: float
+    """Largest share [0 to 1] of the recorded keys that a snapshot may retract."""
+    late_edits: str
+    """A ledger's known keys that come with other values: `ignore`, `warn`, `refuse` or `correct`."""
+    duplicate_keys: str
+    """Rows of one input with one key and other values: `refuse`, `first` or `last`."""
+    allow_future: bool
+    """Accept rows whose event time lies far in the future."""
+    retries: int
+    """Runs repeated when another writer was faster [count]."""
+    system_time: Time
+    """The system time to record instead of now, for reproducible chains."""
+
+
+class IngestKeywords(MergeKeywords, total=False):
+    """How files are read, beside how their rows are merged."""
+
+    source_name: str
+    """The push source, where there are several."""
+    input_format: str
+    """The format of the files, when it is not the source's: `csv`, `ndjson`, `parquet` …"""
+    event_time: Time
+    """Event time of rows that carry none; else the system time."""
+
+
+class SourceKeywords(MergeKeywords, total=False):
+    """How a polling source is asked."""
+
+    fetch_uncacheable: bool
+    """Pull even where rows that are recorded might come again."""
+    allow_commands: bool
+    """Run the commands that prepare steps name."""
+    variables: Mapping[str, str]
+    """Values for `${{ env.NAME }}`."""
+
+
+class TransformKeywords(TypedDict, total=False):
+    """How a derivative dataset is brought up to date with its inputs."""
+
+    reset_derivatives_on_diverged_input: bool
+    """Compute the dataset anew when an input was rewritten."""
+    timeout: float
+    """Longest time for one step [s]."""
+
+
+class PeerKeywords(TypedDict, total=False):
+    """How a copy of a dataset elsewhere is brought here."""
+
+    force: bool
+    """Replace a copy that has other blocks than its peer."""
+    metadata_only: bool
+    """Bring the chain, and none of the data."""
+    since: Time
+    """Of the data, bring only what was recorded at this time or later."""
+    last: int
+    """Of the data, bring only the newest slices [count]."""
+    parallel: int
+    """Objects received at the same time [count]."""
+    require_signature: bool
+    """Refuse a head that its owner has not signed, now and from now on; False gives that up."""
+    max_age: float
+    """Refuse a head whose signature is older [s], now and from now on."""
+
+
+class PullKeywords(SourceKeywords, TransformKeywords, PeerKeywords, total=False):
+    """All of a pull. What is for another way than the dataset's is refused."""
+
+
+class CheckKeywords(TypedDict, total=False):
+    """What a verification of one dataset does."""
+
+    replay: bool
+    """Compute the transactions of a derivative dataset again, and compare."""
+    jobs: int
+    """Slices read, or transactions replayed, side by side [count]."""
+    after: BlockName | None
+    """Check what comes after this block."""
+    upto: BlockName | None
+    """Check up to this block, which is included."""
+    require_signature: bool
+    """An unsigned head is a fault, not only a note."""
+    trusted_by: int
+    """With `replay`: leave out what so many auditors whom the settings trust have replayed."""
+
+
+class VerifyKeywords(CheckKeywords, total=False):
+    """What a verification of several datasets does."""
+
+    recursive: bool
+    """Verify what the datasets come from as well, before them."""
+
+
+# --- which keywords are for what ----------------------------------------------------------------------
+
+_FOR_COPIES = frozenset(PeerKeywords.__annotations__) | {"name"}
+_FOR_OTHERS = frozenset(SourceKeywords.__annotations__) | frozenset(TransformKeywords.__annotations__)
+
+
+def check_pull_options(given: Mapping[str, str], *, copies: int, others: int) -> None:
+    """Every option applies to at least one dataset of a pull; `given` says what the caller calls each.
+
+    Raises:
+        UsageError: one does not; the message names it.
+    """
+    for name, label in given.items():
+        if name in _FOR_COPIES and not copies:
+            raise UsageError(
+                f"{label} applies only to datasets pulled from a URL", hint="name a URL or repository/dataset"
+            )
+        if name in _FOR_OTHERS and not others:
+            raise UsageError(f"{label} applies only to datasets with a source or a query, not to copies")
+
+
+def refuse_unknown(given: Iterable[str], known: type) -> None:
+    """Refuse keywords that a method does not have, as Python does where it can see them.
+
+    Raises:
+        TypeError: naming the first one.
+    """
+    for name in given:
+        if name not in known.__annotations__:
+            import difflib
+
+            close = difflib.get_close_matches(name, known.__annotations__, n=1)
+            meant = f" (did you mean {close[0]!r}?)" if close else ""
+            raise TypeError(f"unexpected keyword argument {name!r}{meant}")
+
+
+# --- values -------------------------------------------------------------------------------------------
+
+
+def as_time(value: Time) -> Timestamp:
+    """The moment that is meant.
+
+    Raises:
+        InvalidIdError: a text that is no time.
+    """
+    if isinstance(value, Timestamp):
+        return value
+    if isinstance(value, dt.datetime):
+        return Timestamp.from_datetime(value)
+    if "T" in value.upper():
+        return Timestamp.parse(value)
+    try:
+        day = dt.date.fromisoformat(value + "-01-01"[len(value) - 10 :] if _DAY.fullmatch(value) else "")
+        return Timestamp.from_datetime(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC))
+    except ValueError:
+        raise InvalidIdError(
+            f"{one_line(value)!r} is not a time",
+            hint="write it like 2024-02-29T12:00:00Z, or as a day, a month or a year, like 2024-02",
+        ) from None
+
+
+def as_block(value: Block) -> BlockName:
+    """A block's hash or number, from what a user writes for it.
+
+    Raises:
+        UsageError: neither.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.isascii() and value.isdecimal() and len(value) < 20:
+        return int(value)
+    try:
+        return Multihash.parse(value)
+    except InvalidIdError as error:
+        raise UsageError(
+            f"block {one_line(value)!r}: {error.message}",
+            hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
+        ) from None
+
+
+# --- what the keywords become -------------------------------------------------------------------------
+
+
+def ingest_options(
+    given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
+) -> IngestOptions:
+    """What is given, and the workspace's settings for the rest."""
+    from odfchain.ingest.ingest import IngestOptions, with_defaults
+    from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
+
+    kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
+    times = ("event_time", "system_time")
+    values = dict(given)
+    for name, value in given.items():
+        if value is not None and name in times:
+            values[name] = as_time(value)
+        elif value is not None and name in kinds:
+            values[name] = _member(kinds[name], name, value)
+    options = with_defaults(IngestOptions(**values), config.ingest)
+    return dataclasses.replace(options, system_columns=columns)
+
+
+def _member(kind: Any, name: str, value: object) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(
+            f"{name}: {one_line(str(value))!r} is none of {', '.join(m.value for m in kind)}"
+        ) from None
+
+
+def source_options(
+    given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns, *, trusted: bool
+) -> PullOptions:
+    """How to ask a polling source; `trusted` ones may run commands."""
+    from odfchain.ingest.polling import PullOptions
+    from odfchain.limits import FetchLimits
+
+    merging = {name: value for name, value in given.items() if name in MergeKeywords.__annotations__}
+    return PullOptions(
+        ingest=ingest_options(merging, config, columns),
+        fetch_uncacheable=given.get("fetch_uncacheable", False),
+        allow_commands=given.get("allow_commands", False) or config.ingest.allow_commands or trusted,
+        variables=config.ingest.values | dict(given.get("variables") or {}),
+        bindings=config.ingest.bindings,
+        limits=FetchLimits(
+            deadline=config.fetch.deadline_seconds,
+            retries=config.fetch.retries,
+            max_bytes=config.fetch.max_bytes,
+            allow_private=config.fetch.allow_private_redirects,
+        ),
+    )
+
+
+def transform_options(
+    given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
+) -> TransformOptions:
+    """How to compute a derivative dataset."""
+    from odfchain.transform.execute import TransformOptions
+
+    time, retries = given.get("system_time"), given.get("retries")
+    return TransformOptions(
+        system_time=None if time is None else as_time(time),
+        reset_on_diverged_input=given.get("reset_derivatives_on_diverged_input", False),
+        retries=config.ingest.retries if retries is None else retries,
+        timeout=given.get("timeout"),
+        system_columns=columns,
+    )
+
+
+def peer_options(given: Mapping[str, Any], parallel: int) -> SyncOptions:
+    """How to bring a copy here; `parallel` is the workspace's setting."""
+    from odfchain.transfer.sync import SyncOptions
+
+    since = given.get("since")
+    return SyncOptions(
+        force=given.get("force", False),
+        metadata_only=given.get("metadata_only", False),
+        since=None if since is None else as_time(since),
+        last=given.get("last"),
+        parallel=given.get("parallel") or parallel,
+        signature=signature_policy(require=given.get("require_signature"), max_age=given.get("max_age")),
+    )
+
+
+def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
+    """What is wanted of signatures; None when nothing is said.
+
+    Raises:
+        UsageError: the two contradict each other.
+    """
+    if require is None and max_age is None:
+        return None
+    if require is False and max_age is not None:
+        raise UsageError("--max-age needs a signature, which --no-require-signature does without")
+    from odfchain.trust.policy import SignaturePolicy
+
+    return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))

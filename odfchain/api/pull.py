@@ -1,0 +1,242 @@
+"""What `pull` means for a dataset: its polling source, the inputs it is made of, or its peer."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from odfchain.api.options import check_pull_options, peer_options, source_options, transform_options
+from odfchain.ids.multihash import Multihash
+from odfchain.model.enums import DatasetKind
+from odfchain.model.timestamp import Timestamp
+from odfchain.progress import Progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
+    from odfchain.ingest.polling import PullOutcome
+    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.transfer.sync import SyncOutcome
+    from odfchain.transform.execute import TransformOutcome
+
+
+class Way(Enum):
+    """Where what is new comes from."""
+
+    SOURCE = "source"
+    INPUTS = "inputs"
+    PEER = "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class PullTarget:
+    """One dataset of a pull: of this workspace, or elsewhere (`url`) and perhaps not here yet."""
+
+    ref: str
+    way: Way
+    dataset: Dataset | None = None
+    url: PeerUrl | None = None
+
+    def __str__(self) -> str:
+        return str(self.url) if self.url is not None and ":" in self.ref else self.ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullResult:
+    """What a pull did to a dataset; `head` is `old_head` when there was nothing new."""
+
+    dataset: Dataset
+    way: Way
+    status: str
+    """`created`, `updated`, `overwritten`, `up to date`, or why nothing was done."""
+    old_head: Multihash | None
+    head: Multihash
+    blocks: int
+    """Blocks that are new here [count]."""
+    rows: int
+    """Rows read of the source or the inputs [count]; 0 for copies."""
+    operations: Mapping[str, int]
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+    watermark: Timestamp | None
+    details: PullOutcome | TransformOutcome | SyncOutcome
+    """What only this way of pulling can say."""
+    where: str | None = None
+    """The URL of the peer."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user has to hear."""
+        return getattr(self.details, "warnings", ())
+
+    def __repr__(self) -> str:
+        written = ", ".join(f"{n:,} {op}" for op, n in self.operations.items() if n)
+        found = [f"{self.dataset.alias}: {self.status}", f"{self.blocks:,} blocks", written]
+        return f"<pull of {', '.join(part for part in found if part)}>"
+
+
+def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: bool) -> list[PullTarget]:
+    """What a pull of these names brings up to date, in the order in which that is done; None is everything.
+
+    Raises:
+        InvalidIdError, DatasetNotFoundError, WorkspaceError: a name means nothing here.
+    """
+    sharing = workspace._sharing
+    remotes: dict[str, PullTarget] = {}
+    named: dict[Path, Dataset] = {}
+    for name in names or ():
+        if sharing.is_remote(name):
+            remotes[name] = PullTarget(name, Way.PEER, url=sharing.url_of(name))
+        else:
+            if "%" not in name:
+                sharing.named(name)  # says what `a/b` may have meant
+            named |= {dataset.path: dataset for dataset in workspace.matching(name)}
+    if names is None:
+        named = {dataset.path: dataset for dataset in workspace if _is_pullable(dataset)}
+    ordered = list(named.values())
+    if recursive or (names is None and any(d.kind is DatasetKind.DERIVATIVE for d in ordered)):
+        # what was not asked for by name may have no source to pull from: its data are pushed
+        ordered = [d for d in _with_upstream(workspace, ordered) if d.path in named or _is_pullable(d)]
+    # what comes from elsewhere may be an input of the others
+    return [*remotes.values(), *map(target_of, ordered)]
+
+
+def target_of(dataset: Dataset) -> PullTarget:
+    """How a dataset of the workspace is brought up to date."""
+    if dataset._workspace._sharing.is_copy(dataset._files):
+        way = Way.PEER
+    else:
+        way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
+    return PullTarget(str(dataset.alias), way, dataset)
+
+
+def _is_pullable(dataset: Dataset) -> bool:
+    return (
+        dataset.kind is DatasetKind.DERIVATIVE
+        or dataset.summary.polling_source is not None
+        or dataset._workspace._sharing.is_copy(dataset._files)
+    )
+
+
+def _with_upstream(workspace: Workspace, datasets: list[Dataset]) -> Iterator[Dataset]:
+    from odfchain.api.dataset import Dataset
+    from odfchain.repo.dependencies import with_upstream
+
+    files = [d._files for d in datasets]
+    for found in with_upstream(workspace._files, files, workspace._sharing.is_copy):
+        yield Dataset(workspace, found)
+
+
+def pull(
+    workspace: Workspace,
+    target: PullTarget,
+    name: str | None,
+    given: Mapping[str, Any],
+    token: str | None,
+    progress: Progress,
+) -> PullResult:
+    """Bring one target up to date; errors as `Dataset.pull` and `Workspace.pull`."""
+    if target.way is Way.PEER:
+        return _from_peer(workspace, target, name, given, token, progress)
+    assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
+    if target.way is Way.INPUTS:
+        return _from_inputs(target.dataset, given, progress)
+    return _from_source(target.dataset, given, progress)
+
+
+def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> None:
+    """What is given is for this target.
+
+    Raises:
+        UsageError: it is for another kind of pull.
+    """
+    copies = int(target.way is Way.PEER)
+    labels = {key: key for key in given} | ({"name": "name"} if name is not None else {})
+    check_pull_options(labels, copies=copies, others=1 - copies)
+
+
+def _from_source(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
+    from odfchain.ingest.polling import pull_source
+
+    files, workspace = dataset._files, dataset._workspace
+    own = workspace._files.has_key(files.id)
+    config = workspace._files.config
+    options = source_options(given, config, dataset._system_columns(config), trusted=own)
+    start = functools.partial(workspace._engines.session, progress)
+    outcome = pull_source(files, start, options, progress)
+    return PullResult(
+        dataset=dataset,
+        way=Way.SOURCE,
+        status=outcome.status.value,
+        old_head=outcome.old_head,
+        head=outcome.head,
+        blocks=outcome.blocks,
+        rows=sum(item.input_rows for item in outcome.inputs),
+        operations=_sum(item.operations for item in outcome.inputs),
+        watermark=outcome.watermark,
+        details=outcome,
+    )
+
+
+def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
+    from odfchain.repo.dependencies import inputs_of
+    from odfchain.transform.execute import run_transform
+
+    files, workspace = dataset._files, dataset._workspace
+    inputs = inputs_of(workspace._files, files)
+    config = workspace._files.config
+    options = transform_options(given, config, dataset._system_columns(config))
+    with workspace._engines.of(files, progress, timeout=options.timeout) as engines:
+        outcome = run_transform(files, inputs, engines, options, progress)
+    return PullResult(
+        dataset=dataset,
+        way=Way.INPUTS,
+        status="updated" if outcome.blocks else outcome.reason or "up to date",
+        old_head=outcome.old_head,
+        head=outcome.head,
+        blocks=outcome.blocks,
+        rows=sum(step.input_rows for step in outcome.steps),
+        operations=_sum(step.operations for step in outcome.steps),
+        watermark=outcome.watermark,
+        details=outcome,
+    )
+
+
+def _from_peer(
+    workspace: Workspace,
+    target: PullTarget,
+    name: str | None,
+    given: Mapping[str, Any],
+    token: str | None,
+    progress: Progress,
+) -> PullResult:
+    sharing = workspace._sharing
+    options = peer_options(given, sharing.config.parallel)
+    pulled = sharing.pull(target.ref, name, options, token=token, progress=progress)
+    outcome = pulled.outcome
+    dataset = workspace[pulled.alias]
+    return PullResult(
+        dataset=dataset,
+        way=Way.PEER,
+        status=outcome.status.value.replace("-", " "),
+        old_head=outcome.old,
+        head=outcome.new,
+        blocks=outcome.blocks,
+        rows=0,
+        operations={},
+        watermark=dataset.summary.watermark,
+        details=outcome,
+        where=pulled.where,
+    )
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for item in counts:
+        found.update(item)
+    return {op: found[op] for op in ("+A", "-R", "-C", "+C")}

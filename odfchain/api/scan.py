@@ -1,0 +1,195 @@
+"""Records that are read when they are asked for, as of one block."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odfchain.api.options import Time, as_time
+from odfchain.errors import DatasetNotFoundError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.records import columns_of, read_all, read_state, read_tail
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from odfchain.api.dataset import Dataset
+    from odfchain.repo.dataset_files import DatasetFiles
+
+At = Multihash | int | Time | None
+"""A moment of a dataset: a block by its hash or sequence number, a system time, or None for now."""
+
+_PREVIEW_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The records of a dataset up to one block (or those in force then), as recorded, in order of offset.
+
+    Nothing is read before one of the `to_…` methods is called; then only the slices up to that block are.
+    What is committed later does not change it.
+    """
+
+    dataset: Dataset
+    columns: tuple[str, ...] | None
+    """None is all, system columns included."""
+    summary: DatasetState
+    """What the chain says as of the block."""
+    key: tuple[str, ...] | None = None
+    """Only what is in force by this key; None is every record."""
+
+    def to_arrow(self) -> pa.Table:
+        """All records with the declared types; held in memory. Starts no JVM.
+
+        Raises:
+            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+        """
+        files = self.dataset._files
+        if self.key is None:
+            return read_all(files, self.summary, self.columns)
+        return read_state(files, self.summary, self.key, self.columns)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """As `to_arrow`, with columns of Arrow types: nulls, NaN, unsigned and times stay what they are."""
+        import pandas as pd
+
+        return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
+
+    def to_polars(self) -> pl.DataFrame:
+        """As `to_arrow`, for polars.
+
+        Raises:
+            UsageError: polars is not installed.
+        """
+        try:
+            import polars as pl
+        except ImportError:
+            raise UsageError("polars is not installed", hint="pip install polars") from None
+        return pl.from_arrow(self.to_arrow())
+
+    def to_spark(self) -> DataFrame:
+        """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
+
+        Raises:
+            JavaNotFoundError, EngineError: Spark does not start.
+            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
+            BadInputError: a slice is not readable, or becomes more than the limits allow.
+        """
+        from odfchain.slices.reader import check_parquet
+        from odfchain.spark.columns import col
+        from odfchain.spark.read import spark_path
+        from odfchain.spark.types import physical_struct
+
+        declared = self.summary.schema
+        struct = physical_struct(declared.fields if declared else ())
+        session = self.dataset._workspace.session()
+        data = self.dataset._files.data
+        paths = [data.verified_path(ref.slice.physical_hash) for ref in self.summary.slices()]
+        for path in paths:
+            check_parquet(path)
+        if paths:
+            found = session.read.schema(struct).parquet(*map(spark_path, paths))
+        else:
+            found = session.createDataFrame([], struct)
+        if self.key is not None:
+            found = self._in_force(found, self.key)
+        return found if self.columns is None else found.select(*[col(name) for name in self.columns])
+
+    def _in_force(self, rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
+        import pyarrow as pa
+
+        from odfchain.ingest.merge import latest_rows
+
+        names = self.summary.vocabulary
+        if key:
+            return latest_rows(rows, key, names)
+        offset = names.offset_column
+        found = read_state(self.dataset._files, self.summary, (), [offset])
+        kept = rows.sparkSession.createDataFrame(found.cast(pa.schema([(offset, pa.int64())])))
+        return rows.join(kept, offset, "left_semi")
+
+    def __repr__(self) -> str:
+        if self.key is None:
+            return f"<scan of {self._described()}>"
+        return f"<state of {self._described()}, by {', '.join(self.key) or 'all values'}>"
+
+    def _repr_html_(self) -> str:
+        from odfchain.api.views import table_html
+
+        if self.key is not None:
+            table = self.to_arrow()
+            table = table.slice(max(0, len(table) - _PREVIEW_ROWS))
+        else:
+            table = read_tail(self.dataset._files, self.summary, _PREVIEW_ROWS)
+            table = table if self.columns is None else table.select(list(self.columns))
+        rows = [list(row.values()) for row in table.to_pylist()]
+        return table_html(table.schema.names, rows, f"{self!r}, the newest")
+
+    def _described(self) -> str:
+        block = self.summary.head_block
+        columns = "" if self.columns is None else f", columns {', '.join(self.columns)}"
+        return (
+            f"{self.dataset.alias}: {self.summary.record_count:,} records "
+            f"up to block {block.sequence_number} ({block.system_time}){columns}"
+        )
+
+
+def scan(dataset: Dataset, columns: Sequence[str] | None, at: At) -> Scan:
+    """The records up to a moment; errors as `Dataset.scan`."""
+    summary = DatasetState.read(dataset._files.chain, head_at(dataset._files, at))
+    chosen = None if columns is None else tuple(columns)
+    columns_of(summary, chosen)  # says which one is missing
+    return Scan(dataset, chosen, summary)
+
+
+def state(dataset: Dataset, columns: Sequence[str] | None, at: At, key: Sequence[str] | None) -> Scan:
+    """The records in force at a moment; errors as `Dataset.state`."""
+    found = scan(dataset, columns, at)
+    chosen = found.summary.primary_key if key is None else tuple(key)
+    if key is None and not chosen:
+        raise UsageError(
+            f"{dataset.alias}: no primary key is recorded that tells which records replace which",
+            hint="give one: key=[...] (an empty one tells records apart by all values); scan() has them all",
+        )
+    columns_of(found.summary, chosen)
+    return dataclasses.replace(found, key=chosen)
+
+
+def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
+    """The block that was the head at a moment; None is the present one.
+
+    Raises:
+        InvalidIdError: a text that is neither a hash nor a time.
+        ObjectNotFoundError: there is no such block.
+        DatasetNotFoundError: the dataset was not there yet.
+    """
+    if at is None:
+        return None
+    if isinstance(at, str) and not at[:1].isdecimal():
+        at = Multihash.parse(at)
+    if isinstance(at, Multihash | int):
+        from odfchain.upkeep.reset import find_block
+
+        return find_block(dataset, str(at))
+    return _head_by_time(dataset, as_time(at))
+
+
+def _head_by_time(dataset: DatasetFiles, time: Timestamp) -> Multihash:
+    """The newest block whose system time is not after `time`; they never go back (append rules)."""
+    names = dataset.chain.hashes(DatasetState.read(dataset.chain).head)
+
+    def recorded(name: Multihash) -> Timestamp:
+        return dataset.chain.get(name).system_time
+
+    count = bisect.bisect_right(names, time, key=recorded)
+    if count == 0:
+        raise DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {time}")
+    return names[count - 1]
