@@ -15,31 +15,22 @@ class Limits:
 
     block_bytes: int = 1 << 20
     """A metadata block file [bytes]. Real blocks are under 10 KiB; attachments are the large ones."""
-
     flatbuffer_depth: int = 64
     """Nesting of tables in a FlatBuffer [levels]. The C++ and Rust verifiers use the same number."""
-
     flatbuffer_visits: int = 100_000
     """Tables, vector elements and strings visited in one buffer [count]; stops shared-subtree blow-ups."""
-
     manifest_bytes: int = 1 << 20
     """A YAML or JSON manifest [bytes]."""
-
     manifest_depth: int = 32
     """Nesting of a YAML or JSON manifest [levels]."""
-
     manifest_nodes: int = 10_000
     """Mappings, sequences and scalars in one manifest [count]."""
-
     ref_bytes: int = 128
     """A reference file [bytes]; a base16 multihash has 69."""
-
     name_bytes: int = 200
     """A dataset alias [bytes]; leaves room for a file-system's 255."""
-
     chain_blocks: int = 10_000_000
     """Blocks of one chain that a walk will follow [count]; a walk also stops at head.sequence + 1."""
-
     list_items: int = 100_000
     """Items of one list in a decoded event [count]."""
 
@@ -54,37 +45,26 @@ class ParquetLimits:
 
     footer_bytes: int = 4 << 20
     """A footer [bytes]: 40,000 column chunks; Thrift makes it a hundred times larger in memory."""
-
     columns: int = 10_000
     """Leaf columns of one file [count]."""
-
     pages: int = 1_000_000
     """Pages of one file [count]; looking at each costs 20 µs."""
-
     page_header_bytes: int = 16 << 20
     """A page header with its statistics [bytes], as Arrow."""
-
     page_bytes: int = 64 << 20
     """A page that is decompressed, and so the longest value [bytes]; writers aim at 1 MiB."""
-
     batch_bytes: int = 128 << 20
     """Rows that are decoded at a time [bytes]; fewer rows are taken where they are longer."""
-
     unexamined_bytes: int = 16 << 20
     """A column of a row group that cannot become more than this is not looked at closer [bytes]."""
-
     short_text_bytes: int = 1 << 10
     """Texts of a dictionary that are counted as if all were that long [bytes]: 64 MiB at a time."""
-
     nested_bytes: int = 512 << 20
     """Values of a column of lists in one row group [bytes], as one row might have them all…"""
-
     nested_ratio: int = 20
     """…or this multiple of what is stored, whichever is more."""
-
     decoded_bytes: int = 8 << 30
     """All rows of a file, decoded [bytes]: about twenty seconds of hashing…"""
-
     decoded_ratio: int = 200
     """…or this multiple of the file, whichever is more; repetitive text compresses to a hundredth."""
 
@@ -99,74 +79,52 @@ class SharingLimits:
 
     request_seconds: float = 30.0
     """One request, its retries included [s]; and `bytes_per_second` more for what is asked for."""
-
     bytes_per_second: int = 64 << 10
     """The slowest peer that is waited for [bytes/s]: a bad mobile connection."""
-
     connect_seconds: float = 5.0
     """From the first packet to a connection, and again for TLS [s]."""
-
     window_seconds: float = 30.0
     """In so much time of waiting a peer sends what the slowest would [s]; else it is given up, whatever the
     size that it declares would allow."""
-
     idle_seconds: float = 10.0
     """Without a byte, in a request [s]."""
-
     store_idle_seconds: float = 20.0
     """The same for object stores [s], which think longer before they answer."""
-
     redirects: int = 3
     """Redirects of one request [count]; static hosts need one or two."""
-
     retries: int = 3
     """Attempts after the first, on failures that may pass [count]."""
-
     retry_seconds: float = 0.5
     """Wait before the first of them [s]; it doubles each time."""
-
     parallel: int = 10
     """Requests at the same time [count], as in the reference implementation."""
-
     answer_head_bytes: int = 32 << 10
     """Status line and headers of an answer, interim answers and trailers included [bytes]; common servers
     allow 8 to 16 KiB."""
-
     chain_bytes: int = 8 << 30
     """All blocks that one pull receives [bytes]: ten million of an ordinary size, not of the largest."""
-
     hinted_blocks: int = 1_000_000
     """A chain that has a hint, and the hashes that are read of one [count]: a file of 70 MB."""
-
     index_bytes: int = 16 << 20
     """The index of a repository [bytes]; about 50,000 datasets."""
-
     token_bytes: int = 8_192
     """A bearer token [bytes]: what servers take in a header field."""
-
     credentials_bytes: int = 1 << 20
     """The file of a user's tokens [bytes]."""
-
     listed_datasets: int = 10_000
     """Datasets of a repository that are listed, and folders that are looked into for them [count]."""
-
     connections: int = 400
     """Clients served at the same time [count], more are answered with 503; with a file each they fit into
     the usual 1,024 handles."""
-
     request_head_seconds: float = 20.0
     """Until a client has sent the headers of its request [s]; without it a few thousand bytes hold all
     connections."""
-
     request_head_bytes: int = 64 << 10
     """These headers [bytes]."""
-
     requests_ahead: int = 64
     """Requests of one client that wait to be answered [count]; more stay bytes, and then with the client."""
-
     stall_seconds: float = 30.0
     """Until a client has taken what was written for it, 64 KiB [s]."""
-
     piece_seconds: float = 300.0
     """Until a client has taken one piece of a response [s]."""
 
@@ -181,19 +139,14 @@ class LineageLimits:
 
     depth: int = 100
     """Derivations that nested answers follow one below the other [levels]; lists have no such bound."""
-
     rows: int = 1_000
     """Records that are asked about at a time [count]."""
-
     transactions: int = 100
     """Transactions that are listed for one interval of records [count]; the newest ones."""
-
     spans: int = 1_000
     """Intervals of records that one answer follows [count]."""
-
     searched_slices: int = 200
     """Slices that are searched for the record that another one corrects [count], newest first."""
-
     searched_bytes: int = 1 << 30
     """These slices [bytes]: about ten seconds of hashing."""
 
@@ -208,34 +161,24 @@ class AttestLimits:
 
     statement_bytes: int = 16 << 10
     """One signed statement [bytes]; a signed head has about 550, an attestation 1,100."""
-
     statement_items: int = 64
     """Items of a list in a statement [count]: checks, engines."""
-
     statement_text: int = 100
     """A text in a statement [characters]: the name and version of a tool or an engine."""
-
     attestations_per_head: int = 16
     """Attestations of one head that are kept [count], one for each auditor."""
-
     attestations_bytes: int = 1 << 20
     """All attestations of a dataset [bytes]: about a thousand."""
-
     key_file_bytes: int = 16 << 10
     """A file with a private key [bytes]; an ed25519 key has 119."""
-
     clock_seconds: float = 300.0
     """How far clocks may be apart: a signature whose time is later than that is of the future [s]."""
-
     evidence_blocks: int = 10_000
     """Blocks of each of the two histories in a proof of equivocation [count]; common ones have under ten."""
-
     evidence_context: int = 1_000
     """Blocks of both that are added down to where they part, though the proof does not need them [count]."""
-
     evidence_bytes: int = 64 << 20
     """A proof of equivocation [bytes]."""
-
     evidence_sightings: int = 100
     """Places and times that are remembered of one proof [count]."""
 
@@ -250,31 +193,22 @@ class PageLimits:
 
     page_bytes: int = 2_000_000
     """The page [bytes]; where it would be larger, all the others are halved until it is not."""
-
     text: int = 200
     """A name or an id [characters]."""
-
     message: int = 400
     """A message or the path of a file [characters]."""
-
     faults: int = 400
     """Faults in full [count], of all datasets together; the JSON report has all."""
-
     rows: int = 1_000
     """Rows of the tables of blocks [count], of all datasets together."""
-
     marks: int = 1_600
     """Marks of the time lines [count], of all datasets together."""
-
     line_marks: int = 160
     """Marks of one time line [count]: more are not told apart on a screen."""
-
     lines: int = 60
     """Lines of every other list of a dataset [count]."""
-
     sections: int = 100
     """Datasets that are shown one by one [count]."""
-
     datasets: int = 1_000
     """Datasets that are listed [count]."""
 
@@ -299,7 +233,6 @@ class AuditLimits:
 
     retractions: int = 4_000_000
     """Rows that take others back and are compared with those [count]; about 100 bytes each at the peak."""
-
     state_rows: int = 8_000_000
     """Records up to a state checkpoint that is computed anew [count]; about 100 bytes each at the peak."""
 
@@ -327,28 +260,20 @@ class InputLimits:
 
     record_bytes: int = 64 << 20
     """One line, one record, or one value that is skipped [bytes]."""
-
     columns: int = 10_000
     """Columns of one input [count]; a plan of more takes Spark minutes and gigabytes."""
-
     json_depth: int = 200
     """Nesting of a JSON document [levels]."""
-
     type_depth: int = 32
     """Nesting of a type that is inferred [levels], as deep as a manifest may declare one."""
-
     number_characters: int = 1_000
     """One number in JSON [characters]; Spark's JSON parser has the same bound."""
-
     archive_members: int = 10_000
     """Members of a ZIP archive [count]; each costs a few hundred bytes before anything is read."""
-
     archive_bytes: int = 4 << 30
     """The unpacked files of one shapefile together [bytes]; the format itself ends at 2 GiB for each."""
-
     archive_ratio: int = 1_000
     """Unpacked to packed size of a member larger than `ratio_from`; blank-padded text stays below 600."""
-
     ratio_from: int = 64 << 20
     """Size from which the ratio is looked at [bytes]."""
 
@@ -363,27 +288,20 @@ class QueryLimits:
 
     steps: int = 100
     """Steps of one transform [count]."""
-
     text_bytes: int = 64 << 10
     """The SQL of one step [bytes]."""
-
     brackets: int = 100
     """Brackets within brackets [levels]: Spark's parser recurses, and slows down with every level."""
-
     nodes: int = 10_000
     """Plans and expressions of one query [count], with every name of a WITH or of an earlier step replaced
     by what it stands for; real ones have some hundreds."""
-
     columns: int = 100_000
     """Columns of all tables in between [count], fields of structs counted one by one: each level of
     `SELECT *, *` or `struct(a, a)` doubles them."""
-
     grouping_sets: int = 256
     """Grouping sets of one GROUP BY [count]: CUBE of eight columns. Every row is copied for each set."""
-
     range_rows: int = 10_000_000
     """Rows that `range` may make up [count]: a calendar by the minute has half a million for each year."""
-
     reading_seconds: float = 60.0
     """Reading and resolving all steps of one transform [s]; real ones take under two."""
 

@@ -49,19 +49,19 @@ def readable_slices(
     dataset: DatasetFiles, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
 ) -> list[ReadableSlice]:
     """The slices whose rows can be relied on, oldest first."""
-    found = []
+    readable = []
     for job in jobs:
         outcome = outcomes.get(job.number)
         if outcome is None or outcome.operations is None or outcome.faults or job.expected is None:
             continue
         path = Path(dataset.data.locate(job.slice.physical_hash))
-        found.append(ReadableSlice(job, job.expected, path, outcome.operations))
-    return found
+        readable.append(ReadableSlice(job, job.expected, path, outcome.operations))
+    return readable
 
 
 def has_several_keys(chain: StoredChain) -> bool:
     """Whether the sources of a dataset tell its records apart by different keys."""
-    events = (found.block.event for found in chain.blocks if found.sound)
+    events = (stored.block.event for stored in chain.blocks if stored.sound)
     keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
     return len(keys) > 1
 

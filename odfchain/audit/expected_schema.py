@@ -58,10 +58,10 @@ class SchemaInForce:
         self._problem: str | None = None
         self._known = False
 
-    def add(self, found: StoredBlock) -> None:
+    def add(self, stored: StoredBlock) -> None:
         """The next block; nothing is believed behind one that is damaged."""
-        self._believed = self._believed and found.sound
-        match found.block.event:
+        self._believed = self._believed and stored.sound
+        match stored.block.event:
             case SetVocab() as event:
                 self._vocabulary = DatasetVocabulary.from_event(event)
                 self._known = False
@@ -123,9 +123,9 @@ def _system_columns(
     """What is wrong with them; beside it the column, where the declared schema may excuse its type."""
     present = [name for name in vocabulary.columns if schema.get_all_field_indices(name)]
     for name in vocabulary.columns:
-        found = schema.get_all_field_indices(name)
-        if len(found) != 1:
-            count = "no" if not found else "more than one"
+        places = schema.get_all_field_indices(name)
+        if len(places) != 1:
+            count = "no" if not places else "more than one"
             yield SliceFinding(SYSTEM, f"there is {count} column `{one_line(name)}`"), None
     if schema.names[: len(present)] != present:
         names = ", ".join(one_line(name) for name in schema.names[: len(present)])
@@ -198,25 +198,25 @@ def _against_declared(schema: pa.Schema, expected: ExpectedSchema) -> Iterator[S
 
 def _as_parquet(data_type: ds.DataType) -> ds.DataType:
     """The type without what a Parquet file cannot tell, and without nullability."""
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return _as_parquet(inner)
-        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
-            # a zone is kept as "adjusted to UTC" only
-            return ds.DataTypeTimestamp(unit=_unit(unit), timezone="" if zone == "" else "UTC")
-        case ds.DataTypeTime(unit=unit):
-            return ds.DataTypeTime(unit=_unit(unit))
-        case ds.DataTypeDuration():
-            return ds.DataTypeInt64()
-        case ds.DataTypeList(item_type=item):
-            return ds.DataTypeList(item_type=_as_parquet(item))
-        case ds.DataTypeMap(key_type=key, value_type=value):
-            return ds.DataTypeMap(key_type=_as_parquet(key), value_type=_as_parquet(value))
-        case ds.DataTypeStruct(fields=fields):
-            return ds.DataTypeStruct(
-                fields=tuple(ds.DataField(name=f.name, type=_as_parquet(f.type)) for f in fields)
-            )
-    return data_type
+
+    def change(found: ds.DataType) -> ds.DataType | None:
+        match found:
+            case ds.DataTypeOption(inner=inner):
+                return _as_parquet(inner)
+            case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+                # a zone is kept as "adjusted to UTC" only
+                return ds.DataTypeTimestamp(unit=_unit(unit), timezone="" if zone == "" else "UTC")
+            case ds.DataTypeTime(unit=unit):
+                return ds.DataTypeTime(unit=_unit(unit))
+            case ds.DataTypeDuration():
+                return ds.DataTypeInt64()
+            case ds.DataTypeList(item_type=item, fixed_length=int()):
+                return _as_parquet(ds.DataTypeList(item_type=item))
+            case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=bool()):
+                return _as_parquet(ds.DataTypeMap(key_type=key, value_type=value))
+        return None
+
+    return ds.with_types(data_type, change)
 
 
 def _unit(unit: TimeUnit | None) -> TimeUnit:

@@ -20,11 +20,11 @@ def note_index(dataset: DatasetFiles, chain: StoredChain, report: Report) -> Non
     except OSError:
         return
     index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
-    for found in chain.blocks:
-        if (found.number + 1) * ROW_BYTES > size:
+    for stored in chain.blocks:
+        if (stored.number + 1) * ROW_BYTES > size:
             break  # blocks that it does not know yet
-        row = index.row(found.number)
-        if found.sound and (row is None or (row.hash, row.kind) != (found.name, found.block.event.KIND)):
+        row = index.row(stored.number)
+        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.block.event.KIND)):
             report.notes.append(
                 f"{path}: the index of the chain is damaged or old; it is made anew when used"
             )

@@ -61,11 +61,11 @@ class InputChains:
         """The inputs' watermarks at the blocks that an execution names; None when they are not at hand."""
         marks: list[Timestamp | None] = []
         for item in event.query_inputs:
-            found = self.of(item.dataset_id)
+            known = self.of(item.dataset_id)
             end = item.last_block_hash
-            if not isinstance(found, _InputChain) or end is None or end not in found.places:
+            if not isinstance(known, _InputChain) or end is None or end not in known.places:
                 return None
-            marks.append(found.places[end].watermark)
+            marks.append(known.places[end].watermark)
         return marks
 
 
@@ -97,36 +97,37 @@ def check_inputs(
     """The executions of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
     aliases = _aliases(chain)
     continued = _continued(chain)
-    for found in chain.within(after, upto):
-        event = found.block.event
+    for stored in chain.within(after, upto):
+        event = stored.block.event
         if not isinstance(event, ExecuteTransform):
             continue
-        path = dataset.folder / "blocks" / str(found.name)
-        for item in event.query_inputs[continued.get(found.number, len(event.query_inputs)) :]:
+        path = dataset.folder / "blocks" / str(stored.name)
+        for item in event.query_inputs[continued.get(stored.number, len(event.query_inputs)) :]:
             if item.prev_block_hash is not None or item.prev_offset is not None:
                 named = aliases.get(item.dataset_id)
                 where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
                 message = f"{where}: it is read for the first time, and what comes before is left out: block "
                 message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
-                report.fault(INPUTS, path, message, found.number)
+                report.fault(INPUTS, path, message, stored.number)
         for item in event.query_inputs:
             known = inputs.of(item.dataset_id)
             alias = aliases.get(item.dataset_id)
             if not isinstance(known, _InputChain):
                 reason = known if known is not None else missing_input(alias, item.dataset_id)
-                _left_out(report, reason, found.number, wanted=wanted)
+                _left_out(report, reason, stored.number, wanted=wanted)
                 continue
-            lost = _lost(item, known)
+            ends = (item.prev_block_hash, item.new_block_hash)
+            lost = next((end for end in ends if end is not None and end not in known.places), None)
             if lost is not None:
-                head = _head_of(known)
+                head = max(known.places, key=lambda name: known.places[name].number, default=None)
                 error = diverged(
-                    dataset, known.dataset, item.dataset_id, lost, head, where=f"block {found.number}"
+                    dataset, known.dataset, item.dataset_id, lost, head, where=f"block {stored.number}"
                 )
-                _left_out(report, error.message, found.number, wanted=wanted)
+                _left_out(report, error.message, stored.number, wanted=wanted)
                 continue
             report.count(INPUTS)
             for message in _contradictions(item, known, alias):
-                report.fault(INPUTS, path, message, found.number)
+                report.fault(INPUTS, path, message, stored.number)
 
 
 def _continued(chain: StoredChain) -> dict[int, int]:
@@ -145,22 +146,11 @@ def _continued(chain: StoredChain) -> dict[int, int]:
     return found
 
 
-def _head_of(known: _InputChain) -> Multihash | None:
-    """The newest block of an input as it was walked."""
-    return max(known.places, key=lambda name: known.places[name].number, default=None)
-
-
 def _left_out(report: Report, reason: str, number: int, *, wanted: bool) -> None:
     if wanted:
         report.leave_out(reason, number, check=INPUTS)
     else:
         report.skip([INPUTS], reason)
-
-
-def _lost(item: ExecuteTransformInput, known: _InputChain) -> Multihash | None:
-    """A block that an execution names and the input does not have."""
-    named = (item.prev_block_hash, item.new_block_hash)
-    return next((name for name in named if name is not None and name not in known.places), None)
 
 
 def _contradictions(item: ExecuteTransformInput, known: _InputChain, alias: str | None) -> Iterator[str]:

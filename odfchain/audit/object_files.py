@@ -30,36 +30,36 @@ def check_objects(
     partial = is_partial(dataset)
     in_force = SchemaInForce(believed=chain.complete)
     beginning = chain.complete
-    for found in chain.blocks:
-        in_force.add(found)
-        event = found.block.event
-        inside = after < found.number <= upto and found.sound
+    for stored in chain.blocks:
+        in_force.add(stored)
+        event = stored.block.event
+        inside = after < stored.number <= upto and stored.sound
         begins = beginning and isinstance(event, AddData | ExecuteTransform)
-        beginning = beginning and found.sound and not begins
+        beginning = beginning and stored.sound and not begins
         if not inside or not isinstance(event, AddData | ExecuteTransform):
             continue
         if begins and event.prev_offset is not None:
             # no append rule says so of the first one, because there is none before it to compare with
             message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
-            report.fault(OFFSETS, dataset.folder / "blocks" / str(found.name), message, found.number)
+            report.fault(OFFSETS, dataset.folder / "blocks" / str(stored.name), message, stored.number)
         if event.new_data is not None:
             expected = in_force.expected
             job = SliceJob(
-                found.number,
-                found.block.system_time,
+                stored.number,
+                stored.block.system_time,
                 event.new_data,
                 isinstance(event, ExecuteTransform),
                 expected,
             )
             if in_force.problem is not None:
                 message = f"the declared schema cannot be read: {one_line(in_force.problem)}"
-                report.leave_out(message, found.number, check=SCHEMA)
+                report.leave_out(message, stored.number, check=SCHEMA)
             if expected is None:
                 report.skip(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")
             if _check_slice_file(dataset, job, report, partial=partial):
                 slices.append(job)
         if event.new_checkpoint is not None:
-            _check_checkpoint(dataset, found, event.new_checkpoint, report, partial=partial)
+            _check_checkpoint(dataset, stored, event.new_checkpoint, report, partial=partial)
     return slices
 
 
@@ -79,16 +79,16 @@ def _check_slice_file(dataset: DatasetFiles, job: SliceJob, report: Report, *, p
 
 
 def _check_checkpoint(
-    dataset: DatasetFiles, found: StoredBlock, checkpoint: Checkpoint, report: Report, *, partial: bool
+    dataset: DatasetFiles, stored: StoredBlock, checkpoint: Checkpoint, report: Report, *, partial: bool
 ) -> None:
     # A checkpoint that did not change is named again; its bytes were hashed at the block that made it.
     store, name = dataset.checkpoints, checkpoint.physical_hash
     if partial and _is_missing(store, name):
         message = _NOT_HERE.format("checkpoint", dataset.alias)
-        report.leave_out(message, found.number, check=PRESENT, also=(PHYSICAL,))
+        report.leave_out(message, stored.number, check=PRESENT, also=(PHYSICAL,))
         return
     report.count(PRESENT)
-    if not _check_size(store, name, checkpoint.size, "checkpoint", found.number, report):
+    if not _check_size(store, name, checkpoint.size, "checkpoint", stored.number, report):
         return
     report.count(PHYSICAL)
     try:
@@ -97,7 +97,7 @@ def _check_checkpoint(
         place = store.locate(name)
         reason = error.message.removeprefix(f"{place}: ")
         message = f"PhysicalHashMismatch: the checkpoint is damaged: {reason}"
-        report.fault(PHYSICAL, place, message, found.number)
+        report.fault(PHYSICAL, place, message, stored.number)
 
 
 def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:

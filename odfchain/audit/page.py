@@ -82,9 +82,9 @@ def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
     if len(facts) == 1:
         return facts[0].state, facts[0].title, facts[0].lead
     counts = {verdict: sum(f.verdict == verdict for f in facts) for verdict in MARKS}
-    found = {verdict: number for verdict, number in counts.items() if number}
-    worst = next(iter(found))
-    words = listed([f"{number:,} {verdict}" for verdict, number in found.items()])
+    tally = {verdict: number for verdict, number in counts.items() if number}
+    worst = next(iter(tally))
+    words = listed([f"{number:,} {verdict}" for verdict, number in tally.items()])
     return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."
 
 

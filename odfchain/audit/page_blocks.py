@@ -99,7 +99,7 @@ def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
     Raises:
         ManifestError: a block is not of the form that a report has, or names a fault that is not there.
     """
-    found = []
+    views = []
     for node in parts:
         named = []
         for index in node["faults"].items():
@@ -107,7 +107,7 @@ def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
                 index.refuse("the index of a fault")
             named.append(index.number())
         mark = node["watermark"]
-        found.append(
+        views.append(
             BlockView(
                 number=node["sequenceNumber"].number(),
                 hash=node["hash"].text(100),
@@ -119,7 +119,7 @@ def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
                 faults=tuple(named),
             )
         )
-    return found
+    return views
 
 
 def strip_of(blocks: Sequence[BlockView], limit: int) -> Timeline | None:
@@ -174,15 +174,9 @@ def _mark(group: Sequence[BlockView]) -> TimelineMark:
         top = max(0, below - max(_SEEN, round(_HEIGHT * number / len(group))))
         bars.append(MarkBar(kind, top, below - top))
         below = top
-    title = (
-        f"{_numbers(group)}, {_days(group)}: "
-        f"{_kinds_in_words(kinds)}; {_states_in_words(states)}"
-    )  # fmt: skip
+    title = f"Blocks {group[0].number:,} to {group[-1].number:,}, {_days(group)}: "
+    title += f"{_kinds_in_words(kinds)}; {_states_in_words(states)}"
     return TimelineMark(title, next(iter(states)), tuple(bars))
-
-
-def _numbers(group: Sequence[BlockView]) -> str:
-    return f"Blocks {group[0].number:,} to {group[-1].number:,}"
 
 
 def _days(group: Sequence[BlockView]) -> str:

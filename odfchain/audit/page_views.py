@@ -167,9 +167,9 @@ def _check(node: DocumentNode, limits: PageLimits) -> CheckView:
 
 def _unchecked(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> LabelledValue:
     check = node["check"]
-    found = f"Check {check.number()} {names.get(check.number(), '')}".strip() if check.known else ""
+    name = f"Check {check.number()} {names.get(check.number(), '')}".strip() if check.known else ""
     blocks = blocks_in_words(block.number() for block in node["blocks"].items())
-    where = ", ".join(filter(None, (found, blocks))) or "The whole dataset"
+    where = ", ".join(filter(None, (name, blocks))) or "The whole dataset"
     return LabelledValue(where[0].upper() + where[1:], node["message"].text(limits.message))
 
 

@@ -128,10 +128,13 @@ def replay_dataset(
     report.sort()
 
 
-def _add(report: Report, dataset: DatasetFiles, found: HashedBlock, outcome: _Outcome) -> None:
-    number = found.block.sequence_number
-    if outcome.fault is not None and not _is_known(report, outcome.check, number):
-        report.fault(outcome.check, dataset.folder / "blocks" / str(found.hash), outcome.fault, number)
+def _add(report: Report, dataset: DatasetFiles, block: HashedBlock, outcome: _Outcome) -> None:
+    number = block.block.sequence_number
+    known = outcome.check == INPUTS and any(
+        f.check == INPUTS and f.sequence_number == number for f in report.faults
+    )
+    if outcome.fault is not None and not known:
+        report.fault(outcome.check, dataset.folder / "blocks" / str(block.hash), outcome.fault, number)
     if outcome.check != REPLAY:
         report.skip([REPLAY], "transactions that contradict their inputs were not computed again")
     if outcome.unchecked is not None:
@@ -148,11 +151,6 @@ def _add(report: Report, dataset: DatasetFiles, found: HashedBlock, outcome: _Ou
         replay.transactions += 1
         if outcome.engine not in replay.engines:
             replay.engines.append(outcome.engine)
-
-
-def _is_known(report: Report, check: int, number: int) -> bool:
-    """Whether the recorded inputs of a block were found to be wrong already."""
-    return check == INPUTS and any(f.check == INPUTS and f.sequence_number == number for f in report.faults)
 
 
 class _pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
@@ -172,11 +170,11 @@ class _pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
 def _transactions(dataset: DatasetFiles, span: ReplayRange) -> list[HashedBlock]:
     """The executions in `(after, upto]`, oldest first; found block by block, not through an index."""
     places: dict[Multihash, int] = {}
-    found = []
+    blocks = []
     for item in dataset.chain.walk():
         places[item.hash] = item.block.sequence_number
         if isinstance(item.block.event, ExecuteTransform):
-            found.append(item)
+            blocks.append(item)
     for name in (span.after, span.upto):
         if name is not None and name not in places:
             raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
@@ -187,7 +185,7 @@ def _transactions(dataset: DatasetFiles, span: ReplayRange) -> list[HashedBlock]
             f"{dataset.alias}: the range begins after block {first} and ends with block {last}",
             hint="a range is (from, to]: the older block first",
         )
-    return [item for item in reversed(found) if first < item.block.sequence_number <= last]
+    return [item for item in reversed(blocks) if first < item.block.sequence_number <= last]
 
 
 def _plans(
@@ -225,8 +223,8 @@ def _unplanned(error: OdfchainError) -> _Outcome:
     return _Outcome(unchecked=error.message)
 
 
-def _input_ids(found: HashedBlock) -> list[DatasetId]:
-    event = found.block.event
+def _input_ids(block: HashedBlock) -> list[DatasetId]:
+    event = block.block.event
     return [item.dataset_id for item in event.query_inputs] if isinstance(event, ExecuteTransform) else []
 
 
@@ -285,7 +283,9 @@ def _replayed(dataset: DatasetFiles, recorded: RecordedStep, engine: TransformEn
     except OdfchainError as error:
         return _Outcome(unchecked=f"it cannot be replayed: {error}")
     if not differences:
-        return _Outcome(notes=notes, engine=name, checkpoint=_same_checkpoint(recorded, done))
+        old, new = recorded.event.new_checkpoint, done.checkpoint
+        same = old.physical_hash if old and new and old.physical_hash == new.physical_hash else None
+        return _Outcome(notes=notes, engine=name, checkpoint=same)
     # another checkpoint goes without saying then
     return _Outcome(fault=f"DataNotReproducible: {'; '.join(differences)}", engine=name)
 
@@ -318,19 +318,14 @@ def _first(
         return  # another rule for null structs (RFC-006): the records are the same
     path = Path(dataset.data.locate(data.physical_hash))
     try:
-        found = first_difference(path, replayed, offset_column=offset_column)
+        difference = first_difference(path, replayed, offset_column=offset_column)
     except OdfchainError as error:
         yield f"the records differ from the replayed ones (where, is not known: {error})"
         return
-    if found is not None:
-        yield str(found)
+    if difference is not None:
+        yield str(difference)
     else:
         yield "the recorded logical hash is not that of the replayed records, which the slice does hold"
-
-
-def _same_checkpoint(recorded: RecordedStep, done: ExecutedStep) -> Multihash | None:
-    old, new = recorded.event.new_checkpoint, done.checkpoint
-    return old.physical_hash if old and new and old.physical_hash == new.physical_hash else None
 
 
 def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, name: str) -> Iterator[str]:

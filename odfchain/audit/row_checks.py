@@ -43,7 +43,7 @@ class RowChecks:
         self._offset = _index(schema, names.offset_column, t.is_integer)
         self._op = _index(schema, names.operation_type_column, t.is_integer)
         self._system = _index(schema, names.system_time_column, t.is_timestamp)
-        self._event = _index(schema, names.event_time_column, _is_moment)
+        self._event = _index(schema, names.event_time_column, lambda d: t.is_timestamp(d) or t.is_date(d))
         self._required = [
             (i, f.name)
             for i, f in enumerate(schema)
@@ -193,9 +193,5 @@ class RowChecks:
 
 def _index(schema: pa.Schema, name: str, fits: Any) -> int | None:
     """Where a column is, unless it is missing, there twice or of a type that means nothing here."""
-    found = schema.get_all_field_indices(name)
-    return found[0] if len(found) == 1 and fits(schema.field(found[0]).type) else None
-
-
-def _is_moment(data_type: pa.DataType) -> bool:
-    return bool(t.is_timestamp(data_type) or t.is_date(data_type))
+    places = schema.get_all_field_indices(name)
+    return places[0] if len(places) == 1 and fits(schema.field(places[0]).type) else None

@@ -73,50 +73,50 @@ def check_slice(
     With `leaves`, the columns of a batch are hashed side by side.
     """
     path = Path(store.locate(job.slice.physical_hash))
-    found = SliceOutcome(done=[PHYSICAL])
+    outcome = SliceOutcome(done=[PHYSICAL])
     try:
         actual, size = hash_file(path, progress.advance)
     except OSError as error:
-        found.faults.append(
+        outcome.faults.append(
             Fault(PHYSICAL, str(path), f"the slice cannot be read: {error.strerror}", job.number)
         )
-        return found
+        return outcome
     if actual == job.slice.physical_hash:
-        _check_records(path, job, found, leaves)
+        _check_records(path, job, outcome, leaves)
     elif job.derivative:
-        _check_written_anew(path, job, size, found, leaves)
+        _check_written_anew(path, job, size, outcome, leaves)
     else:
         message = f"PhysicalHashMismatch: the slice's bytes hash to {actual}"
-        found.faults.append(Fault(PHYSICAL, str(path), message, job.number))
-    return found
+        outcome.faults.append(Fault(PHYSICAL, str(path), message, job.number))
+    return outcome
 
 
 def _check_written_anew(
-    path: Path, job: SliceJob, size: int, found: SliceOutcome, leaves: Executor | None
+    path: Path, job: SliceJob, size: int, outcome: SliceOutcome, leaves: Executor | None
 ) -> None:
     """A derivative's file that has other bytes: the same records are as good."""
     records = SliceOutcome()
     _check_records(path, job, records, leaves)
-    found.done += records.done
+    outcome.done += records.done
     if records.unchecked is not None:
-        found.unchecked = records.unchecked
+        outcome.unchecked = records.unchecked
         return
-    found.operations, found.latest_ms = records.operations, records.latest_ms
+    outcome.operations, outcome.latest_ms = records.operations, records.latest_ms
     if not records.faults:
-        found.system_span = records.system_span
-        found.notes.append(
+        outcome.system_span = records.system_span
+        outcome.notes.append(
             f"{path}: the slice was written anew, with the same records (its bytes are not the recorded ones)"
         )
-        found.notes += records.notes
+        outcome.notes += records.notes
         return
     # what the rows of another file say is not said of the recorded ones
-    told = [f for f in records.faults if f.check == LOGICAL] or records.faults
+    telling = [f for f in records.faults if f.check == LOGICAL] or records.faults
     if size == job.slice.size:
-        found.faults += told
+        outcome.faults += telling
     else:
         resized = other_size("slice", size, job.slice.size)
-        message = "; ".join((resized, *(fault.message for fault in told)))
-        found.faults.append(Fault(PRESENT, str(path), message, job.number))
+        message = "; ".join((resized, *(fault.message for fault in telling)))
+        outcome.faults.append(Fault(PRESENT, str(path), message, job.number))
 
 
 def other_size(what: str, actual: int, declared: int) -> str:
@@ -124,41 +124,41 @@ def other_size(what: str, actual: int, declared: int) -> str:
     return f"SizeMismatch: the {what} has {actual:,} bytes, its block says {declared:,}"
 
 
-def _check_records(path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None) -> None:
+def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None) -> None:
     try:
-        logical, rows, checks = _decode(path, job, found, leaves)
+        logical, rows, checks = _decode(path, job, outcome, leaves)
     except MemoryError:  # also Arrow's; it says nothing of the dataset
-        found.unchecked = f"{path}: there is not enough memory to read the records"
+        outcome.unchecked = f"{path}: there is not enough memory to read the records"
         return
     except OversizedInputError as error:  # it might be honest, though hardly
-        found.unchecked = str(error)
+        outcome.unchecked = str(error)
         return
     except UNREADABLE as error:
         reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
         message = f"the records cannot be hashed: {reason}"
-        found.faults.append(Fault(LOGICAL, str(path), message, job.number))
+        outcome.faults.append(Fault(LOGICAL, str(path), message, job.number))
         return
-    found.done += [LOGICAL, OFFSETS]
+    outcome.done += [LOGICAL, OFFSETS]
     if logical != job.slice.logical_hash:
-        _blame(path, job, found, logical)
+        _blame(path, job, outcome, logical)
     expected = job.slice.offset_interval.count
     if rows != expected:
         message = f"the slice has {rows:,} records, its offsets say {expected:,}"
-        found.faults.append(Fault(OFFSETS, str(path), message, job.number))
+        outcome.faults.append(Fault(OFFSETS, str(path), message, job.number))
     if checks is None:
         return
-    found.done += [SYSTEM, SCHEMA]
-    found.operations, found.latest_ms = tuple(checks.operations), checks.latest_ms
-    found.system_span = checks.system_span
+    outcome.done += [SYSTEM, SCHEMA]
+    outcome.operations, outcome.latest_ms = tuple(checks.operations), checks.latest_ms
+    outcome.system_span = checks.system_span
     if any(checks.operations[1:]):
-        found.done.append(CORRECTIONS)
+        outcome.done.append(CORRECTIONS)
     if checks.system_times > 1:
-        found.notes.append(f"{path}: rows of several system times, as in a slice that was compacted")
-    found.faults += (_fault(path, job, item) for item in checks.findings.values())
+        outcome.notes.append(f"{path}: rows of several system times, as in a slice that was compacted")
+    outcome.faults += (_fault(path, job, item) for item in checks.findings.values())
 
 
 def _decode(
-    path: Path, job: SliceJob, found: SliceOutcome, leaves: Executor | None
+    path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None
 ) -> tuple[Multihash, int, RowChecks | None]:
     """One pass over the rows: (logical hash, number of rows, what the rows say)."""
     with open_parquet(path) as file:
@@ -168,8 +168,8 @@ def _decode(
         if job.expected is not None:
             checks = RowChecks(schema, job.expected, job.slice.offset_interval, job.time)
             faults, notes = check_columns(schema, job.expected)
-            found.notes += notes
-            found.faults += (_fault(path, job, item) for item in faults)
+            outcome.notes += notes
+            outcome.faults += (_fault(path, job, item) for item in faults)
         rows = 0
         for batch in file.batches():
             digest.update(batch)
@@ -203,12 +203,12 @@ def check_system_times(
         latest = last if latest is None else max(latest, last)
 
 
-def _blame(path: Path, job: SliceJob, found: SliceOutcome, logical: Multihash) -> None:
+def _blame(path: Path, job: SliceJob, outcome: SliceOutcome, logical: Multihash) -> None:
     other = None
     with contextlib.suppress(*UNREADABLE, MemoryError):  # it was readable a moment ago
         other, _ = hash_parquet(path, null_rule="reference")
     if other == job.slice.logical_hash:
-        found.notes.append(
+        outcome.notes.append(
             f"{path}: the logical hash follows the reference implementation's rule for null structs"
         )
         return
@@ -216,7 +216,7 @@ def _blame(path: Path, job: SliceJob, found: SliceOutcome, logical: Multihash) -
         f"LogicalHashMismatch: the records differ from the recorded ones: "
         f"they hash to {logical}, the block says {job.slice.logical_hash}"
     )
-    found.faults.append(Fault(LOGICAL, str(path), message, job.number))
+    outcome.faults.append(Fault(LOGICAL, str(path), message, job.number))
 
 
 def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:

@@ -34,13 +34,13 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
 
     A dataset whose chain cannot be read has no inputs here; its own verification says what is wrong.
     """
-    found = Upstream()
+    upstream = Upstream()
     entered: set[Path] = set()
     stack = [(dataset, False) for dataset in reversed(list(datasets))]
     while stack:
         dataset, expanded = stack.pop()
         if expanded:
-            found.datasets.append(dataset)
+            upstream.datasets.append(dataset)
             continue
         if dataset.folder in entered:
             continue
@@ -56,8 +56,8 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
             try:
                 stack.append((workspace.dataset(str(target)), False))
             except (DatasetNotFoundError, StoreError):
-                found.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
-    return found
+                upstream.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
+    return upstream
 
 
 def missing_input(alias: str | None, target: object) -> str:

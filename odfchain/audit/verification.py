@@ -81,9 +81,9 @@ def verify_datasets(
         raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
     trusted = trusted_auditors(workspace, options)
     files = list(named.values())
-    found = upstream_at_hand(workspace, files) if options.recursive else Upstream(files)
+    upstream = upstream_at_hand(workspace, files) if options.recursive else Upstream(files)
     reports = []
-    for item in found.datasets:
+    for item in upstream.datasets:
         scope = Scope(
             span=Range(after=options.after, upto=options.upto) if item.folder in named else EVERYTHING,
             jobs=options.jobs,
@@ -93,7 +93,7 @@ def verify_datasets(
         )
         verified = examine(item, scope, finder(workspace), progress)
         report = verified.report
-        for message in found.missing.get(item.folder, ()):
+        for message in upstream.missing.get(item.folder, ()):
             report.leave_out(message)
         report.inputs = inputs_tree(workspace, item)
         if options.replay:
@@ -171,8 +171,10 @@ def _replay(
             after=hash_at(verified.chain, after) if after >= 0 else None,
             upto=hash_at(verified.chain, upto) if upto >= 0 else None,
         )
-        found = ReplayEngines(engine, lambda t: engine_name(t, workspace.config.transform))
-        replay_dataset(dataset, report, finder(workspace), found, span, jobs=options.jobs, progress=progress)
+        replaying = ReplayEngines(engine, lambda t: engine_name(t, workspace.config.transform))
+        replay_dataset(
+            dataset, report, finder(workspace), replaying, span, jobs=options.jobs, progress=progress
+        )
     if spared is not None and report.kind is not DatasetKind.ROOT:
         report.notes.append(spared)
         report.skip([REPLAY], spared)

@@ -95,10 +95,6 @@ class Verified:
 _WHOLE = Scope()
 
 
-def _nobody(_: DatasetId) -> DatasetFiles | None:
-    return None
-
-
 def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: int = 2) -> Report:
     """Run all checks but the replay on a dataset by itself; `jobs` slices are read side by side.
 
@@ -108,7 +104,7 @@ def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: 
 
 
 def examine(
-    dataset: DatasetFiles, scope: Scope = _WHOLE, find: Find = _nobody, progress: Progress = SILENT
+    dataset: DatasetFiles, scope: Scope = _WHOLE, find: Find = lambda _: None, progress: Progress = SILENT
 ) -> Verified:
     """Run all checks but the replay; `find` finds the inputs.
 
@@ -160,11 +156,7 @@ def _check_data(
     progress: Progress,
 ) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
-    from odfchain.audit.correction_check import (  # noqa: PLC0415
-        check_corrections,
-        has_several_keys,
-        readable_slices,
-    )
+    from odfchain.audit.correction_check import check_corrections, has_several_keys, readable_slices  # noqa: PLC0415
     from odfchain.audit.object_files import check_objects  # noqa: PLC0415
     from odfchain.audit.slice_checks import check_system_times  # noqa: PLC0415
     from odfchain.audit.states import check_states  # noqa: PLC0415
@@ -203,12 +195,12 @@ def _read_slices(
 
         # the largest first, so that none of the threads is left with one when the others are done
         order = sorted(range(len(jobs)), key=lambda index: -jobs[index].slice.size)
-        found: Iterable[SliceOutcome]
+        results: Iterable[SliceOutcome]
         if threads == 1 or len(jobs) == 1:
-            found = map(check, order)
+            results = map(check, order)
         else:
-            found = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
-        outcomes = dict(zip(order, found, strict=True))
+            results = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
+        outcomes = dict(zip(order, results, strict=True))
     for index, job in enumerate(jobs):
         _report_slice(job, outcomes[index], report)
     return {job.number: outcomes[index] for index, job in enumerate(jobs)}
@@ -231,7 +223,7 @@ def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
 def count_slices(chain: StoredChain, upto: int) -> int:
     """How many slices the chain names up to a block."""
     return sum(
-        isinstance(event := found.block.event, AddData | ExecuteTransform) and event.new_data is not None
-        for found in chain.blocks
-        if found.number <= upto
+        isinstance(event := stored.block.event, AddData | ExecuteTransform) and event.new_data is not None
+        for stored in chain.blocks
+        if stored.number <= upto
     )

@@ -21,11 +21,7 @@ from odfchain.errors import AppendError, CodecError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model.block import MetadataBlock
-from odfchain.model.events import (
-    AddData,
-    ExecuteTransform,
-    Seed,
-)
+from odfchain.model.events import AddData, ExecuteTransform, Seed
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD as HEAD_REF
@@ -67,11 +63,11 @@ class StoredChain:
     @property
     def follows(self) -> bool:
         """Whether everything that the chain says can be believed."""
-        return self.complete and all(found.sound for found in self.blocks)
+        return self.complete and all(stored.sound for stored in self.blocks)
 
     def within(self, after: int, upto: int) -> list[StoredBlock]:
         """The sound blocks `(after, upto]`."""
-        return [found for found in self.blocks if after < found.number <= upto and found.sound]
+        return [stored for stored in self.blocks if after < stored.number <= upto and stored.sound]
 
 
 def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> StoredChain:
@@ -91,7 +87,7 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
         report.notes.append(f"{reference}: the reference is not spelled as references are written: {head}")
     progress.phase(f"Reading the chain of {dataset.alias}")
     folder = dataset.folder / "blocks"
-    found: list[StoredBlock] = []
+    blocks: list[StoredBlock] = []
     current: Multihash | None = head
     expected: int | None = None
     believed = True
@@ -103,17 +99,17 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
         report.blocks += 1
         if item.sound:
             _check_link(folder, item, expected, report)
-        found.append(item)
+        blocks.append(item)
         believed = item.sound
         expected = item.number - 1
         current = item.block.prev_block_hash
-        if item.number == 0 or len(found) > LIMITS.chain_blocks:
+        if item.number == 0 or len(blocks) > LIMITS.chain_blocks:
             break
-    if not found and not os.path.lexists(folder / str(head)):
+    if not blocks and not os.path.lexists(folder / str(head)):
         # either of the two files may be the damaged one
         report.fault(HEAD, reference, f"the reference names a block that is not here: {head}")
-    found.reverse()
-    chain = StoredChain(tuple(found), bool(found) and found[0].block.prev_block_hash is None)
+    blocks.reverse()
+    chain = StoredChain(tuple(blocks), bool(blocks) and blocks[0].block.prev_block_hash is None)
     _describe(chain, report)
     return chain
 
@@ -130,11 +126,11 @@ def _read(
 ) -> StoredBlock | None:
     """The block in a file; None where the walk ends. A name that is only claimed accuses nothing."""
     try:
-        found = read_regular(path, LIMITS.block_bytes, follow=True)
-        problem = "No such file or directory" if found is None else None
+        content = read_regular(path, LIMITS.block_bytes, follow=True)
+        problem = "No such file or directory" if content is None else None
     except StoreError as error:
-        found, problem = None, error.message.removeprefix(f"{path}: ")
-    data = found[0] if found is not None else b""
+        content, problem = None, error.message.removeprefix(f"{path}: ")
+    data = content[0] if content is not None else b""
     if len(data) > LIMITS.block_bytes:
         problem = f"it has more than {LIMITS.block_bytes:,} bytes"
     if problem is not None:
@@ -205,29 +201,29 @@ def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tup
 
 
 def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
-    for found in chain.blocks:
-        if name in (found.name, found.number):
-            return found.number
+    for stored in chain.blocks:
+        if name in (stored.name, stored.number):
+            return stored.number
     raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
 
 
 def hash_at(chain: StoredChain, number: int) -> Multihash | None:
     """The hash of the block with this number, None where there is none."""
-    return next((found.name for found in chain.blocks if found.number == number), None)
+    return next((stored.name for stored in chain.blocks if stored.number == number), None)
 
 
 def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -> None:
     """One line of the report for each block of the range."""
-    for found in chain.blocks:
-        if not after < found.number <= upto:
+    for stored in chain.blocks:
+        if not after < stored.number <= upto:
             continue
-        event = found.block.event
-        data = isinstance(event, AddData | ExecuteTransform) and found.sound
+        event = stored.block.event
+        data = isinstance(event, AddData | ExecuteTransform) and stored.sound
         new = event.new_data if data and isinstance(event, AddData | ExecuteTransform) else None
         mark = event.new_watermark if data and isinstance(event, AddData | ExecuteTransform) else None
         count = new.offset_interval.count if new is not None else 0
         report.lines.append(
-            BlockLine(found.number, found.name, found.block.system_time, event.KIND, count, mark)
+            BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark)
         )
 
 
@@ -240,15 +236,15 @@ def check_rules(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int
         report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
         return
     history = ReplayHistory()
-    for index, found in enumerate(chain.blocks):
-        if not found.sound:
-            report.skip([RULES], f"block {found.number} is damaged, so what follows it was not judged")
+    for index, stored in enumerate(chain.blocks):
+        if not stored.sound:
+            report.skip([RULES], f"block {stored.number} is damaged, so what follows it was not judged")
             return
-        if after < found.number <= upto:
+        if after < stored.number <= upto:
             report.count(RULES)
-            path = dataset.folder / "blocks" / str(found.name)
+            path = dataset.folder / "blocks" / str(stored.name)
             try:
-                check_append(found.block, history if index else None)
+                check_append(stored.block, history if index else None)
             except AppendError as error:
-                report.fault(RULES, path, f"{error.message} (rule {error.rule})", found.number)
-        history.add(found.block)
+                report.fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
+        history.add(stored.block)

@@ -39,43 +39,45 @@ def check_watermarks(
     last: Timestamp | None = None
     latest_ms: int | None = None
     known = chain.complete
-    for found in chain.blocks:
-        if found.number > upto:
+    for stored in chain.blocks:
+        if stored.number > upto:
             break
-        if not found.sound:
+        if not stored.sound:
             known, last = False, None
             continue
-        event = found.block.event
+        event = stored.block.event
         if not isinstance(event, AddData | ExecuteTransform):
             continue
         if event.new_data is not None:
-            outcome = outcomes.get(found.number)
+            outcome = outcomes.get(stored.number)
             known = known and outcome is not None and outcome.operations is not None
             times = (latest_ms, outcome.latest_ms if outcome is not None else None)
             latest_ms = max((ms for ms in times if ms is not None), default=None)
         mark = event.new_watermark
-        if found.number > after:
+        if stored.number > after:
             report.count(WATERMARKS, int(mark is not None or last is not None))
             if last is not None and (mark is None or mark < last):
                 message = f"the watermark goes back from {last} to {mark or 'none'}"
-                report.fault(WATERMARKS, _path(dataset, found), message, found.number)
+                report.fault(WATERMARKS, _path(dataset, stored), message, stored.number)
             elif mark is None or mark == last:
                 pass
             elif isinstance(event, ExecuteTransform):
-                _check_derived(found.number, mark, input_marks(event), report)
+                _check_derived(stored.number, mark, input_marks(event), report)
             elif event.new_data is None:
-                report.notes.append(f"block {found.number} sets the watermark {mark} by hand")
+                report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
             elif latest_ms is None or mark.epoch_ms > latest_ms:
                 if known:
                     message = f"the watermark {mark} is ahead of the data, whose latest event time is "
-                    report.fault(WATERMARKS, _path(dataset, found), message + _shown(latest_ms), found.number)
+                    report.fault(
+                        WATERMARKS, _path(dataset, stored), message + _shown(latest_ms), stored.number
+                    )
                 else:
                     report.skip([WATERMARKS], "the event times of earlier slices are not known")
         last = mark
 
 
-def _path(dataset: DatasetFiles, found: StoredBlock) -> Path:
-    return dataset.folder / "blocks" / str(found.name)
+def _path(dataset: DatasetFiles, stored: StoredBlock) -> Path:
+    return dataset.folder / "blocks" / str(stored.name)
 
 
 def _shown(epoch_ms: int | None) -> str:

@@ -10,19 +10,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from odfchain.chain.history import History, PendingHistory, WalkedHistory, is_odf_schema, sources_in_force
 from odfchain.chain.index import ChainIndex, Link, Scratch
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.codec.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
 from odfchain.codec.tree import to_tree
-from odfchain.errors import (
-    AppendError,
-    BrokenChainError,
-    ChainError,
-    ObjectNotFoundError,
-)
+from odfchain.errors import AppendError, BrokenChainError, ChainError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model import events as ev
@@ -33,6 +28,8 @@ from odfchain.store.interfaces import HEAD, ObjectStore, RefStore
 
 _CACHE_BLOCKS = 256
 
+
+E = TypeVar("E", bound=MetadataEvent)
 
 Published = Callable[[Multihash, int], None]
 """Told of a block (its hash and sequence number) that was made here and that the head points at now."""
@@ -207,6 +204,12 @@ class MetadataChain:
             return next((hb for hb in self.walk(start) if hb.block.event.KIND in kinds), None)
         return self._indexed(start, kinds)
 
+    def nearest_event(self, *kinds: type[E], head: Multihash | None = None) -> E | None:
+        """The newest event of these classes at or before `head` (default: the head reference)."""
+        nearest = self.nearest(*(kind.KIND for kind in kinds), head=head)
+        event = nearest.block.event if nearest is not None else None
+        return event if isinstance(event, kinds) else None
+
     def _indexed(self, start: Multihash, kinds: tuple[str, ...]) -> HashedBlock | None:
         assert self._index is not None  # noqa: S101 - checked by the caller
         block = self.get(start)
@@ -247,9 +250,9 @@ class MetadataChain:
         if self._index is not None:
             block = self.get(head)
             self._index.sync(Link(head, block.sequence_number, block.event.KIND))
-            found = self._index.hashes(block.sequence_number + 1)
-            if found is not None and found[-1] == head:
-                return found
+            known = self._index.hashes(block.sequence_number + 1)
+            if known is not None and known[-1] == head:
+                return known
         return [link.hash for link in self._walk_links(head)][::-1]
 
     # --- appending ---------------------------------------------------------------------------------

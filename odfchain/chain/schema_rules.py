@@ -7,6 +7,8 @@ know it. Source: specification "Schema Evolution"; RFC-015.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from odfchain.chain.history import DATA_EVENTS, DataEvent, History, is_odf_schema
 from odfchain.codec.raw_arrow import DATE_UNIT, schema_of_event
 from odfchain.errors import AppendError, CodecError
@@ -176,40 +178,31 @@ def _type_change(old: ds.DataType, new: ds.DataType, path: str, *, ignore_option
 
 def canonical(data_type: ds.DataType) -> ds.DataType:
     """The type with its defaults written out, so that equal meanings compare equal."""
-    milliseconds = TimeUnit.MILLISECOND
-    match data_type:
-        case ds.DataTypeTimestamp(unit=unit, timezone=zone):
-            return ds.DataTypeTimestamp(unit=unit or milliseconds, timezone="UTC" if zone is None else zone)
-        case ds.DataTypeTime(unit=unit):
-            return ds.DataTypeTime(unit=unit or milliseconds)
-        case ds.DataTypeDuration(unit=unit):
-            return ds.DataTypeDuration(unit=unit or milliseconds)
-        case ds.DataTypeOption(inner=inner):
-            return ds.DataTypeOption(inner=canonical(inner))
-        case ds.DataTypeMap(key_type=key, value_type=value, keys_sorted=keys_sorted):
-            return ds.DataTypeMap(
-                key_type=canonical(key), value_type=canonical(value), keys_sorted=bool(keys_sorted)
-            )
-        case ds.DataTypeList(item_type=item, fixed_length=length):
-            return ds.DataTypeList(item_type=canonical(item), fixed_length=length)
-        case ds.DataTypeStruct(fields=fields):
-            return ds.DataTypeStruct(
-                fields=tuple(ds.DataField(name=f.name, type=canonical(f.type)) for f in fields)
-            )
-    return data_type
+
+    def change(found: ds.DataType) -> ds.DataType | None:
+        match found:
+            case ds.DataTypeTimestamp(unit=unit, timezone=zone):
+                zone = "UTC" if zone is None else zone
+                return ds.DataTypeTimestamp(unit=unit or TimeUnit.MILLISECOND, timezone=zone)
+            case ds.DataTypeTime(unit=None) | ds.DataTypeDuration(unit=None):
+                return replace(found, unit=TimeUnit.MILLISECOND)
+            case ds.DataTypeMap(keys_sorted=None):
+                return canonical(replace(found, keys_sorted=False))
+        return None
+
+    return ds.with_types(data_type, change)
 
 
 def without_units(data_type: ds.DataType) -> ds.DataType:
     """The type with all timestamps in milliseconds, for telling whether two types differ in more."""
-    match data_type:
-        case ds.DataTypeTimestamp(timezone=zone):
-            return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC" if zone is None else zone)
-        case ds.DataTypeOption(inner=inner):
-            return ds.DataTypeOption(inner=without_units(inner))
-        case ds.DataTypeList(item_type=item, fixed_length=length):
-            return ds.DataTypeList(item_type=without_units(item), fixed_length=length)
-        case ds.DataTypeStruct(fields=fields):
-            return ds.DataTypeStruct(
-                fields=tuple(ds.DataField(name=f.name, type=without_units(f.type)) for f in fields)
-            )
-    return data_type
+
+    def change(found: ds.DataType) -> ds.DataType | None:
+        match found:
+            case ds.DataTypeTimestamp(timezone=zone):
+                zone = "UTC" if zone is None else zone
+                return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone=zone)
+            case ds.DataTypeMap():
+                return found
+        return None
+
+    return ds.with_types(data_type, change)

@@ -78,9 +78,9 @@ def read_documents(
             source=source,
         ) from None
     except yaml.reader.ReaderError as error:
-        found = _read_json(text)
-        if found is not None:
-            return [found]
+        documents = _read_json(text)
+        if documents is not None:
+            return [documents]
         raise ManifestError(
             f"not valid YAML: {error.reason} (position {error.position})", source=source
         ) from None

@@ -67,8 +67,8 @@ class Query:
         if self.has_subqueries:  # the plan does not show them
             return None
         sources = [op for op in self.root.walk() if isinstance(op, InputScan) and op.node.table == table]
-        found = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
-        return frozenset(found)
+        places = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
+        return frozenset(places)
 
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
         """What the user should know before the query is recorded."""

@@ -241,12 +241,12 @@ class SparkTransformEngine:
         """The query's plan, made once for the same text over the same columns."""
         key = (session, request.transform, tuple(i.identity for i in inputs), request.vocab)
         with self._lock:
-            found = self._queries.get(key)
-            if found is None:
-                found = query_of(session, request.transform, inputs, note=progress.note)
-                check_result(found.result, request.vocab, found.kind)
-                self._queries[key] = found
-            return found
+            query = self._queries.get(key)
+            if query is None:
+                query = query_of(session, request.transform, inputs, note=progress.note)
+                check_result(query.result, request.vocab, query.kind)
+                self._queries[key] = query
+            return query
 
     def _planned(
         self, request: TransformRequest, inputs: list[StepInput], *, small: bool, progress: Progress
@@ -368,14 +368,14 @@ def _result(
                     hint=f"{EngineRules().version} can: name that version in the transform and `add "
                     "--update` it, or make another dataset",
                 )
-    found = flow.rows(query.root)
-    frame = catalyst.frame(found.plan)
-    if found.back is not None:
-        frame = corrected(frame, catalyst.frame(found.back), identity_of(query.root))
+    changes = flow.rows(query.root)
+    frame = catalyst.frame(changes.plan)
+    if changes.back is not None:
+        frame = corrected(frame, catalyst.frame(changes.back), identity_of(query.root))
     operation = step.vocabulary.operation_type_column
     if operation in query.result.names and any(r.has_changes for r in rows):
         frame = whole_pairs(frame, f"c{query.result.names.index(operation)}")
-    mark = found.marks.get(query.event_time(step.vocabulary))
+    mark = changes.marks.get(query.event_time(step.vocabulary))
     moment = mark.promise if mark is not None else None
     return frame, None if moment is None else moment.start // 1_000
 
@@ -539,11 +539,11 @@ def _left_out(memory: StepMemory, rows: list[InputRows], step: _StepContext) -> 
 
 
 def _counted(frames: Sequence[tuple[str, DataFrame]]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, frame in frames:
         if number := frame.count():
-            found[name] = found.get(name, 0) + number
-    return found
+            counts[name] = counts.get(name, 0) + number
+    return counts
 
 
 def _read_part(session: SparkSession, path: Path) -> DataFrame:

@@ -68,14 +68,16 @@ def merge_for(merge: str | None, key: Sequence[str]) -> str:
     Raises:
         UsageError: no such strategy, or it and the key exclude each other.
     """
-    found = merge or ("snapshot" if key else "append")
-    if found not in MERGES:
-        raise UsageError(f"no merge strategy is called {found!r}", hint=f"it is one of {', '.join(MERGES)}")
-    if found == "append" and key:
+    strategy = merge or ("snapshot" if key else "append")
+    if strategy not in MERGES:
+        raise UsageError(
+            f"no merge strategy is called {strategy!r}", hint=f"it is one of {', '.join(MERGES)}"
+        )
+    if strategy == "append" and key:
         raise UsageError("every row is new to append: it has no key", hint="leave the key out, or use ledger")
-    if found != "append" and not key:
-        raise UsageError(f"merge {found} needs the columns that name a record", hint="say them with --key")
-    return found
+    if strategy != "append" and not key:
+        raise UsageError(f"merge {strategy} needs the columns that name a record", hint="say them with --key")
+    return strategy
 
 
 def name_for(path: Path, name: str | None) -> DatasetAlias:
@@ -102,7 +104,7 @@ def name_for(path: Path, name: str | None) -> DatasetAlias:
 
 def plan_import(
     path: Path,
-    found: InferredFile,
+    inferred: InferredFile,
     name: DatasetAlias,
     key: Sequence[str],
     event_time: str | None,
@@ -115,37 +117,37 @@ def plan_import(
         BadInputError: the event time is no time.
     """
     for column in (*key, *([event_time] if event_time is not None else [])):
-        _check_known(path, found, column)
-    notes = list(found.notes)
-    if event_time is None and found.column(_VOCABULARY.event_time_column) is not None:
+        _check_known(path, inferred, column)
+    notes = list(inferred.notes)
+    if event_time is None and inferred.column(_VOCABULARY.event_time_column) is not None:
         event_time = _VOCABULARY.event_time_column
     if event_time is not None:
-        found = _with_event_time(path, found, event_time, notes)
+        inferred = _with_event_time(path, inferred, event_time, notes)
     events: list[MetadataEvent] = []
     if event_time not in (None, _VOCABULARY.event_time_column):
         events.append(SetVocab(event_time_column=event_time))
-    events.append(AddPushSource(read=found.read, merge=_strategy(merge, tuple(key))))
+    events.append(AddPushSource(read=inferred.read, merge=_strategy(merge, tuple(key))))
     snapshot = DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=tuple(events))
     text = (
         f"# The columns are those of {printable(path.name)}, of which `odfchain import` inferred the types.\n"
         f"# Later files are read as this says: odfchain ingest {name} FILE\n"
     ) + dump_yaml(snapshot_document(snapshot))
     (read_back,) = read_snapshots(text)
-    return ImportPlan(found, read_back, text, merge, tuple(key), event_time, tuple(notes))
+    return ImportPlan(inferred, read_back, text, merge, tuple(key), event_time, tuple(notes))
 
 
-def _check_known(path: Path, found: InferredFile, name: str) -> None:
-    if found.column(name) is not None:
+def _check_known(path: Path, inferred: InferredFile, name: str) -> None:
+    if inferred.column(name) is not None:
         return
-    names = [c.name for c in found.columns]
+    names = [c.name for c in inferred.columns]
     close = difflib.get_close_matches(name, names, n=1)
     listed = printable(", ".join(names), 200)
     hint = f"did you mean {printable(close[0])!r}?" if close else f"it has {listed}"
     raise UsageError(f"{path} has no column {printable(name, 60)!r}", hint=hint)
 
 
-def _with_event_time(path: Path, found: InferredFile, name: str, notes: list[str]) -> InferredFile:
-    column = found.column(name)
+def _with_event_time(path: Path, inferred: InferredFile, name: str, notes: list[str]) -> InferredFile:
+    column = inferred.column(name)
     assert column is not None  # noqa: S101 - known to be there
     data_type = column.field.value_type
     if not isinstance(data_type, ds.DataTypeDate | ds.DataTypeTimestamp):
@@ -158,15 +160,15 @@ def _with_event_time(path: Path, found: InferredFile, name: str, notes: list[str
         )
     if isinstance(data_type, ds.DataTypeDate):
         notes.append("the event times are days: each counts as its midnight in UTC")
-    if column.values is not None and column.values < found.rows:
+    if column.values is not None and column.values < inferred.rows:
         notes.append(
-            f"rows without an event time: {found.rows - column.values:,}; they get the time of ingestion"
+            f"rows without an event time: {inferred.rows - column.values:,}; they get the time of ingestion"
         )
     if not (isinstance(data_type, ds.DataTypeTimestamp) and data_type.unit is TimeUnit.MICROSECOND):
-        return found
+        return inferred
     notes.append("event times are kept to the millisecond: what is finer is cut off")
     kept = ds.optional(dataclasses.replace(data_type, unit=TimeUnit.MILLISECOND))
-    return found.with_column(
+    return inferred.with_column(
         dataclasses.replace(column, field=ds.DataField(name=name, type=kept), note=column.note)
     )
 

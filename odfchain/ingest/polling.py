@@ -200,13 +200,12 @@ def _uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
 
 def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:
     """The state to continue from and when it was recorded: the latest, if it is of the same fetch step."""
-    found = state.state_of_source(POLLING_SOURCE)
-    if found is None:
+    recorded = state.state_of_source(POLLING_SOURCE)
+    if recorded is None:
         return None
-    latest, block = found
-    defined = state.chain.nearest("SetPollingSource", head=block)
-    event = defined.block.event if defined is not None else None
-    same = isinstance(event, SetPollingSource) and _same_objects(event.fetch, source.fetch)
+    latest, block = recorded
+    defined = state.chain.nearest_event(SetPollingSource, head=block)
+    same = defined is not None and _same_objects(defined.fetch, source.fetch)
     return (latest, state.chain.get(block).system_time) if same else None
 
 
@@ -223,8 +222,8 @@ def _without_cache(step: FetchStep) -> FetchStep:
 
 def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[SourceState]:
     """Every state of this fetch step that was ever recorded, newest first."""
-    for found in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
-        event = found.block.event
+    for block in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
+        event = block.block.event
         if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
             return
         if isinstance(event, AddData) and event.new_source_state is not None:
@@ -340,8 +339,8 @@ def _stage(
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     """What tells whether a file was written to."""
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def set_watermark(
@@ -364,12 +363,12 @@ def set_watermark(
         raise UsageError(f"{dataset.alias} is a derivative dataset: its watermark comes from its inputs")
     now = state.next_system_time(system_time)
     check_manual(dataset, state, watermark, None if max_future is None else latest_believed(now, max_future))
-    found = state.state_of_source(POLLING_SOURCE)
+    recorded = state.state_of_source(POLLING_SOURCE)
     event = watermark_event(
         watermark,
         prev_offset=state.last_offset,
         checkpoint=state.checkpoint,
-        source_state=found[0] if found else None,
+        source_state=recorded[0] if recorded else None,
     )
     (name,) = commit(dataset, state, [event], [], system_time=now)
     return name

@@ -216,16 +216,15 @@ def _difference(expected: ds.DataField, actual: ds.DataField) -> list[str]:
 
 
 def _without_nullability(data_type: ds.DataType) -> ds.DataType:
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return _without_nullability(inner)
-        case ds.DataTypeList(item_type=item, fixed_length=length):
-            return ds.DataTypeList(item_type=_without_nullability(item), fixed_length=length)
-        case ds.DataTypeStruct(fields=fields):
-            return ds.DataTypeStruct(
-                fields=tuple(ds.DataField(name=f.name, type=_without_nullability(f.type)) for f in fields)
-            )
-    return data_type
+    def change(found: ds.DataType) -> ds.DataType | None:
+        match found:
+            case ds.DataTypeOption(inner=inner):
+                return _without_nullability(inner)
+            case ds.DataTypeMap():
+                return found
+        return None
+
+    return ds.with_types(data_type, change)
 
 
 def _shown(fields: list[ds.DataField]) -> str:

@@ -120,11 +120,11 @@ def check_manual(
 def _way_back(dataset: DatasetFiles, state: DatasetState, present: Timestamp) -> str:
     """Which block made the watermark what it is, and the command that undoes it."""
     first = None
-    for found in state.chain.nearest_all(*DATA_EVENTS, head=state.head):
-        event = found.block.event
+    for block in state.chain.nearest_all(*DATA_EVENTS, head=state.head):
+        event = block.block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_watermark != present:
             break
-        first = found
+        first = block
     number = first.block.sequence_number if first is not None else state.head_block.sequence_number
     return (
         f"block {number} set it; to come back, drop that block and what follows with `odfchain reset "

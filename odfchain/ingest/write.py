@@ -77,14 +77,7 @@ from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
-from odfchain.spark.read import (
-    FinerTimes,
-    InputFrame,
-    counting,
-    empty_input,
-    first_bad_row,
-    is_milliseconds,
-)
+from odfchain.spark.read import FinerTimes, InputFrame, counting, empty_input, first_bad_row, is_milliseconds
 from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
@@ -239,10 +232,10 @@ def _settle_schema(
         check_hashable(to_arrow(target))
         return data, target, ()
     check_declared(state.schema, state.vocabulary)
-    found = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
-    target = ds.DataSchema(fields=state.schema.fields + found.added, extra=state.schema.extra)
+    fitting = fit(state.schema, data, state.vocabulary, source.file, may_grow=state.has_source)
+    target = ds.DataSchema(fields=state.schema.fields + fitting.added, extra=state.schema.extra)
     check_hashable(to_arrow(target))
-    return ds.DataSchema(fields=data.fields + found.filled), target, found.notes
+    return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +295,10 @@ def _run(
             short=source.short and _only_new_rows(state.merge, options.late_edits),
         )
     except OdfchainError as error:
-        found = _diagnose(error, source, new, target, state.merge, malformed)
-        if found is error:
+        cause = _diagnose(error, source, new, target, state.merge, malformed)
+        if cause is error:
             raise
-        raise found from error
+        raise cause from error
     rows = 0 if source.known_empty else _observed(seen, "rows")
     edits = _observed(merged.edits, "edits") if merged.edits else 0
     if edits and edited is not None and options.late_edits is LateEdits.REFUSE:
@@ -414,19 +407,19 @@ def _diagnose(
     operation = new.vocabulary.operation_type_column
 
     def search() -> OdfchainError | None:
-        found = malformed() if malformed is not None else None
-        found = found or first_bad_row(source, required)
-        if found is None and takes_operations(strategy) and new.schema.field(operation) is not None:
-            found = first_bad_operation(new)
-        if found is None and (key := primary_key(strategy)):
-            found = first_bad_key(new, key, unique=not takes_operations(strategy))
-        return found
+        cause = malformed() if malformed is not None else None
+        cause = cause or first_bad_row(source, required)
+        if cause is None and takes_operations(strategy) and new.schema.field(operation) is not None:
+            cause = first_bad_operation(new)
+        if cause is None and (key := primary_key(strategy)):
+            cause = first_bad_key(new, key, unique=not takes_operations(strategy))
+        return cause
 
     try:
-        found = run_job(source.frame.sparkSession, search)
+        cause = run_job(source.frame.sparkSession, search)
     except Exception as second:  # noqa: BLE001 - the first error is what counts
         return explain(second, file=source.file) if error.exit_code == 1 else error
-    return found or error
+    return cause or error
 
 
 def _guard(

@@ -23,13 +23,7 @@ from odfchain.lineage.origins import InputReads, Origins, Span
 from odfchain.lineage.record_lookup import CorrectedRecord, StoredRecord, find_corrected, read_rows
 from odfchain.lineage.source_names import SourceUse, source_of
 from odfchain.model.enums import OperationType
-from odfchain.model.events import (
-    AddData,
-    DatasetVocabulary,
-    ExecuteTransform,
-    SetTransform,
-    SetVocab,
-)
+from odfchain.model.events import AddData, DatasetVocabulary, ExecuteTransform, SetTransform, SetVocab
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import SliceRef
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -209,9 +203,7 @@ def _rows(
             else "missing"
         )
         return (), f"the slice is not here ({how})", None
-    found = dataset.chain.nearest("SetVocab", head=block.hash)
-    event = found.block.event if found else None
-    vocabulary = DatasetVocabulary.from_event(event if isinstance(event, SetVocab) else None)
+    vocabulary = DatasetVocabulary.from_event(dataset.chain.nearest_event(SetVocab, head=block.hash))
     try:
         rows = read_rows(dataset, ref, vocabulary, first, last)
     except (ObjectCorruptedError, SchemaError) as error:

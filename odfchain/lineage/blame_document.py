@@ -61,12 +61,12 @@ def _transaction(item: Transaction) -> dict[str, Any]:
     }
 
 
-def _slice(found: DataSlice) -> dict[str, Any]:
+def _slice(data: DataSlice) -> dict[str, Any]:
     return {
-        "physicalHash": str(found.physical_hash),
-        "logicalHash": str(found.logical_hash),
-        "offsets": [found.offset_interval.start, found.offset_interval.end],
-        "size": found.size,
+        "physicalHash": str(data.physical_hash),
+        "logicalHash": str(data.logical_hash),
+        "offsets": [data.offset_interval.start, data.offset_interval.end],
+        "size": data.size,
     }
 
 
@@ -111,13 +111,13 @@ def _source(source: SourceUse | None) -> dict[str, Any] | None:
 
 
 def _transform(item: Transaction) -> dict[str, Any] | None:
-    found = item.transform
-    if found is None or not isinstance(found.block.event, SetTransform):
+    block = item.transform
+    if block is None or not isinstance(block.block.event, SetTransform):
         return None
-    transform = found.block.event.transform
+    transform = block.block.event.transform
     return {
-        "block": str(found.hash),
-        "sequenceNumber": found.block.sequence_number,
+        "block": str(block.hash),
+        "sequenceNumber": block.block.sequence_number,
         "engine": transform.engine,
         "version": transform.version,
         "steps": steps_of(transform),
@@ -225,10 +225,11 @@ def _row_text(row: StoredRecord) -> str:
     return one_line(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
 
 
-def _corrected_text(found: CorrectedRecord) -> str:
-    if found.row is None:
-        return f"of the record: {found.problem}"
-    return f"of the record {found.row.offset:,} (block {found.sequence_number}): {_row_text(found.row)}"
+def _corrected_text(corrected: CorrectedRecord) -> str:
+    if corrected.row is None:
+        return f"of the record: {corrected.problem}"
+    block = corrected.sequence_number
+    return f"of the record {corrected.row.offset:,} (block {block}): {_row_text(corrected.row)}"
 
 
 def _source_text(source: SourceUse) -> str:

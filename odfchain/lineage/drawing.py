@@ -55,7 +55,7 @@ def _layers(graph: Graph) -> dict[str, int]:
     for edge in graph.edges:
         inputs[edge.downstream].append(edge.upstream)
         outputs[edge.upstream].append(edge.downstream)
-    waiting = Counter({key: len(found) for key, found in inputs.items()})
+    waiting = Counter({key: len(upstream) for key, upstream in inputs.items()})
     layer: dict[str, int] = {}
     ready = [key for key in graph.nodes if not inputs[key]]
     rest = iter(graph.nodes)

@@ -175,11 +175,11 @@ def lineage_of(
 
 
 def _consumers(reading: _GraphReader) -> dict[str, list[Edge]]:
-    found: dict[str, list[Edge]] = {}
+    edges: dict[str, list[Edge]] = {}
     for dataset in reading.workspace.datasets():
         for edge in reading.inputs(reading.enter(dataset)):
-            found.setdefault(edge.upstream, []).append(edge)
-    return found
+            edges.setdefault(edge.upstream, []).append(edge)
+    return edges
 
 
 class _GraphReader:

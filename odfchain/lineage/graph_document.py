@@ -34,7 +34,7 @@ def upstream_document(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[
 
 
 def _nested(graph: Graph, key: str, opened: set[str], depth: int) -> list[dict[str, Any]]:
-    found = []
+    inputs = []
     for edge in graph.after.get(key, ()):
         node = graph.end_of(edge)
         item = _summary(node)
@@ -42,8 +42,8 @@ def _nested(graph: Graph, key: str, opened: set[str], depth: int) -> list[dict[s
         if node.id not in opened and depth < LINEAGE.depth:
             opened.add(node.id)
             item["inputs"] = _nested(graph, node.id, opened, depth + 1)
-        found.append(item)
-    return found
+        inputs.append(item)
+    return inputs
 
 
 def _summary(node: Node) -> dict[str, Any]:

@@ -112,16 +112,16 @@ class Origins:
         """What was read from the transaction with `first` to the one with `last`."""
         start = 0 if first.prev_offset is None else first.prev_offset + 1
         end = last.last_offset
-        found = self._find(str(first.dataset_id))
-        blocks, problem = None, found.problem
+        located = self._find(str(first.dataset_id))
+        blocks, problem = None, located.problem
         prev, new = first.prev_block_hash, last.last_block_hash
-        if found.locator is not None and new is not None and new != prev:
-            blocks, problem = _block_numbers(found.locator, prev, new)
+        if located.locator is not None and new is not None and new != prev:
+            blocks, problem = _block_numbers(located.locator, prev, new)
         return InputReads(
             id=str(first.dataset_id),
             alias=None if alias is None else one_line(alias),
-            name=found.name,
-            missing=found.missing,
+            name=located.name,
+            missing=located.missing,
             prev_block=prev,
             new_block=new if new != prev else None,
             blocks=blocks,
@@ -147,7 +147,7 @@ class Origins:
                 known[-1] = _joined(known[-1], reads)
             else:
                 known.append(reads)
-        return tuple(self._span(reads, path) for found in merged.values() for reads in found)
+        return tuple(self._span(reads, path) for several in merged.values() for reads in several)
 
     def _reads_between(self, locator: Locator, first: HashedBlock, last: HashedBlock) -> Iterator[InputReads]:
         """What was read, oldest first, for each transform that was in force in between."""

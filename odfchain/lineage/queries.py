@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.chain.history import DATA_EVENTS
 from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.lineage.source_names import describe_fetch, describe_merge
 from odfchain.model.events import (
-    AddData,
     AddPushSource,
     DisablePushSource,
-    ExecuteTransform,
     SetPollingSource,
     SetTransform,
     TransformInput,
@@ -116,7 +113,7 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
         BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     state = DatasetState.read(dataset.chain)
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     ends: dict[int, HashedBlock] = {}
     following: dict[str, HashedBlock] = {}
     for block in dataset.chain.nearest_all(*_KINDS, head=state.head):  # newest first
@@ -128,7 +125,7 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
         number = block.block.sequence_number
         ends[number] = end or HashedBlock(state.head, state.head_block)
         inputs = event.inputs if isinstance(event, SetTransform) else ()
-        found.append(
+        definitions.append(
             Definition(
                 block=block.hash,
                 sequence_number=number,
@@ -139,12 +136,15 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
                 inputs=tuple(_input(workspace, item) for item in inputs),
             )
         )
-    if not found:
+    if not definitions:
         raise DatasetNotFoundError(
             f"{dataset.alias} has no transform and no source",
             hint="its data are pushed to it directly",
         )
-    return [_counted(dataset.chain, item, ends[item.sequence_number], found) for item in reversed(found)]
+    return [
+        _counted(dataset.chain, item, ends[item.sequence_number], definitions)
+        for item in reversed(definitions)
+    ]
 
 
 def _slot(block: HashedBlock) -> str:
@@ -170,7 +170,7 @@ def _input(workspace: WorkspaceFiles, item: TransformInput) -> QueryInput:
 def _counted(
     chain: MetadataChain, item: Definition, end: HashedBlock, all_found: list[Definition]
 ) -> Definition:
-    before, upto = _last_offset(chain, item.block), _last_offset(chain, end.hash)
+    before, upto = (DatasetState.read(chain, head).last_offset for head in (item.block, end.hash))
     shared = any(
         other is not item
         and other.sequence_number <= item.last_block
@@ -181,12 +181,6 @@ def _counted(
         return replace(item, shared=shared)
     first = 0 if before is None else before + 1
     return replace(item, first_offset=first, last_offset=upto, shared=shared)
-
-
-def _last_offset(chain: MetadataChain, head: Multihash) -> int | None:
-    found = chain.nearest(*DATA_EVENTS, head=head)
-    event = found.block.event if found else None
-    return event.last_offset if isinstance(event, AddData | ExecuteTransform) else None
 
 
 def steps_of(transform: Transform | None) -> list[dict[str, Any]]:

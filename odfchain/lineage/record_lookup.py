@@ -133,14 +133,14 @@ def find_corrected(
             if position is None:
                 continue
             offset = ref.slice.offset_interval.start + position
-            (found,) = read_rows(dataset, ref, vocabulary, offset, offset)
+            (record,) = read_rows(dataset, ref, vocabulary, offset, offset)
         except ObjectNotFoundError:
             return CorrectedRecord(
                 None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
             )
         except OdfchainError as error:
             return CorrectedRecord(None, problem=f"not known: {error}")
-        return CorrectedRecord(found, ref.sequence_number)
+        return CorrectedRecord(record, ref.sequence_number)
     return CorrectedRecord(None, problem="no earlier record has the same key")
 
 

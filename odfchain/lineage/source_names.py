@@ -13,7 +13,13 @@ from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.history import sources_in_force
 from odfchain.codec.source_settings import POLLING_SOURCE
 from odfchain.model import sources as src
-from odfchain.model.events import AddData, AddPushSource, SetPollingSource, SourceState
+from odfchain.model.events import (
+    AddData,
+    AddPushSource,
+    DisablePollingSource,
+    SetPollingSource,
+    SourceState,
+)
 from odfchain.net.template import public_name
 from odfchain.text import one_line
 
@@ -85,8 +91,7 @@ def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
     """
     event = block.block.event
     state = event.new_source_state if isinstance(event, AddData) else None
-    found = chain.nearest("SetPollingSource", "DisablePollingSource", head=block.hash)
-    polling = found.block.event if found is not None else None
+    polling = chain.nearest_event(SetPollingSource, DisablePollingSource, head=block.hash)
     defined = chain.nearest_all("AddPushSource", "DisablePushSource", head=block.hash)
     push = sources_in_force(item.block.event for item in defined)
     candidates = [polling] if isinstance(polling, SetPollingSource) else list(push.values())

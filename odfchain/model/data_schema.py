@@ -6,8 +6,8 @@ A 0.34.1 `SetDataSchema` carries a raw Arrow schema; it is turned into a `DataSc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from odfchain.model.enums import TimeUnit
@@ -282,6 +282,39 @@ def is_uuid(data_type: DataType, extra: ExtraAttributes | None) -> bool:
     """Whether a column is declared as UUID; items of lists and maps have no attributes, so they never are."""
     kind = extra.entries.get(LOGICAL_TYPE) if extra is not None else None
     return data_type == DataTypeBinary(fixed_length=16) and kind == UUID.entries[LOGICAL_TYPE]
+
+
+def types_within(data_type: DataType) -> Iterator[DataType]:
+    """The type, and all types within it."""
+    yield data_type
+    match data_type:
+        case DataTypeOption(inner=inner) | DataTypeList(item_type=inner):
+            yield from types_within(inner)
+        case DataTypeMap(key_type=key, value_type=value):
+            yield from types_within(key)
+            yield from types_within(value)
+        case DataTypeStruct(fields=fields):
+            for field in fields:
+                yield from types_within(field.type)
+
+
+def with_types(data_type: DataType, change: Callable[[DataType], DataType | None]) -> DataType:
+    """What `change` makes of the type; where that is None, the type with what it makes of those within."""
+    made = change(data_type)
+    if made is not None:
+        return made
+    match data_type:
+        case DataTypeOption(inner=inner):
+            return DataTypeOption(inner=with_types(inner, change))
+        case DataTypeList(item_type=item):
+            return replace(data_type, item_type=with_types(item, change))
+        case DataTypeMap(key_type=key, value_type=value):
+            return replace(data_type, key_type=with_types(key, change), value_type=with_types(value, change))
+        case DataTypeStruct(fields=fields):
+            return DataTypeStruct(
+                fields=tuple(DataField(name=f.name, type=with_types(f.type, change)) for f in fields)
+            )
+    return data_type
 
 
 def optional(inner: DataType) -> DataTypeOption:

@@ -93,10 +93,10 @@ class DatasetFiles:
         """
         if self.chain.head() is None:
             raise BrokenChainError(f"{self.folder / 'refs' / HEAD}: the dataset has no head")
-        found = self.chain.nearest("Seed")
-        if found is None or not isinstance(found.block.event, Seed):
+        seed = self.chain.nearest_event(Seed)
+        if seed is None:
             raise BrokenChainError(f"{self.folder}: the chain has no Seed")
-        return found.block.event
+        return seed
 
     @property
     def id(self) -> DatasetId:

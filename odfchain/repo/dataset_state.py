@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.chain.chain import E, HashedBlock, MetadataChain
 from odfchain.chain.history import DATA_EVENTS, DataEvent, sources_in_force
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import BrokenChainError, SchemaError
@@ -21,6 +21,7 @@ from odfchain.model.events import (
     Checkpoint,
     DatasetVocabulary,
     DataSlice,
+    DisablePollingSource,
     ExecuteTransform,
     Seed,
     SetDataSchema,
@@ -63,33 +64,27 @@ class DatasetState:
             raise BrokenChainError("the dataset has no head")
         return cls(chain, at, chain.get(at))
 
-    def _nearest(self, *kinds: str) -> HashedBlock | None:
-        return self.chain.nearest(*kinds, head=self.head)
+    def _nearest(self, *kinds: type[E]) -> E | None:
+        return self.chain.nearest_event(*kinds, head=self.head)
 
     @property
     def seed(self) -> Seed:
         """The first event."""
-        found = self._nearest("Seed")
-        if found is None or not isinstance(found.block.event, Seed):
+        seed = self._nearest(Seed)
+        if seed is None:
             raise BrokenChainError("the chain has no Seed")
-        return found.block.event
+        return seed
 
     @property
     def vocabulary(self) -> DatasetVocabulary:
         """Names of the system columns."""
-        found = self._nearest("SetVocab")
-        event = found.block.event if found else None
-        return DatasetVocabulary.from_event(event if isinstance(event, SetVocab) else None)
+        return DatasetVocabulary.from_event(self._nearest(SetVocab))
 
     @property
     def schema(self) -> DataSchema | None:
         """The declared schema, system columns included; None before the first data."""
-        found = self._nearest("SetDataSchema")
-        if found is None:
-            return None
-        event = found.block.event
-        assert isinstance(event, SetDataSchema)  # noqa: S101 - asked for this kind
-        return schema_of_event(event.raw_arrow_schema, event.schema)
+        event = self._nearest(SetDataSchema)
+        return schema_of_event(event.raw_arrow_schema, event.schema) if event is not None else None
 
     def next_system_time(self, given: Timestamp | None = None) -> Timestamp:
         """System time of the next block [ms]: the given one, else now, but never before the head's."""
@@ -99,14 +94,13 @@ class DatasetState:
     @property
     def odf_schema(self) -> bool:
         """Whether the schema in force is declared in the ODF form (not as raw Arrow)."""
-        found = self._nearest("SetDataSchema")
-        event = found.block.event if found else None
-        return isinstance(event, SetDataSchema) and event.schema is not None
+        event = self._nearest(SetDataSchema)
+        return event is not None and event.schema is not None
 
     @property
     def last_data(self) -> DataEvent | None:
         """The latest AddData or ExecuteTransform."""
-        found = self._nearest(*DATA_EVENTS)
+        found = self.chain.nearest(*DATA_EVENTS, head=self.head)
         event = found.block.event if found else None
         return event if isinstance(event, AddData | ExecuteTransform) else None
 
@@ -140,12 +134,12 @@ class DatasetState:
         Blocks without data (a watermark set by hand) are looked past; data without a state says that the
         source had none. Source: specification "AddData" (`newSourceState`).
         """
-        for found in self.chain.nearest_all("AddData", head=self.head):
-            event = found.block.event
+        for block in self.chain.nearest_all("AddData", head=self.head):
+            event = block.block.event
             assert isinstance(event, AddData)  # noqa: S101 - asked for this kind
             state = event.new_source_state
             if state is not None and state.source_name == name:
-                return state, found.hash
+                return state, block.hash
             if state is None and event.new_data is not None:
                 return None
         return None
@@ -153,37 +147,29 @@ class DatasetState:
     @property
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint that the latest AddData names, for the next one to continue."""
-        found = self._nearest("AddData")
-        event = found.block.event if found else None
-        return event.new_checkpoint if isinstance(event, AddData) else None
+        event = self._nearest(AddData)
+        return event.new_checkpoint if event is not None else None
 
     @property
     def transform(self) -> SetTransform | None:
         """The transform in force."""
-        found = self._nearest("SetTransform")
-        event = found.block.event if found else None
-        return event if isinstance(event, SetTransform) else None
+        return self._nearest(SetTransform)
 
     @property
     def last_execution(self) -> ExecuteTransform | None:
         """The latest ExecuteTransform."""
-        found = self._nearest("ExecuteTransform")
-        event = found.block.event if found else None
-        return event if isinstance(event, ExecuteTransform) else None
+        return self._nearest(ExecuteTransform)
 
     @property
     def executed_transform(self) -> SetTransform | None:
         """The transform by which the latest ExecuteTransform was made."""
-        last = self._nearest("ExecuteTransform")
-        found = self.chain.nearest("SetTransform", head=last.hash) if last is not None else None
-        event = found.block.event if found else None
-        return event if isinstance(event, SetTransform) else None
+        last = self.chain.nearest("ExecuteTransform", head=self.head)
+        return self.chain.nearest_event(SetTransform, head=last.hash) if last is not None else None
 
     @property
     def awaits_rebuild(self) -> bool:
         """Whether the next execution computes everything anew (`odfchain.model.rebuild`)."""
-        found = self._nearest("SetTransform", "ExecuteTransform")
-        event = found.block.event if found else None
+        event = self._nearest(SetTransform, ExecuteTransform)
         return (
             isinstance(event, SetTransform)
             and is_rebuilt(event.transform)
@@ -193,15 +179,14 @@ class DatasetState:
     @property
     def polling_source(self) -> SetPollingSource | None:
         """The polling source in force."""
-        found = self._nearest("SetPollingSource", "DisablePollingSource")
-        event = found.block.event if found else None
+        event = self._nearest(SetPollingSource, DisablePollingSource)
         return event if isinstance(event, SetPollingSource) else None
 
     @property
     def push_sources(self) -> dict[str, AddPushSource]:
         """The push sources in force by name, the most recently defined first."""
-        found = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)
-        return sources_in_force(block.block.event for block in found)
+        blocks = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)
+        return sources_in_force(block.block.event for block in blocks)
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -226,10 +211,10 @@ class DatasetState:
 
     def slices_newest_first(self) -> Iterator[SliceRef]:
         """The data slices, newest first."""
-        for found in self.data_blocks():
-            event = found.block.event
+        for block in self.data_blocks():
+            event = block.block.event
             if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-                yield SliceRef(found.hash, found.block.sequence_number, event.new_data)
+                yield SliceRef(block.hash, block.block.sequence_number, event.new_data)
 
     def slices(self) -> list[SliceRef]:
         """All data slices, oldest first."""

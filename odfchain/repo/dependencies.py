@@ -19,17 +19,17 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
         DatasetNotFoundError: an input is not in the workspace.
     """
     transform = DatasetState.read(dataset.chain).transform
-    found = []
+    inputs = []
     for item in transform.inputs if transform is not None else ():
         ref = item.dataset_ref
         target = ref.id if isinstance(ref, RemoteDatasetId) else ref
         try:
-            found.append(workspace.dataset(str(target)))
+            inputs.append(workspace.dataset(str(target)))
         except DatasetNotFoundError:
             raise DatasetNotFoundError(
                 f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
             ) from None
-    return found
+    return inputs
 
 
 def with_upstream(

@@ -27,10 +27,10 @@ def head_signature(dataset: DatasetFiles) -> HeadSignature:
         if head is None:
             raise BrokenChainError(f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
         content = read_head_signature(dataset.folder)
-        found = _judge(dataset, head, content)
-        if found.status is SignatureStatus.SIGNED or dataset.chain.head() == head:
+        signature = _judge(dataset, head, content)
+        if signature.status is SignatureStatus.SIGNED or dataset.chain.head() == head:
             break
-    return found
+    return signature
 
 
 def _judge(dataset: DatasetFiles, head: Multihash, content: bytes | None) -> HeadSignature:

@@ -57,10 +57,10 @@ class Setting:
 
 def all_settings() -> list[Setting]:
     """Every setting, in the order of the file."""
-    found = []
+    settings = []
     for section, (_, cls, _) in properties_of(WorkspaceConfig).items():
-        found += [Setting(section, name, hint) for name, (_, hint, _) in properties_of(cls).items()]
-    return found
+        settings += [Setting(section, name, hint) for name, (_, hint, _) in properties_of(cls).items()]
+    return settings
 
 
 def setting(text: str) -> Setting:

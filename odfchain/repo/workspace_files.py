@@ -158,10 +158,10 @@ class WorkspaceFiles:
         ref = parse_ref_pattern(text)
         if not isinstance(ref, DatasetPattern):
             return [self.dataset(ref)]
-        found = [d for d in self.datasets() if ref.matches(d.alias)]
-        if not found:
+        datasets = [d for d in self.datasets() if ref.matches(d.alias)]
+        if not datasets:
             raise DatasetNotFoundError(f"no dataset matches {text!r}")
-        return found
+        return datasets
 
     def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
         """The id of the local dataset that a reference means, None when there is none."""

@@ -32,14 +32,7 @@ from odfchain.spark.json_values import (
     text_for_inference,
 )
 from odfchain.spark.parse import TextRules
-from odfchain.spark.read import (
-    ROW_ID,
-    InputFrame,
-    inferred_schema,
-    parsed,
-    spark_path,
-    text_struct,
-)
+from odfchain.spark.read import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -268,10 +261,10 @@ def _frame(session: SparkSession, source: RecordSource | LineFile, fields: Field
 
 def document_error(error: Exception, file: str) -> OdfchainError:
     """The project's error for a failed job over records: what the worker found wrong, with its row."""
-    found = find_marker(str(error))
-    if found is None or found["kind"] != _KIND:
+    fault = find_marker(str(error))
+    if fault is None or fault["kind"] != _KIND:
         return explain(error, file=file)
-    return BadInputError(str(found["message"]), file=file, row=int(found["row"]) or None)
+    return BadInputError(str(fault["message"]), file=file, row=int(fault["row"]) or None)
 
 
 def infer_records(session: SparkSession, source: RecordSource | LineFile, file: str) -> ds.DataSchema | None:
@@ -288,17 +281,17 @@ def infer_records(session: SparkSession, source: RecordSource | LineFile, file: 
     try:
         # since Spark 4.2, in the classic client and in Connect's
         reader, texts = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
-        found = run_job(session, lambda: reader.json(texts)).schema.fields
-        none = not found and run_job(session, records.isEmpty)
+        columns = run_job(session, lambda: reader.json(texts)).schema.fields
+        none = not columns and run_job(session, records.isEmpty)
     except Exception as error:
         raise (isinstance(source, LineFile) and source.first_bad(None, file)) or document_error(
             error, file
         ) from error
     if none:
         return None
-    if not found:
+    if not columns:
         raise BadInputError("the objects have no properties, so there are no columns", file=file)
-    schema = inferred_schema(found)
+    schema = inferred_schema(columns)
     check_columns(schema.names, file)
     if _differ_by_case(schema.fields):
         raise _first_spelling(source, file)

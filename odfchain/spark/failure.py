@@ -42,9 +42,9 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
     if isinstance(error, OdfchainError):
         return error
     text = message_of(error)
-    found = find_marker(text)
-    if found is not None:
-        return BadInputError(str(found.get("message", found["kind"])), file=file)
+    fault = find_marker(text)
+    if fault is not None:
+        return BadInputError(str(fault.get("message", fault["kind"])), file=file)
     if _FULL.search(text):
         return StorageFullError(
             "no space left on the device while writing", hint="free some space and run the command again"

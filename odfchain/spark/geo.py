@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from odfchain.spark.json_records import (
-    Events,
-    JsonSource,
-    events_of,
-    faults_of,
-    members_of,
-    skip,
-    value_of,
-)
+from odfchain.spark.json_records import Events, JsonSource, events_of, faults_of, members_of, skip, value_of
 from odfchain.spark.json_values import Record, RecordError, Value, json_text, parse_object
 
 GEOMETRY = "geometry"

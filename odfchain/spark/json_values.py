@@ -72,12 +72,12 @@ def unique(pairs: Iterable[tuple[str, Value]]) -> Record:
     Raises:
         RecordError: a key occurs twice.
     """
-    found: Record = {}
+    members: Record = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise RecordError(f"key {shown(key)} occurs twice in one object")
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _no_constant(text: str) -> Value:

@@ -158,14 +158,8 @@ def too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column | 
 
 
 def _has_times(data_type: ds.DataType) -> bool:
-    match data_type:
-        case ds.DataTypeOption(inner=inner) | ds.DataTypeList(item_type=inner):
-            return _has_times(inner)
-        case ds.DataTypeMap(key_type=key, value_type=value):
-            return _has_times(key) or _has_times(value)
-        case ds.DataTypeStruct(fields=fields):
-            return any(_has_times(f.type) for f in fields)
-    return isinstance(data_type, ds.DataTypeTimestamp | ds.DataTypeTime)
+    times = ds.DataTypeTimestamp | ds.DataTypeTime
+    return any(isinstance(found, times) for found in ds.types_within(data_type))
 
 
 def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:

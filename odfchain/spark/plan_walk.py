@@ -151,30 +151,30 @@ class PlanWalker:
 
     def plans(self, plan: Any) -> PlanNodes:
         """The plan and all plans beneath it, without those of subqueries and of WITH."""
-        found = self._jvm.java.util.ArrayList()
-        plan.foreach(self._adder(found))
-        return self._listed(found)
+        nodes = self._jvm.java.util.ArrayList()
+        plan.foreach(self._adder(nodes))
+        return self._listed(nodes)
 
     def expressions(self, plan: Any) -> PlanNodes:
         """All expressions of the plan and of the plans beneath it, without those of subqueries."""
-        found = self._jvm.java.util.ArrayList()
-        whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
+        nodes = self._jvm.java.util.ArrayList()
+        whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
         each = self._each(self._sequence, whole_tree)
         plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
-        return self._listed(found)
+        return self._listed(nodes)
 
     def tree(self, expression: Any) -> PlanNodes:
         """An expression and all beneath it."""
-        found = self._jvm.java.util.ArrayList()
-        expression.foreach(self._adder(found))
-        return self._listed(found)
+        nodes = self._jvm.java.util.ArrayList()
+        expression.foreach(self._adder(nodes))
+        return self._listed(nodes)
 
     def inside(self, sequence: Any) -> PlanNodes:
         """All expressions beneath those of a Scala collection."""
-        found = self._jvm.java.util.ArrayList()
-        whole_tree = self._as_function(self._each(self._tree, self._adder(found)))
+        nodes = self._jvm.java.util.ArrayList()
+        whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
         sequence.foreach(whole_tree)
-        return self._listed(found)
+        return self._listed(nodes)
 
     def tokens(self, sql: str) -> list[str]:
         """The text as Spark's own lexer cuts it up, blanks and comments included.
@@ -215,11 +215,11 @@ class PlanWalker:
             "valueOf",
             self._type(self._class("java.lang.String"), self._object),
         )
-        told = self._handles.filterReturnValue(
+        described = self._handles.filterReturnValue(
             said, text.asType(self._type(self._class("java.lang.String"), returned))
         )
         # a name may hold any character, so what separates them is a text that nobody can guess
         between = uuid.uuid4().hex
         joining = self._jvm.java.util.stream.Collectors.joining(between)
-        joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(told)).collect(joining)
+        joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(described)).collect(joining)
         return joined.split(between)

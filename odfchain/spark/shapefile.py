@@ -120,15 +120,15 @@ def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
     shapes = [n for n in names if n.lower().endswith(".shp") and not n.startswith("__MACOSX/")]
     if not shapes:
         raise BadInputError("Archive does not contain any .shp files", file=file)
-    found = [n for n in shapes if fnmatchcase(n, sub_path)] if sub_path else shapes
-    if len(found) == 1:
-        return found[0]
-    shown = ", ".join((found or shapes)[:_SHOWN]) + (", …" if len(found or shapes) > _SHOWN else "")
-    if not found:
+    chosen = [n for n in shapes if fnmatchcase(n, sub_path)] if sub_path else shapes
+    if len(chosen) == 1:
+        return chosen[0]
+    shown = ", ".join((chosen or shapes)[:_SHOWN]) + (", …" if len(chosen or shapes) > _SHOWN else "")
+    if not chosen:
         raise BadInputError(f"no .shp file matches subPath {sub_path!r} (there are: {shown})", file=file)
     what = f"match subPath {sub_path!r}" if sub_path else "are in the archive"
     raise BadInputError(
-        f"{len(found)} .shp files {what}, exactly one is expected: {shown}",
+        f"{len(chosen)} .shp files {what}, exactly one is expected: {shown}",
         file=file,
         hint="say which in the read step's 'subPath'",
     )

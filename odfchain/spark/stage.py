@@ -54,8 +54,8 @@ def write_ordered(
 
     def on_worker() -> dict[str, Any] | None:
         rows = numbered.mapInArrow(run, "facts string").collect()
-        found: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
-        return found
+        facts: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
+        return facts
 
     def here_or_there() -> dict[str, Any] | None:
         table = numbered.limit(few + 1).toArrow()

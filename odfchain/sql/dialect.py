@@ -84,10 +84,10 @@ def to_spark(engine: str, sql: str, schemas: Schemas | None, label: str) -> str:
 def _one_query(trees: list[Any], label: str) -> Any:
     from sqlglot import exp
 
-    found = [tree for tree in trees if tree is not None]
-    if len(found) != 1 or not isinstance(found[0], exp.Query):
+    queries = [tree for tree in trees if tree is not None]
+    if len(queries) != 1 or not isinstance(queries[0], exp.Query):
         raise QueryError(f"{label}: is not one query", hint=ONE_SELECT)
-    return found[0]
+    return queries[0]
 
 
 def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:

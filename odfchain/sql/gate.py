@@ -84,12 +84,12 @@ class Gate:
                 self._walker.inside(plans[i].windowDefinitions().values())
                 for i in plans.of("WithWindowDefinition")
             ]
-            for found in windows:
-                checker.count(found)
-                checker.classes(found, nodes.READ_EXPRESSIONS)
-            for found in (expressions, *windows):
-                self._expressions(found, checker)
-                regions += _subqueries(found)
+            for window in windows:
+                checker.count(window)
+                checker.classes(window, nodes.READ_EXPRESSIONS)
+            for window in (expressions, *windows):
+                self._expressions(window, checker)
+                regions += _subqueries(window)
             for i in plans.of("Sort"):
                 if not getattr(plans[i], "global")():
                     raise checker.refuse(plans[i], "orders parts of the rows only", "use ORDER BY")
@@ -127,37 +127,47 @@ class Gate:
         if not relation.options().isEmpty():
             raise checker.refuse(relation, "a table is taken as it is, without options", "leave WITH (…) out")
 
-    def _expressions(self, found: PlanNodes, checker: StepChecker) -> None:
+    def _expressions(self, expressions: PlanNodes, checker: StepChecker) -> None:
         ordered = {
-            i + 1 for i in found.of("WindowExpression") if not found[i].windowSpec().orderSpec().isEmpty()
+            i + 1
+            for i in expressions.of("WindowExpression")
+            if not expressions[i].windowSpec().orderSpec().isEmpty()
         }
-        for i in found.of("UnresolvedFunction", "UnresolvedGenerator"):
-            checker.function(found, i, ordered)
-        for i in found.of("UnresolvedFunction", "RLike"):
-            checker.deciding(found, i)
-        for i in found.of(*_ORDERED_FIRST):
+        for i in expressions.of("UnresolvedFunction", "UnresolvedGenerator"):
+            checker.function(expressions, i, ordered)
+        for i in expressions.of("UnresolvedFunction", "RLike"):
+            checker.deciding(expressions, i)
+        for i in expressions.of(*_ORDERED_FIRST):
             if i - 1 not in ordered:
-                raise checker.refuse(found[i], "depends on the order in which rows arrive", order_hint())
-        for i in found.of("UnresolvedStarExceptOrReplace"):
-            if option(found[i].replacements()) is not None:
-                raise checker.refuse(found[i], "`*` with REPLACE is not on the list", "name the columns")
-        for i in found.of("Literal"):
-            checker.literal(found[i])
-        for i in found.of("Cast"):
-            checker.collation(found[i])
-        for i in found.of("WindowSpecDefinition"):
-            checker.window(self._walker, found[i], "UnresolvedAttribute", "UnresolvedFunction")
+                raise checker.refuse(
+                    expressions[i], "depends on the order in which rows arrive", order_hint()
+                )
+        for i in expressions.of("UnresolvedStarExceptOrReplace"):
+            if option(expressions[i].replacements()) is not None:
+                raise checker.refuse(
+                    expressions[i], "`*` with REPLACE is not on the list", "name the columns"
+                )
+        for i in expressions.of("Literal"):
+            checker.literal(expressions[i])
+        for i in expressions.of("Cast"):
+            checker.collation(expressions[i])
+        for i in expressions.of("WindowSpecDefinition"):
+            checker.window(self._walker, expressions[i], "UnresolvedAttribute", "UnresolvedFunction")
 
     @staticmethod
-    def _inline(found: PlanNodes, plan: Any, checker: StepChecker) -> None:
-        for i, name in enumerate(found.classes):
-            temporal = name.endswith(".Cast") and found[i].dataType().typeName() in TEMPORAL
-            called = strings(found[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
+    def _inline(expressions: PlanNodes, plan: Any, checker: StepChecker) -> None:
+        for i, name in enumerate(expressions.classes):
+            temporal = name.endswith(".Cast") and expressions[i].dataType().typeName() in TEMPORAL
+            called = (
+                strings(expressions[i].nameParts()) if name.endswith(".UnresolvedFunction") else ["array"]
+            )
             named = called[0].lower() not in functions.INLINE_NAMES
             if name.endswith(".Cast"):
-                checker.collation(found[i])
+                checker.collation(expressions[i])
             if name not in nodes.INLINE_EXPRESSIONS or temporal or named:
-                raise checker.refuse(found[i], "VALUES takes plain values only", "compute with SELECT", plan)
+                raise checker.refuse(
+                    expressions[i], "VALUES takes plain values only", "compute with SELECT", plan
+                )
 
     @staticmethod
     def _table_function(plan: Any, checker: StepChecker) -> None:

@@ -41,9 +41,9 @@ class DateGuard:
             guarded = plan.withNewChildren(self._to_seq(children))
         changed = self._jvm.java.util.IdentityHashMap()
         for expression in items(plan.expressions()):
-            found = self._walker.tree(expression)
-            casts = any(self._makes_timestamp(found[i]) for i in found.of(*_CASTS))
-            if casts or any(name in SUBQUERIES for name in found.classes):
+            tree = self._walker.tree(expression)
+            casts = any(self._makes_timestamp(tree[i]) for i in tree.of(*_CASTS))
+            if casts or any(name in SUBQUERIES for name in tree.classes):
                 changed.put(expression, self._expression(expression))
         return guarded.mapExpressions(self._walker.replacing(changed)) if changed.size() else guarded
 
@@ -51,8 +51,8 @@ class DateGuard:
         """Whether anything beneath casts, or holds a query that might."""
         if plan.getClass().getSimpleName() == "View" and plan.desc().identifier().table() in self._inputs:
             return False
-        found = self._walker.expressions(plan)
-        return bool(found.of(*_CASTS)) or any(name in SUBQUERIES for name in found.classes)
+        expressions = self._walker.expressions(plan)
+        return bool(expressions.of(*_CASTS)) or any(name in SUBQUERIES for name in expressions.classes)
 
     def _expression(self, node: Any) -> Any:
         kind = node.getClass().getName()

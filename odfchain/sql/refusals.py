@@ -107,20 +107,20 @@ class StepChecker:
                 hint="split it into steps",
             )
 
-    def classes(self, found: PlanNodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
+    def classes(self, among: PlanNodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
         """Every node is of a class on the list."""
-        for i, name in enumerate(found.classes):
+        for i, name in enumerate(among.classes):
             if name not in allowed:
                 short = name.rpartition(".")[2].strip("$").rpartition("$")[2]
                 what, hint = nodes.REFUSED.get(short, (f"is {short}, which a query may not use", otherwise))
                 called = _snake(short)
                 what = functions.UNLISTED.get(called, what)
-                raise self.refuse(found[i], what, functions.INSTEAD.get(called, hint), word=called)
+                raise self.refuse(among[i], what, functions.INSTEAD.get(called, hint), word=called)
 
-    def function(self, found: PlanNodes, i: int, ordered: set[int]) -> None:
+    def function(self, expressions: PlanNodes, i: int, ordered: set[int]) -> None:
         """The function that is called here is on the list, and right in this place."""
-        node = found[i]
-        generator = found.classes[i].endswith("UnresolvedGenerator")
+        node = expressions[i]
+        generator = expressions.classes[i].endswith("UnresolvedGenerator")
         name = node.name().unquotedString() if generator else ".".join(strings(node.nameParts()))
         lower = name.lower()
         if not generator and node.isInternal():
@@ -129,10 +129,14 @@ class StepChecker:
             return
         if i in ordered and lower in functions.ORDERED_NAMES:
             return
-        if lower in functions.SORTED_NAMES and i > 0 and found.classes[i - 1].endswith("UnresolvedFunction"):
-            outer = strings(found[i - 1].nameParts())
+        if (
+            lower in functions.SORTED_NAMES
+            and i > 0
+            and expressions.classes[i - 1].endswith("UnresolvedFunction")
+        ):
+            outer = strings(expressions[i - 1].nameParts())
             # an order of one's own (a second argument of array_sort) may leave ties as they arrived
-            own = found[i - 1].arguments().size() > 1 and outer[-1].lower() == "array_sort"
+            own = expressions[i - 1].arguments().size() > 1 and outer[-1].lower() == "array_sort"
             if len(outer) == 1 and outer[0].lower() in functions.SORTING and not own:
                 return
         if lower in functions.ORDERED_NAMES | functions.SORTED_NAMES:
@@ -173,9 +177,9 @@ class StepChecker:
                 f"say how times are written, as in from_json(x, schema, map('{missing}', 'yyyy-MM-dd'))",
             )
 
-    def deciding(self, found: PlanNodes, i: int) -> None:
+    def deciding(self, expressions: PlanNodes, i: int) -> None:
         """A function, or a match by RLIKE, gives the same on every Java; for queries that are replayed."""
-        node, operator = found[i], found.classes[i].endswith(".RLike")
+        node, operator = expressions[i], expressions.classes[i].endswith(".RLike")
         if not self._replayed:
             return
         if operator:
@@ -254,12 +258,12 @@ class StepChecker:
             if kind not in _PRINTABLE and not kind.startswith("decimal"):
                 raise self.refuse(node, f"cannot print a {kind} as text", "use to_json, hex or cast")
 
-    def cast(self, found: PlanNodes, i: int, region: PlanNodes, function: Any = None) -> None:
+    def cast(self, expressions: PlanNodes, i: int, region: PlanNodes, function: Any = None) -> None:
         """A text becomes a date or a time by a format, or is a constant that spells out the date.
 
         Where rows are recorded once, a column of text may be cast as well; `region` makes the columns.
         """
-        node, child = found[i], found[i + 1]
+        node, child = expressions[i], expressions[i + 1]
         source, target = (json.loads(kind.dataType().json()) for kind in (child, node))
         if self._replayed and target_is_text(target) and holds(source, _FLOATS):
             raise self._of_floats(function or node, node)
@@ -267,7 +271,7 @@ class StepChecker:
             return
         if isinstance(source, str) and isinstance(target, str) and source != "variant" and has_text(source):
             if _is_constant(child):
-                self._constant(child, found.classes[i + 1], function or node, node)
+                self._constant(child, expressions.classes[i + 1], function or node, node)
                 return
             if not self._replayed:
                 if (made := _constant_column(region, child)) is not None:

@@ -217,8 +217,8 @@ class PlanMeasure:
         match kind:
             case "UnresolvedRelation":
                 name = ".".join(str(part) for part in items(plan.multipartIdentifier()))
-                found = scope.get(name, TableSize())
-                return replace(found, nodes=found.nodes + 1, aliases={name: found.width})
+                table = scope.get(name, TableSize())
+                return replace(table, nodes=table.nodes + 1, aliases={name: table.width})
             case "SubqueryAlias":
                 return replace(plain, aliases={str(plan.alias()): first.width})
             case "Join" | "LateralJoin":
@@ -276,25 +276,25 @@ class PlanMeasure:
         return stack.pop()
 
     def _of(
-        self, found: _Expressions, i: int, children: Sequence[_ExpressionSize], around: _NameScope
+        self, expressions: _Expressions, i: int, children: Sequence[_ExpressionSize], around: _NameScope
     ) -> _ExpressionSize:
-        kind = found.kinds[i]
+        kind = expressions.kinds[i]
         if kind in _STARS:
-            return _ExpressionSize(1, around.star(found.nodes[i]), kind=kind)
+            return _ExpressionSize(1, around.star(expressions.nodes[i]), kind=kind)
         if kind == "UnresolvedAttribute":
-            parts = found.names[i].replace("`", "").split(".")
+            parts = expressions.names[i].replace("`", "").split(".")
             return _ExpressionSize(1, around.fields(parts), parts[-1])
         nodes = 1 + sum(child.nodes for child in children)
         made = tuple(size for child in children for size in child.made)
         fields = _fields(kind, children)
         if kind in _SUBQUERIES:
-            size = self.table(found.nodes[i].plan(), around.scope, around.heaviest)
+            size = self.table(expressions.nodes[i].plan(), around.scope, around.heaviest)
             made, fields = (*made, size), size.heaviest
         if kind in ("UnresolvedFunction", "UnresolvedGenerator"):
-            fields = _called(found.nodes[i], kind, children)
+            fields = _called(expressions.nodes[i], kind, children)
         if kind == "Cast":
-            fields = max(fields, str(found.nodes[i].dataType().json()).count('"name"'))
-        return _ExpressionSize(nodes, fields, found.names.get(i), kind, made)
+            fields = max(fields, str(expressions.nodes[i].dataType().json()).count('"name"'))
+        return _ExpressionSize(nodes, fields, expressions.names.get(i), kind, made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,10 @@ class Backlog:
         return self, Backlog(self.last, self.last, ())
 
 
-def _changes_form(chain: MetadataChain, found: HashedBlock) -> bool:
+def _changes_form(chain: MetadataChain, block: HashedBlock) -> bool:
     """Whether records look different after a block; to say the same again does not count."""
-    before = DatasetState.read(chain, found.block.prev_block_hash)
-    after = DatasetState.read(chain, found.hash)
+    before = DatasetState.read(chain, block.block.prev_block_hash)
+    after = DatasetState.read(chain, block.hash)
     return (before.schema, before.vocabulary) != (after.schema, after.vocabulary)
 
 
@@ -91,13 +91,13 @@ def read_backlog(chain: MetadataChain, prev: Multihash | None, last: Multihash) 
         end = chain.get(prev)
     except ObjectNotFoundError:
         return None
-    found: list[HashedBlock] = []
+    blocks: list[HashedBlock] = []
     # Asked for its kind as well, the walk comes by `prev` itself if, and only if, that is an ancestor.
     for item in chain.nearest_all(*_KINDS, end.event.KIND, head=last):
         if item.block.sequence_number <= end.sequence_number:
-            return Backlog(prev, last, tuple(found[::-1])) if item.hash == prev else None
+            return Backlog(prev, last, tuple(blocks[::-1])) if item.hash == prev else None
         if item.block.event.KIND in _KINDS:
-            found.append(item)
+            blocks.append(item)
     return None
 
 
@@ -111,11 +111,11 @@ def watermark_at(chain: MetadataChain, head: Multihash | None) -> Watermark | No
     return _watermark(found) if found is not None else None
 
 
-def _watermark(found: HashedBlock) -> Watermark | None:
-    event = found.block.event
+def _watermark(block: HashedBlock) -> Watermark | None:
+    event = block.block.event
     if not isinstance(event, AddData | ExecuteTransform) or event.new_watermark is None:
         return None
-    return Watermark(system_time=found.block.system_time, event_time=event.new_watermark)
+    return Watermark(system_time=block.block.system_time, event_time=event.new_watermark)
 
 
 def diverged(

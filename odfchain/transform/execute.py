@@ -31,7 +31,6 @@ from odfchain.model.events import (
     MetadataEvent,
     OffsetInterval,
     SetDataSchema,
-    SetTransform,
 )
 from odfchain.model.rebuild import unmarked
 from odfchain.model.sources import Transform
@@ -368,9 +367,15 @@ def _events(step: PlannedStep, state: DatasetState, executed: ExecutedStep) -> l
             else SetDataSchema(raw_arrow_schema=encode_raw_arrow(executed.schema))
         )
     # a step that brought nothing goes along with the next one: a block must say something
-    if step.output is not None:
-        events.append(executed.event(step) if _changes(step, executed) else _done_without(step.transform))
-    elif executed.slice or executed.checkpoint_path or executed.watermark is not None:
+    if step.output is not None and not _changes(step, executed):
+        # a rebuild is done of which nothing came: the transform without the mark says so
+        events.append(dataclasses.replace(step.transform, transform=unmarked(step.transform.transform)))
+    elif (
+        step.output is not None
+        or executed.slice
+        or executed.checkpoint_path
+        or executed.watermark is not None
+    ):
         events.append(executed.event(step))
     return events
 
@@ -383,8 +388,3 @@ def _changes(step: PlannedStep, executed: ExecutedStep) -> bool:
         or executed.watermark != step.prev_watermark
         or any(item.event.new_block_hash is not None for item in step.inputs)
     )
-
-
-def _done_without(transform: SetTransform) -> SetTransform:
-    """What says that a rebuild is done of which nothing came: the transform without the mark."""
-    return dataclasses.replace(transform, transform=unmarked(transform.transform))

@@ -149,12 +149,12 @@ def plan_next(
             raise diverged(dataset, item, dataset_id, prev, head)
         now, rest = backlog.cut(item.chain)
         event = _event(dataset_id, earlier, now)
-        found = _planned(dataset, item, alias, event, now)
-        if found is None:
+        reads = _planned(dataset, item, alias, event, now)
+        if reads is None:
             missing.append(f"{alias} ({item.alias})" if alias != str(item.alias) else alias)
             continue
-        planned.append(found)
-        last_known = found.watermarks[-1] if found.watermarks else found.known_watermark
+        planned.append(reads)
+        last_known = reads.watermarks[-1] if reads.watermarks else reads.known_watermark
         more = more or bool(rest.slices) or _is_later(rest.watermarks, last_known)
     if missing:
         names = ", ".join(missing)
@@ -220,13 +220,13 @@ def _check_same_inputs(dataset: DatasetFiles, transform: ev.SetTransform, last: 
 def _find(
     dataset: DatasetFiles, known: dict[DatasetId, DatasetFiles], dataset_id: DatasetId, alias: str
 ) -> DatasetFiles:
-    found = known.get(dataset_id)
-    if found is None:
+    at_hand = known.get(dataset_id)
+    if at_hand is None:
         raise TransformError(
             f"{dataset.alias}: its input {alias} ({dataset_id}) is not at hand",
             hint="pull the input into this workspace first",
         )
-    return found
+    return at_hand
 
 
 def _event(
@@ -255,12 +255,15 @@ def _planned(
         if event.new_offset is not None
         else None
     )
-    if interval != backlog.interval or event.last_offset != at_end.last_offset:
+    brought = backlog.interval
+    if interval != brought or event.last_offset != at_end.last_offset:
+        first = 0 if event.prev_offset is None else event.prev_offset + 1
+        shown = f"{brought.start} to {brought.end}" if brought else "none"
         raise TransformError(
             f"{dataset.alias}: its input {alias} ({event.dataset_id}) was read from offset "
-            f"{_after(event.prev_offset)} to {_shown(event.last_offset)}, but its blocks after "
+            f"{first} to {_shown(event.last_offset)}, but its blocks after "
             f"{event.prev_block_hash or 'the start'} up to {backlog.last} bring the offsets "
-            f"{_interval_shown(backlog.interval)} and end at {_shown(at_end.last_offset)}"
+            f"{shown} and end at {_shown(at_end.last_offset)}"
         )
     schema = at_end.schema
     if schema is None:
@@ -278,16 +281,8 @@ def _planned(
     )
 
 
-def _after(offset: int | None) -> int:
-    return 0 if offset is None else offset + 1
-
-
 def _shown(offset: int | None) -> str:
     return "nothing" if offset is None else str(offset)
-
-
-def _interval_shown(interval: ev.OffsetInterval | None) -> str:
-    return "none" if interval is None else f"{interval.start} to {interval.end}"
 
 
 def _is_later(watermarks: Sequence[Watermark], known: Watermark | None) -> bool:
@@ -384,7 +379,7 @@ def _recorded_inputs(
     named = _inputs_of(transform)
     if [item.dataset_id for item in event.query_inputs] != [dataset_id for dataset_id, _ in named]:
         raise TransformError(f"{dataset.alias}: {where} has other inputs than the transform before it")
-    found = []
+    inputs = []
     for (dataset_id, alias), recorded in zip(named, event.query_inputs, strict=True):
         item = _find(dataset, known, dataset_id, alias)
         prev, end = recorded.prev_block_hash, recorded.last_block_hash
@@ -402,5 +397,5 @@ def _recorded_inputs(
             raise TransformError(
                 f"{dataset.alias}: {where} read {alias} ({dataset_id}) before it had a schema"
             )
-        found.append(planned)
-    return tuple(found)
+        inputs.append(planned)
+    return tuple(inputs)

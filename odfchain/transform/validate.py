@@ -111,17 +111,9 @@ def known_inputs(workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] =
 
 def present_of(state: DatasetState) -> CurrentDataset:
     """What a dataset is now."""
-    found = state.chain.nearest("ExecuteTransform", head=state.head)
-    last = found.block.event if found is not None else None
-    return CurrentDataset(
-        vocabulary=state.vocabulary,
-        schema=state.schema,
-        executed_inputs=(
-            tuple(item.dataset_id for item in last.query_inputs)
-            if isinstance(last, ev.ExecuteTransform)
-            else None
-        ),
-    )
+    last = state.last_execution
+    inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
+    return CurrentDataset(vocabulary=state.vocabulary, schema=state.schema, executed_inputs=inputs)
 
 
 def has_queries(events: Sequence[ev.MetadataEvent]) -> bool:

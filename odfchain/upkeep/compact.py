@@ -23,6 +23,7 @@ from odfchain.chain.history import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.errors import UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash
+from odfchain.model.block import MetadataBlock
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
 from odfchain.model.timestamp import Timestamp
@@ -102,9 +103,11 @@ def plan_compact(
     if options.metadata_only:
         kept, after = _without_data(chain, state.seed.dataset_kind)
     else:
-        kept, after = _merged(dataset, chain, options.limits)
+        found = mergeable(dataset, (b.block for b in chain), options.limits)
+        first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
+        kept, after = chain[:first], found[first:]
     replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
-    before = _slices(chain)
+    before = sum(getattr(b.block.event, "new_data", None) is not None for b in chain)
     merged_away = sum(max(0, len(batch.slices) - 1) for batch in after)
     plan = CompactPlan(
         dataset=str(dataset.alias),
@@ -128,26 +131,17 @@ def plan_compact(
     )
 
 
-def _slices(chain: Sequence[HashedBlock]) -> int:
-    events = [found.block.event for found in chain]
-    return sum(e.KIND in DATA_EVENTS and getattr(e, "new_data", None) is not None for e in events)
+def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: BatchLimits) -> list[Batch]:
+    """The batches of the blocks; those whose files do not have the same columns are left block by block.
 
-
-def _merged(
-    dataset: DatasetFiles, chain: Sequence[HashedBlock], limits: BatchLimits
-) -> tuple[list[HashedBlock], list[Batch]]:
-    found = [
-        part for batch in batches((b.block for b in chain), limits) for part in _by_columns(dataset, batch)
-    ]
-    first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
-    return list(chain[:first]), found[first:]
-
-
-def _by_columns(dataset: DatasetFiles, batch: Batch) -> list[Batch]:
-    """The batch, or its blocks one by one when their files do not have the same columns."""
-    if len(batch.slices) < 2 or same_columns(dataset, batch.slices):
-        return [batch]
-    return [Batch((block,)) for block in batch.blocks]
+    Raises:
+        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    made: list[Batch] = []
+    for batch in batches(blocks, limits):
+        same = len(batch.slices) < 2 or same_columns(dataset, batch.slices)
+        made += [batch] if same else [Batch((block,)) for block in batch.blocks]
+    return made
 
 
 def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list[HashedBlock], list[Batch]]:
@@ -187,7 +181,9 @@ def compact(
         history = ReplayHistory()
         for _, block in plan.kept:
             history.add(block)
-        now = _now(dataset, plan) if plan.metadata_only else None
+        # without data all blocks are new, so that a copy is not taken for one that lags behind
+        at = DatasetState.read(dataset.chain, plan.old_head)
+        now = at.next_system_time() if plan.metadata_only else None
         for event, file, time in rewritten(dataset, plan.batches, staging, plan.kept, progress):
             newest = history.previous()
             (encoded,) = link_blocks(
@@ -205,7 +201,7 @@ def compact(
 
 def rewritten(
     dataset: DatasetFiles,
-    found: Iterable[Batch],
+    planned: Iterable[Batch],
     staging: Path,
     before: Sequence[HashedBlock] = (),
     progress: Progress = SILENT,
@@ -219,7 +215,7 @@ def rewritten(
     events = [block.event for _, block in before]
     vocabulary = next((e for e in reversed(events) if isinstance(e, SetVocab)), None)
     previous = next((e for e in reversed(events) if isinstance(e, AddData)), None)
-    for batch in found:
+    for batch in planned:
         last = batch.blocks[-1]
         event: MetadataEvent = last.event
         file = None
@@ -239,11 +235,6 @@ def rewritten(
         yield event, file, last.system_time
 
 
-def _now(dataset: DatasetFiles, plan: CompactPlan) -> Timestamp:
-    """Of a history without data all blocks are new, so that a copy is not taken for one that lags behind."""
-    return DatasetState.read(dataset.chain, plan.old_head).next_system_time()
-
-
 def _publish(
     workspace: WorkspaceFiles,
     dataset: DatasetFiles,
@@ -251,8 +242,8 @@ def _publish(
     made: list[EncodedBlock],
     staged: list[StagedFile],
 ) -> Multihash:
-    for found in staged:
-        dataset.data.put_file(found.path, found.physical_hash)
+    for file in staged:
+        dataset.data.put_file(file.path, file.physical_hash)
     keep_reachable(dataset, plan.old_head)
     if made:
         dataset.chain.publish(made, expected_head=plan.old_head)

@@ -107,13 +107,13 @@ def _held(
 ) -> frozenset[Multihash]:
     """Those of the blocks that the peer's chain contains and the peer hands out."""
     ours = ChainLinks(dataset.chain)
-    found = compare(head, ours, theirs, _PeerChain(dataset, peer))
+    comparison = compare(head, ours, theirs, _PeerChain(dataset, peer))
     lacking: set[Multihash] = set()
-    if isinstance(found, Ahead):
-        lacking.update(found.blocks)
-    elif isinstance(found, Diverged):
+    if isinstance(comparison, Ahead):
+        lacking.update(comparison.blocks)
+    elif isinstance(comparison, Diverged):
         for name, _ in dataset.chain.walk(head):
-            if name == found.common:
+            if name == comparison.common:
                 break
             lacking.add(name)
     named = [name for name in blocks if name not in lacking]
@@ -160,7 +160,7 @@ def dependents(
     A derivative whose chain cannot be read is not among them.
     """
     wanted, dataset_id = frozenset(blocks), dataset.id
-    found = []
+    readers = []
     for other in workspace.datasets():
         try:
             count = 0
@@ -175,5 +175,5 @@ def dependents(
         except OdfchainError:
             continue
         if count:
-            found.append(Dependent(str(other.alias), count))
-    return found
+            readers.append(Dependent(str(other.alias), count))
+    return readers

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from pathlib import Path
 
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
@@ -79,7 +80,7 @@ class FsckReport:
     @property
     def whole(self) -> bool:
         """Whether nothing is broken any more."""
-        return all(found.state is State.REPAIRED for found in self.findings)
+        return all(finding.state is State.REPAIRED for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,10 @@ class _Fsck:
         self._report = FsckReport(str(dataset.alias))
         self._blocks: dict[Multihash, MetadataBlock] = {}
 
+    @property
+    def _mended(self) -> State:
+        return State.REPAIRABLE if self._options.dry_run else State.REPAIRED
+
     def run(self) -> FsckReport:
         head = self._head()
         self._progress.phase(f"Checking the chain of {self._dataset.alias}")
@@ -182,13 +187,11 @@ class _Fsck:
             self._find("reference", path, problem, hint=hint)
             return None
         source = chosen.proof or "as you said"
-        if self._options.dry_run:
-            self._find("reference", path, problem, State.REPAIRABLE, source)
-            return chosen.head
-        self._set_ref(path, chosen.head)
-        if self._dataset.signer is not None:
-            self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
-        self._find("reference", path, problem, State.REPAIRED, source)
+        if not self._options.dry_run:
+            self._set_ref(path, chosen.head)
+            if self._dataset.signer is not None:
+                self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
+        self._find("reference", path, problem, self._mended, source)
         return chosen.head
 
     def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
@@ -211,12 +214,9 @@ class _Fsck:
             if found is None:
                 self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
                 return None
-            source = "the block that its name says"
-            if self._options.dry_run:
-                self._find("reference", path, str(error), State.REPAIRABLE, source)
-            else:
+            if not self._options.dry_run:
                 self._set_ref(path, found)
-                self._find("reference", path, str(error), State.REPAIRED, source)
+            self._find("reference", path, str(error), self._mended, "the block that its name says")
             return found
 
     def _set_ref(self, path: Path, target: Multihash) -> None:
@@ -285,9 +285,9 @@ class _Fsck:
             return True
         kind = _KINDS[key.part]
         if self._options.dry_run:
-            found = self._spares.find_here(key)
+            spare = self._spares.find_here(key)
             self._find(
-                kind, path, problem, State.REPAIRABLE if found else State.BROKEN, found[1] if found else None
+                kind, path, problem, State.REPAIRABLE if spare else State.BROKEN, spare[1] if spare else None
             )
             return False
         if self._area is None:
@@ -307,7 +307,8 @@ class _Fsck:
             return
         folder = self._dataset.folder / "info" / "quarantine"
         fsio.make_folder(folder)
-        for target in _free_names(folder, name):
+        for number in count(1):
+            target = folder / (name if number == 1 else f"{name}.{number}")
             if not path.is_file():
                 if not os.path.lexists(target):
                     fsio.move_folder(path, target)
@@ -331,12 +332,9 @@ class _Fsck:
         index.sync(Link(head, block.sequence_number, block.event.KIND))
         if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
             return
-        message = "the index is not that of the chain"
-        if self._options.dry_run:
-            self._find("index", path, message, State.REPAIRABLE, "the chain")
-            return
-        fsio.remove_file(path)
-        self._find("index", path, message, State.REPAIRED, "the chain")
+        if not self._options.dry_run:
+            fsio.remove_file(path)
+        self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
 
     def _links(self, head: Multihash) -> Iterator[Link]:
         current: Multihash | None = head
@@ -370,11 +368,11 @@ def _no_links(_: Multihash) -> Iterator[Link]:
 def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
     """What is wrong with an object's file, None when it is good; a link to a good file is as good."""
     try:
-        found = path.stat()
+        status = path.stat()
         if not path.is_file():
             return "it is not a regular file"
-        if size is not None and found.st_size != size:
-            return f"it has {found.st_size:,} bytes, expected {size:,}"
+        if size is not None and status.st_size != size:
+            return f"it has {status.st_size:,} bytes, expected {size:,}"
         actual, _ = hash_file(path)
     except FileNotFoundError:
         return "it is missing"
@@ -383,17 +381,9 @@ def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
     return None if actual == key.name else f"the content hashes to {actual}, not to its name"
 
 
-def _free_names(folder: Path, name: str) -> Iterator[Path]:
-    yield folder / name
-    number = 1
-    while True:
-        number += 1
-        yield folder / f"{name}.{number}"
-
-
 def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
     """A report for each folder among the datasets that cannot be opened as one."""
-    found = []
+    reports = []
     known = {dataset.folder for dataset in workspace.datasets()}
     try:
         folders = sorted((workspace.root / "datasets").iterdir())
@@ -409,5 +399,5 @@ def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
             finding = Finding(
                 "dataset", str(path), str(error), State.BROKEN, hint=f"write the dataset's name into {path}"
             )
-            found.append(FsckReport(folder.name, [finding]))
-    return found
+            reports.append(FsckReport(folder.name, [finding]))
+    return reports

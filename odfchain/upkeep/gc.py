@@ -134,7 +134,15 @@ class _Collection:
             gone, young = self._part(part, needed.of(part))
             removed.append(Garbage(kind, len(gone), sum(gone)))
             young_files, young_bytes = young_files + len(young), young_bytes + sum(young)
-        removed += [self._temporary(), self._staging(), self._incoming(), self._index()]
+        incoming = incoming_folder(self.dataset)
+        dead = fsio.clear_abandoned(self.dataset.folder / "staging", keep=self.options.dry_run)
+        left = [incoming] if fsio.is_unused_since(incoming, self.before_ns) else []
+        removed += [
+            self._temporary(),
+            Garbage("staging", *dead),
+            _remove("incoming", left, dry_run=self.options.dry_run),
+            self._index(),
+        ]
         return Collected(
             str(self.dataset.alias),
             tuple(item for item in removed if item.files),
@@ -164,24 +172,13 @@ class _Collection:
 
     def _temporary(self) -> Garbage:
         """Files that were never given their name."""
-        found = [
+        files = [
             path
             for folder in _TEMP_FOLDERS
             for path in (self.dataset.folder / folder).glob(f"{fsio.TEMP_PREFIX}*")
             if self._is_old(folder, path.name)
         ]
-        return _remove("unfinished files", found, dry_run=self.options.dry_run)
-
-    def _staging(self) -> Garbage:
-        """Folders of transactions that died."""
-        found = fsio.clear_abandoned(self.dataset.folder / "staging", keep=self.options.dry_run)
-        return Garbage("staging", *found)
-
-    def _incoming(self) -> Garbage:
-        """What an interrupted pull has received, once nobody has continued it for long."""
-        folder = incoming_folder(self.dataset)
-        found = [folder] if fsio.is_unused_since(folder, self.before_ns) else []
-        return _remove("incoming", found, dry_run=self.options.dry_run)
+        return _remove("unfinished files", files, dry_run=self.options.dry_run)
 
     def _index(self) -> Garbage:
         """The chain's index, when it has rows of blocks that the chain has not."""
@@ -189,8 +186,8 @@ class _Collection:
         head = self.dataset.chain.head()
         assert head is not None  # noqa: S101 - its chain was read
         rows = self.dataset.chain.get(head).sequence_number + 1
-        found = [path] if path.is_file() and path.stat().st_size > rows * ROW_BYTES else []
-        return _remove("chain index", found, dry_run=self.options.dry_run)
+        outdated = [path] if path.is_file() and path.stat().st_size > rows * ROW_BYTES else []
+        return _remove("chain index", outdated, dry_run=self.options.dry_run)
 
 
 def collect_workspace(
@@ -206,18 +203,18 @@ def collect_workspace(
     options = options or GcOptions()
     before_ns = int((now() - options.grace) * 1e9)
     root, dry_run = workspace.root, options.dry_run
-    found = [_incoming_of(root / "incoming", before_ns, dry_run=dry_run)]
+    garbage = [_incoming_of(root / "incoming", before_ns, dry_run=dry_run)]
     with fsio.locked(root / "lock"):  # under it datasets are built in the trash
-        found.append(_remove("trash", list((root / "trash").glob("*")), dry_run=dry_run))
-    found.append(Garbage("run", *fsio.clear_abandoned(root / "run", keep=dry_run)))
+        garbage.append(_remove("trash", list((root / "trash").glob("*")), dry_run=dry_run))
+    garbage.append(Garbage("run", *fsio.clear_abandoned(root / "run", keep=dry_run)))
     temporary = [
         path
         for folder in (root, root / "seen", root / "keys", root / "evidence", *(root / "evidence").glob("*"))
         for path in folder.glob(f"{fsio.TEMP_PREFIX}*")
         if fsio.is_unused_since(path, before_ns)
     ]
-    found.append(_remove("unfinished files", temporary, dry_run=dry_run))
-    return Collected(None, tuple(item for item in found if item.files))
+    garbage.append(_remove("unfinished files", temporary, dry_run=dry_run))
+    return Collected(None, tuple(item for item in garbage if item.files))
 
 
 def _incoming_of(folder: Path, before_ns: int, *, dry_run: bool) -> Garbage:

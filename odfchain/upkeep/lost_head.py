@@ -80,8 +80,8 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
         return []
     named = {block.prev_block_hash for block in stored.blocks.values()} | _other_refs(dataset)
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
-    found = [_with_proof(workspace, dataset, stored, name, peer) for name in tips]
-    return sorted(found, key=lambda c: (-c.sequence_number, str(c.head)))
+    heads = [_with_proof(workspace, dataset, stored, name, peer) for name in tips]
+    return sorted(heads, key=lambda c: (-c.sequence_number, str(c.head)))
 
 
 def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
@@ -93,20 +93,20 @@ def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
 def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
     """The only stored block whose hash begins as the name of its reference says."""
     digits = ref.removeprefix(prefix)
-    found = [n for n in store_of(dataset, Part.BLOCK).names() if n.digest.hex().startswith(digits)]
-    return found[0] if len(found) == 1 and digits else None
+    named = [n for n in store_of(dataset, Part.BLOCK).names() if n.digest.hex().startswith(digits)]
+    return named[0] if len(named) == 1 and digits else None
 
 
 def _other_refs(dataset: DatasetFiles) -> set[Multihash | None]:
-    found: set[Multihash | None] = set()
+    heads: set[Multihash | None] = set()
     refs = refs_of(dataset)
     for name in ref_names(dataset):
         if name != HEAD:
             try:
-                found.add(refs.get(name))
+                heads.add(refs.get(name))
             except StoreError:
                 continue
-    return found
+    return heads
 
 
 def _with_proof(

@@ -102,11 +102,11 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
         raise _incomplete(dataset, str(error)) from error
     if heads[HEAD] is None:
         raise _incomplete(dataset, f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
-    found = Reachable()
+    needed = Reachable()
     for head in heads.values():
         if head is not None:
-            _add(dataset, head, found)
-    return found
+            _add(dataset, head, needed)
+    return needed
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
@@ -117,7 +117,7 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
     """
     folder = dataset.folder / "refs"
     known = set(ref_names(dataset))
-    found: dict[str, Multihash | None] = {}
+    refs: dict[str, Multihash | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if name in known or path.name.startswith(".") or path.name.endswith(_NOT_REFS):
@@ -125,22 +125,22 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
         if path.is_dir() and not path.is_symlink():
             continue
         content = read_regular(path, LIMITS.ref_bytes, follow=True)
-        found[name] = parse_ref(content[0], str(path)) if content is not None else None
-    return found
+        refs[name] = parse_ref(content[0], str(path)) if content is not None else None
+    return refs
 
 
-def _add(dataset: DatasetFiles, head: Multihash, found: Reachable) -> None:
+def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
     current: Multihash | None = head
-    while current is not None and current not in found.blocks:
+    while current is not None and current not in needed.blocks:
         try:
             block = dataset.chain.get(current)
         except (StoreError, CodecError) as error:
             where = dataset.folder / "blocks" / str(current)
             text = str(error) if str(where) in str(error) else f"{where}: {error}"
             raise _incomplete(dataset, text) from error
-        found.blocks.add(current)
+        needed.blocks.add(current)
         for item in objects_of(block):
-            found.of(item.key.part).add(item.key.name)
+            needed.of(item.key.part).add(item.key.name)
         current = block.prev_block_hash
 
 

@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from odfchain.errors import (
-    BusyError,
-    InvalidIdError,
-    ObjectNotFoundError,
-    UnsavedBlocksError,
-    UsageError,
-)
+from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -34,7 +28,6 @@ class ResetPlan:
 
     dataset: str
     old_head: Multihash
-    old_number: int
     new_head: Multihash
     new_number: int
     dropped: tuple[Multihash, ...]
@@ -118,7 +111,6 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     return ResetPlan(
         dataset=str(dataset.alias),
         old_head=old.head,
-        old_number=old.head_block.sequence_number,
         new_head=new.head,
         new_number=new.head_block.sequence_number,
         dropped=tuple(between),
@@ -132,13 +124,13 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
 
 def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
     """The blocks after `lower` up to `upper`, newest first; None when it is not an ancestor."""
-    found: list[Multihash] = []
+    blocks: list[Multihash] = []
     for name, block in dataset.chain.walk(upper.head):
         if name == lower.head:
-            return found
+            return blocks
         if block.sequence_number <= lower.head_block.sequence_number:
             return None
-        found.append(name)
+        blocks.append(name)
     return None
 
 

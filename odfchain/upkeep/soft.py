@@ -35,14 +35,11 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.trust.signer import HeadSigner
-from odfchain.upkeep.batches import Batch, BatchLimits, batches
-from odfchain.upkeep.compact import rewritten
-from odfchain.upkeep.merge_slices import same_columns
+from odfchain.upkeep.batches import Batch, BatchLimits
+from odfchain.upkeep.compact import mergeable, rewritten
 
 PROVENANCE = "PROVENANCE.yaml"
 """The attachment that says where the records come from."""
-
-_DESCRIPTIONS = ("SetInfo", "SetLicense")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +77,7 @@ def plan_soft(
         )
     workspace.check_new(DatasetKey.generate().dataset_id, alias)
     chain = list(dataset.chain.walk(state.head))[::-1]
-    found = [
-        part
-        for batch in batches(_carried(chain), limits or BatchLimits())
-        for part in _by_columns(dataset, batch)
-    ]
+    found = mergeable(dataset, _carried(chain), limits or BatchLimits())
     before = sum(isinstance(b.event, ev.AddData) and b.event.new_data is not None for _, b in chain)
     return SoftPlan(
         dataset=str(dataset.alias),
@@ -112,23 +105,15 @@ def _carried(chain: list[HashedBlock]) -> Iterator[MetadataBlock]:
             yield dataclasses.replace(block, event=bare)
 
 
-def _by_columns(dataset: DatasetFiles, batch: Batch) -> list[Batch]:
-    if len(batch.slices) < 2 or same_columns(dataset, batch.slices):
-        return [batch]
-    return [Batch((block,)) for block in batch.blocks]
-
-
 def _metadata(
     dataset: DatasetFiles, state: DatasetState, chain: list[HashedBlock]
 ) -> Iterator[ev.MetadataEvent]:
-    for kind in _DESCRIPTIONS:
-        found = dataset.chain.nearest(kind, head=state.head)
-        if found is not None:
-            yield found.block.event
-    attached = dataset.chain.nearest("SetAttachments", head=state.head)
-    items: tuple[ev.AttachmentEmbedded, ...] = ()
-    if attached is not None and isinstance(attached.block.event, ev.SetAttachments):
-        items = attached.block.event.attachments.items
+    for kind in (ev.SetInfo, ev.SetLicense):
+        block = dataset.chain.nearest(kind.KIND, head=state.head)
+        if block is not None:
+            yield block.block.event
+    attached = dataset.chain.nearest_event(ev.SetAttachments, head=state.head)
+    items = attached.attachments.items if attached is not None else ()
     document = {
         "compactedFrom": {
             "id": str(state.seed.dataset_id),

@@ -57,12 +57,12 @@ class Spares:
             StorageFullError, StoreError: it cannot be written.
         """
         target = folder / uuid.uuid4().hex
-        found = self.find_here(key)
+        spare = self.find_here(key)
         try:
-            if found is not None:
-                shutil.copyfile(found[0], target)
+            if spare is not None:
+                shutil.copyfile(spare[0], target)
                 if hash_file(target)[0] == key.name:
-                    return target, found[1]
+                    return target, spare[1]
             if self._peer is not None and self._fetch(self._peer, key, size, target):
                 return target, self._peer.where
         except OSError as error:

@@ -111,7 +111,7 @@ def test_second_run() -> None:
     assert step.inputs[0].slices == (numbers.slices[1],)
     assert step.inputs[0].interval == ev.OffsetInterval(start=100, end=109)
     assert (step.prev_offset, step.next_offset) == (99, 100)
-    assert step.prev_checkpoint == derived.state._nearest("ExecuteTransform").block.event.new_checkpoint
+    assert step.prev_checkpoint == derived.state.last_execution.new_checkpoint
     assert step.schema == schema_of(0)
 
 

@@ -155,9 +155,9 @@ class Flow:
         children = [self.rows(child) for child in op.children]
         marks = {}
         for number, branches in op.branches.items():
-            found = [c.marks.get(n) for c, n in zip(children, branches, strict=True)]
-            if all(mark is not None for mark in found):
-                marks[number] = least([mark for mark in found if mark is not None])
+            branch_marks = [c.marks.get(n) for c, n in zip(children, branches, strict=True)]
+            if all(mark is not None for mark in branch_marks):
+                marks[number] = least([mark for mark in branch_marks if mark is not None])
         back = None
         if any(c.back is not None for c in children):
             plans = [

@@ -57,11 +57,11 @@ class _JoinSide:
 
     def newly_resolved(self) -> DataFrame:
         """The rows for which this step decides that no other partner comes."""
-        found = self.new.where(self.resolved(self.partner.now, self.new))
+        resolved = self.new.where(self.resolved(self.partner.now, self.new))
         if self.old is None:
-            return found
+            return resolved
         waited = ~self.resolved(self.partner.before, self.old)
-        return self.old.where(waited & self.resolved(self.partner.now, self.old)).union(found).coalesce(1)
+        return self.old.where(waited & self.resolved(self.partner.now, self.old)).union(resolved).coalesce(1)
 
     def remembered(self, *, waits: bool, may_go: bool) -> DataFrame:
         """The rows that may get a partner or be taken back, or are the partner of a row that still waits."""
@@ -157,13 +157,13 @@ def _side(
 def _result(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     if op.kind in ("LeftSemi", "LeftAnti"):
         return _alone(flow, op, left, right, op.kind)
-    found = _pairs(flow, op, left, right)
+    pairs = _pairs(flow, op, left, right)
     if op.kind in ("LeftOuter", "FullOuter"):
-        found = found.union(_padded(_alone(flow, op, left, right, "LeftAnti"), found, 0))
+        pairs = pairs.union(_padded(_alone(flow, op, left, right, "LeftAnti"), pairs, 0))
     if op.kind in ("RightOuter", "FullOuter"):
         start = len(left.child.node.output)
-        found = found.union(_padded(_alone(flow, op, right, left, "LeftAnti"), found, start))
-    return found.coalesce(1)
+        pairs = pairs.union(_padded(_alone(flow, op, right, left, "LeftAnti"), pairs, start))
+    return pairs.coalesce(1)
 
 
 def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
@@ -173,8 +173,8 @@ def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> D
         plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
         return flow.catalyst.frame(plan)
 
-    found = join(left.new, right.everything)
-    return found if left.old is None else found.union(join(left.old, right.new)).coalesce(1)
+    pairs = join(left.new, right.everything)
+    return pairs if left.old is None else pairs.union(join(left.old, right.new)).coalesce(1)
 
 
 def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:

@@ -176,10 +176,10 @@ class PlanReader:
             return ConstantRows(node=node, children=children)
         if self._catalyst.has_subquery(node):
             return Retracting(node=node, children=children, why="a subquery")
-        found = self._bounded(node, children, conditions)
-        if found is None:
+        windowed = self._bounded(node, children, conditions)
+        if windowed is None:
             return Retracting(node=node, children=children, why=_CALLED.get(node.kind, node.kind.upper()))
-        return found
+        return windowed
 
     def _bounded(
         self, node: PlanNode, children: tuple[Operator, ...], conditions: tuple[Any, ...]
@@ -207,8 +207,8 @@ class PlanReader:
 
     def _projected(self, node: PlanNode, child: Operator) -> dict[int, TimeExpression]:
         named = scala_items(node.plan.projectList())
-        found = {e.exprId().id(): self._times.find(e, child.times) for e in named}
-        return {number: time for number, time in found.items() if time is not None}
+        times = {e.exprId().id(): self._times.find(e, child.times) for e in named}
+        return {number: time for number, time in times.items() if time is not None}
 
     def _expanded(self, node: PlanNode, child: Operator) -> Operator:
         """The windows that a row is in, or its grouping sets, which have no time."""
@@ -257,9 +257,9 @@ class PlanReader:
 
     def _key(self, expressions: Iterable[Any], child: Operator) -> TimeExpression | None:
         """The time among the expressions that rows are grouped by; a window before any other."""
-        found = [time for e in expressions if (time := self._times.find(e, child.times)) is not None]
-        windows = [t for t in found if t.expression is None and child.attribute(t.source).is_window]
-        return next(iter(windows or found), None)
+        times = [time for e in expressions if (time := self._times.find(e, child.times)) is not None]
+        windows = [t for t in times if t.expression is None and child.attribute(t.source).is_window]
+        return next(iter(windows or times), None)
 
     def _grouped(
         self, outputs: Iterable[Any], key: TimeExpression, child: Operator

@@ -104,8 +104,8 @@ class RetractingFlow:
         for table in columns:
             made[table] = self._tables.before(table) if past else self._tables.now(table)
         named = {table: frame.toDF(*columns[table].names) for table, frame in made.items()}
-        found = self._asked_again(named)
-        return found.toDF(*[f"c{index}" for index in range(len(found.columns))])
+        result = self._asked_again(named)
+        return result.toDF(*[f"c{index}" for index in range(len(result.columns))])
 
     def _plan(self, op: Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
         catalyst = self._flow.catalyst

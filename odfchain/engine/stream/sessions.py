@@ -93,9 +93,9 @@ def _without_late(
     )
     both = both.withColumn("within", F.coalesce(reached >= own["start"], F.lit(False)))
     late = earlier(own["end"], mark.kept_before, both) & ~F.col("within")
-    found = both.where("new").withColumn("late", late).sortWithinPartitions("i")
-    flow.memory.late.append((table_of(op), found.where("late")))
-    return found.where("NOT late").select(*new.columns)
+    marked = both.where("new").withColumn("late", late).sortWithinPartitions("i")
+    flow.memory.late.append((table_of(op), marked.where("late")))
+    return marked.where("NOT late").select(*new.columns)
 
 
 def _sessions(rows: DataFrame, own: Column, names: list[str]) -> DataFrame:

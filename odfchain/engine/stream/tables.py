@@ -84,8 +84,8 @@ class Tables:
     def before(self, table: str) -> DataFrame:
         """The rows that counted before this step, by offset."""
         old = self._flow.remembered(self._name(table))
-        found = self._flow.inputs[table].where("false") if old is None else old.sortWithinPartitions("o")
-        return found.select(*self._used[table])
+        rows = self._flow.inputs[table].where("false") if old is None else old.sortWithinPartitions("o")
+        return rows.select(*self._used[table])
 
     def _new(self, table: str) -> DataFrame:
         """New rows with their order (`o`), and whether they take others back (`back`)."""

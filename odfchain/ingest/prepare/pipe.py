@@ -66,9 +66,9 @@ class _Stage:
     def ended(self) -> bool:
         """Whether it has ended. It is not reaped, so that the id of its group stays its own."""
         if self.code is None:
-            found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is not None:
-                self.code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is not None:
+                self.code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
         return self.code is not None
 
     def kill(self) -> None:

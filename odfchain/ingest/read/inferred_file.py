@@ -17,13 +17,7 @@ from odfchain.ingest.read.preflight import scan_text
 from odfchain.ingest.read.value_kinds import ColumnValues
 from odfchain.model import data_schema as ds
 from odfchain.model.ddl import format_ddl, format_type, type_name
-from odfchain.model.sources import (
-    ReadStep,
-    ReadStepCsv,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
-    ReadStepParquet,
-)
+from odfchain.model.sources import ReadStep, ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJson, ReadStepParquet
 from odfchain.spark.columns import RESERVED, check_count
 from odfchain.spark.json_values import Record, RecordError
 from odfchain.text import printable
@@ -89,14 +83,14 @@ def infer_file(
         raise _no_rows(path)
     match read:
         case ReadStepCsv():
-            found = _csv(path, reserved)
+            inferred = _csv(path, reserved)
         case ReadStepParquet():
-            found = _parquet(path, reserved)
+            inferred = _parquet(path, reserved)
         case _:
-            found = _records(path, read, scratch, reserved)
-    if found.rows == 0:
+            inferred = _records(path, read, scratch, reserved)
+    if inferred.rows == 0:
         raise _no_rows(path)
-    return found
+    return inferred
 
 
 def _no_rows(path: Path) -> BadInputError:
@@ -214,23 +208,23 @@ def _separator(path: Path, file: str) -> tuple[str, list[str]]:
 
 
 def _records(path: Path, read: ReadStep, scratch: Path, reserved: Collection[str]) -> InferredFile:
-    found: dict[str, ColumnValues] = {}
+    columns: dict[str, ColumnValues] = {}
     notes: list[str] = []
     row = 0
     for record in _each(path, read, scratch, notes):
         row += 1
         for name, value in record.items():
-            column = found.get(name)
+            column = columns.get(name)
             if column is None:
-                column = found[name] = ColumnValues()
-                check_count(list(found), str(path))
+                column = columns[name] = ColumnValues()
+                check_count(list(columns), str(path))
             if value is not None:
                 column.add_json(value, row)
-    if row and not found:
+    if row and not columns:
         raise BadInputError("the objects have no properties, so there are no columns", file=str(path))
-    check_names(list(found), reserved, str(path))
-    _check_case(list(found), str(path))
-    return _file(read, found, row, notes)
+    check_names(list(columns), reserved, str(path))
+    _check_case(list(columns), str(path))
+    return _file(read, columns, row, notes)
 
 
 def _check_case(names: list[str], file: str) -> None:
@@ -249,8 +243,8 @@ def _each(path: Path, read: ReadStep, scratch: Path, notes: list[str]) -> Iterat
     file = str(path)
     if not isinstance(read, ReadStepNdJson | ReadStepNdGeoJson):
         assert not isinstance(read, ReadStepCsv | ReadStepParquet)  # noqa: S101 - read elsewhere
-        source, told = record_source(path, read, None, scratch)
-        notes += told
+        source, source_notes = record_source(path, read, None, scratch)
+        notes += source_notes
         row = 0
         try:
             for record in source.records():
