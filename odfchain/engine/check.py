@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.codec.arrow import from_arrow, to_arrow
+from odfchain.codec.arrow import from_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BadInputError, EngineError, SchemaError
 from odfchain.model import data_schema as ds
@@ -101,13 +101,7 @@ def rewrite(
         SchemaError: a column type without a logical hash.
         StoreError: the new file cannot be written; it is removed.
     """
-    spec = SliceSpec(
-        schema=to_arrow(declared).serialize().to_pybytes(),
-        vocabulary=vocabulary,
-        start_offset=start_offset,
-        system_time_ms=system_time_ms,
-        folder=str(folder),
-    )
+    spec = SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
     try:
         return write_slice(_batches(path, declared, vocabulary), spec)
     except SliceInputError as error:

@@ -223,18 +223,11 @@ def write_output(
         named[op] = F.lit(0)
     made = (vocabulary.offset_column, vocabulary.system_time_column)
     selected = frame.select(*[named[f.name].alias(f.name) for f in schema.fields if f.name not in made])
-    arrow = to_arrow(schema)
-    spec = SliceSpec(
-        schema=arrow.serialize().to_pybytes(),
-        vocabulary=vocabulary,
-        start_offset=start_offset,
-        system_time_ms=system_time_ms,
-        folder=str(folder),
-    )
+    spec = SliceSpec.of(schema, vocabulary, start_offset, system_time_ms, folder)
     facts = write_frame(selected, None, spec, short=short, few=few)
     if facts is None:
         with target.open("xb") as sink:
-            parquet_writer(sink, arrow, vocabulary).close()
+            parquet_writer(sink, to_arrow(schema), vocabulary).close()
         return None
     wrong = [code for code in facts.ops if int(code) > 3]
     if wrong:

@@ -203,7 +203,9 @@ def _attempt(
         for path in files:
             try:
                 write = write_options(options, rule, system_time, event_time, staging)
-                written = stage_input(session, writer, _input(path, plan, options), write, progress)
+                read = read_step_for(path, options.input_format, plan.read)
+                given = FileInput(path, str(path), read, plan.preprocess)
+                written = stage_input(session, writer, given, write, progress)
             except NothingToCommitError as nothing:
                 outcomes.append(InputOutcome(str(path), nothing.input_rows, {}, None))
                 continue
@@ -220,10 +222,6 @@ def _attempt(
         progress.phase("Committing")
         hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
     return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
-
-
-def _input(path: Path, plan: _Plan, options: IngestOptions) -> FileInput:
-    return FileInput(path, str(path), read_step_for(path, options.input_format, plan.read), plan.preprocess)
 
 
 def watermark_rule(dataset: DatasetFiles, source_name: str) -> WatermarkRule:

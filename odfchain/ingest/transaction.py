@@ -87,7 +87,9 @@ def _stage(
     frame = opened.frame
     malformed: Callable[[], OdfchainError | None] | None = opened.malformed
     if frame is not None and source.preprocess is not None:
-        malformed = _diagnosis(frame, malformed)
+        # what is wrong in the input as it was before its queries
+        read, found = frame, opened.malformed
+        malformed = lambda: (found() if found is not None else None) or first_bad_row(read, frozenset())  # noqa: E731
         frame = _preprocessed(session(), frame, source.preprocess, progress)
     elif frame is not None and declared_schema(source.read) is None:
         frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
@@ -110,10 +112,3 @@ def _preprocessed(
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
     return InputFrame(numbered, schema, source.file, finer=source.finer)
-
-
-def _diagnosis(
-    source: InputFrame, malformed: Callable[[], OdfchainError | None] | None
-) -> Callable[[], OdfchainError | None]:
-    """Finds what is wrong in the input as it was before its queries."""
-    return lambda: (malformed() if malformed is not None else None) or first_bad_row(source, frozenset())

@@ -284,12 +284,8 @@ def _run(
         facts = write_frame(
             _with_event_times(merged.frame, data, options, vocabulary),
             merged.order,
-            SliceSpec(
-                schema=to_arrow(target).serialize().to_pybytes(),
-                vocabulary=vocabulary,
-                start_offset=state.next_offset,
-                system_time_ms=options.system_time.epoch_ms,
-                folder=str(options.staging),
+            SliceSpec.of(
+                target, vocabulary, state.next_offset, options.system_time.epoch_ms, options.staging
             ),
             file=source.file,
             short=source.short and _only_new_rows(state.merge, options.late_edits),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from calendar import isleap
 from dataclasses import dataclass
 
 from odfchain.errors import InvalidIdError
@@ -22,10 +23,6 @@ MIN_YEAR, MAX_YEAR = 1, 9999
 def _days_before_year(year: int) -> int:
     y = year - 1
     return y * 365 + y // 4 - y // 100 + y // 400
-
-
-def _is_leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,7 +82,7 @@ class Timestamp:
         """
         if not MIN_YEAR <= year <= MAX_YEAR:
             raise InvalidIdError(f"year {year} (years {MIN_YEAR} to {MAX_YEAR} can be represented)")
-        if not 1 <= ordinal <= 365 and not (ordinal == 366 and _is_leap(year)):
+        if not 1 <= ordinal <= 365 and not (ordinal == 366 and isleap(year)):
             raise InvalidIdError(f"day {ordinal} of the year {year}")
         if second_of_day >= 86_400 or nanos >= 1_000_000_000:
             raise InvalidIdError(f"second {second_of_day} of the day and {nanos} ns")

@@ -21,13 +21,10 @@ class SparkConfig:
 
     master: str = "local[*]"
     """Master URL; ignored when `remote` is given."""
-
     remote: str | None = None
     """Spark Connect URL, such as `sc://host:15002`."""
-
     driver_memory: str = "2g"
     """Heap of the driver (in local mode also of the tasks)."""
-
     conf: dict[str, str] = field(default_factory=dict)
     """Any other Spark settings; they win over odfchain's own defaults."""
 
@@ -72,16 +69,12 @@ class IngestConfig:
 
     max_retract_ratio: float = 0.5
     """Largest share of the recorded keys that one snapshot may retract without `--allow-retract`."""
-
     late_edits: LateEdits = LateEdits.IGNORE
     """What to do when a ledger's source brings a known key with other values."""
-
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
     """What to do when rows of one input have one key and other values (Ledger, Snapshot)."""
-
     retries: int = 3
     """How often a run is repeated on a new head when another writer was faster."""
-
     variables: dict[str, Variable] = field(default_factory=dict)
     """Values for `${{ env.NAME }}` in polling sources."""
 
@@ -97,10 +90,8 @@ class IngestConfig:
 
     allow_commands: bool = False
     """Run commands of prepare steps also for datasets that were not created here."""
-
     max_future: Duration = field(default_factory=lambda: Duration(86_400_000))
     """How far after the system time an event time may lie without `--allow-future`."""
-
     allow_future: bool = False
     """Take rows of any event time."""
 
@@ -111,13 +102,10 @@ class FetchConfig:
 
     deadline_seconds: int = 3_600
     """Longest time from the first request to the last byte [s]."""
-
     retries: int = 4
     """Attempts after the first, on failures that may pass."""
-
     max_bytes: int = 1 << 40
     """Largest download, and largest file after unpacking [bytes]."""
-
     allow_private_redirects: bool = False
     """Follow redirects to private addresses."""
 
@@ -139,20 +127,15 @@ class TransformConfig:
 
     engines: dict[str, str] = field(default_factory=dict)
     """Addresses of engines by the name that transforms use, such as `flink: localhost:2884`."""
-
     compatible_versions: tuple[str, ...] = ()
     """Engine versions that give the same results as this one, for transforms that name them."""
-
     isolation: IsolationPolicy = IsolationPolicy.STRANGERS
     """When queries run in a process of their own, without network and without the user's files."""
-
     timeout_seconds: int = 0
     """Longest time for one step [s]; 0 is no limit."""
-
     isolated_seconds: int = 3_600
     """The same for queries in a process of their own [s], where `timeout_seconds` gives none; 0 is
     no limit."""
-
     isolated_memory_mib: int = 4_096
     """Memory of each of its two processes [MiB], Python and Java, whose heap is half of it; 0 is no limit."""
 
@@ -163,13 +146,10 @@ class ShareConfig:
 
     ipfs_gateway: str = "http://localhost:8080"
     """The HTTP gateway that ipfs and ipns URLs are read through."""
-
     parallel: int = 10
     """Objects transferred at the same time."""
-
     retries: int = 3
     """Attempts after the first, on failures that may pass."""
-
     allow_private_redirects: bool = False
     """Follow redirects from public to private addresses."""
 

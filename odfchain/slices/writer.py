@@ -23,7 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from odfchain.codec.arrow import to_arrow
 from odfchain.codec.uuids import with_extensions
+from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import DatasetVocabulary
 from odfchain.slices.marker import marker
 from odfchain.slices.observers import LogicalHash, PhysicalHash, RowTotals, SliceObserver
@@ -46,6 +48,13 @@ class SliceSpec:
     system_time_ms: int
     folder: str
     """A folder that driver and workers both see."""
+
+    @classmethod
+    def of(
+        cls, schema: DataSchema, vocabulary: DatasetVocabulary, start: int, system_time_ms: int, folder: Path
+    ) -> SliceSpec:
+        """A slice with the columns of a schema and the offsets from `start` on."""
+        return cls(to_arrow(schema).serialize().to_pybytes(), vocabulary, start, system_time_ms, str(folder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,22 +46,18 @@ class Gateway:
             self.process.wait()
 
 
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-
-
 def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """(command, environment) that start Spark's gateway with these settings.
 
     Raises:
         EngineError: Spark's launcher fails.
     """
-    home = _spark_home()
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     env = dict(os.environ)
     env.update(
-        SPARK_HOME=str(home),
+        SPARK_HOME=home,
         SPARK_SCALA_VERSION="2.13",
         JAVA_HOME=str(java.parent.parent),
         SPARK_CONNECT_MODE="0",

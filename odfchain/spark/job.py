@@ -42,6 +42,20 @@ class Cancellation:
             self._asked.set_result(None)
 
 
+def on_a_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """What `work` will return or raise, on a thread that ends with the process at the latest."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+            result.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return result
+
+
 def run_job(
     session: SparkSession,
     action: Callable[[], T],
@@ -60,18 +74,14 @@ def run_job(
     on_main = threading.current_thread() is threading.main_thread()
     if not on_main and deadline is None and cancellation is None:
         return action()
-    result: Future[T] = Future()
     tag = f"odfchain-{uuid.uuid4().hex}"
 
-    def run() -> None:
-        try:
-            _tag(session, tag)
-            result.set_result(action())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
-            result.set_exception(error)
+    def tagged() -> T:
+        _tag(session, tag)
+        return action()
 
     asked = (cancellation or Cancellation())._asked  # noqa: SLF001 - same module
-    threading.Thread(target=run, name="odfchain-job", daemon=True).start()
+    result = on_a_thread(tagged, "odfchain-job")
     try:
         either: tuple[Future[Any], ...] = (result, asked)
         wait(either, timeout=deadline, return_when=FIRST_COMPLETED)

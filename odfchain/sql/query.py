@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import QueryError
 from odfchain.limits import QUERY
 from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.spark.columns import quoted
+from odfchain.spark.job import on_a_thread
 from odfchain.spark.plan_walk import jvm_of, walker_of
 from odfchain.spark.session import SQL_SETTINGS
 from odfchain.sql.dialect import NATIVE, Schemas, check_engine, to_spark
@@ -76,11 +76,7 @@ def run_queries(
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         for name, frame in inputs.items():
             dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
-        result: Any = None
-        for step, plan in plans:
-            result = dataset.ofRows(private, plan)
-            if step.alias is not None:
-                result.createOrReplaceTempView(quoted(step.alias))
+        result = _last(private, dataset, plans)
         guard = DateGuard(jvm_of(session), walker_of(session), inputs)
         plan = guard.plan(result.queryExecution().analyzed())
         from pyspark.sql import DataFrame as Frame
@@ -125,12 +121,17 @@ def resolved_query(
                 schema = made.schema()
             seen[name] = schema
         plans = _in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
-        result: Any = None
-        for step, plan in plans:
-            result = dataset.ofRows(private, plan)
-            if step.alias is not None:
-                result.createOrReplaceTempView(quoted(step.alias))
-        return result.queryExecution().analyzed()
+        return _last(private, dataset, plans).queryExecution().analyzed()
+
+
+def _last(private: Any, dataset: Any, plans: list[tuple[QueryStep, Any]]) -> Any:
+    """The rows of the last step; the results of the steps before it are tables."""
+    result: Any = None
+    for step, plan in plans:
+        result = dataset.ofRows(private, plan)
+        if step.alias is not None:
+            result.createOrReplaceTempView(quoted(step.alias))
+    return result
 
 
 def check_queries(session: SparkSession, transform: TransformSql, tables: Collection[str]) -> None:
@@ -167,15 +168,7 @@ def _in_time(work: Callable[[], T]) -> T:
     Raises:
         QueryError: it is not.
     """
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="odfchain-query", daemon=True).start()
+    result = on_a_thread(work, "odfchain-query")
     wait((result,), timeout=QUERY.reading_seconds)
     if not result.done():
         raise QueryError(

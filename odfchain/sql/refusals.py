@@ -113,7 +113,7 @@ class StepChecker:
             if name not in allowed:
                 short = name.rpartition(".")[2].strip("$").rpartition("$")[2]
                 what, hint = nodes.REFUSED.get(short, (f"is {short}, which a query may not use", otherwise))
-                called = _snake(short)
+                called = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", short).lower()
                 what = functions.UNLISTED.get(called, what)
                 raise self.refuse(among[i], what, functions.INSTEAD.get(called, hint), word=called)
 
@@ -401,7 +401,3 @@ def tables_hint(name: str, known: Collection[str]) -> str:
 def order_hint() -> str:
     """How to take the order of arrival out of a result."""
     return "use it OVER (… ORDER BY …) with an order that has no ties, or sort_array(collect_list(x))"
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -286,7 +286,8 @@ class PlanMeasure:
             return _ExpressionSize(1, around.fields(parts), parts[-1])
         nodes = 1 + sum(child.nodes for child in children)
         made = tuple(size for child in children for size in child.made)
-        fields = _fields(kind, children)
+        each = [child.fields for child in children]
+        fields = sum(each) if kind in _STRUCTS or kind == "MultiAlias" else max(each, default=1)
         if kind in _SUBQUERIES:
             size = self.table(expressions.nodes[i].plan(), around.scope, around.heaviest)
             made, fields = (*made, size), size.heaviest
@@ -320,11 +321,6 @@ class _NameScope:
         if any(name in size.columns for size in self.below for name in names):
             return self.fields(names)
         return sum(size.width for size in self.below)
-
-
-def _fields(kind: str, children: Sequence[_ExpressionSize]) -> int:
-    fields = [child.fields for child in children]
-    return sum(fields) if kind in _STRUCTS or kind == "MultiAlias" else max(fields, default=1)
 
 
 def _called(node: Any, kind: str, children: Sequence[_ExpressionSize]) -> int:

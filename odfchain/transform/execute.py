@@ -220,7 +220,6 @@ def _difference(
     system_time: Timestamp,
 ) -> SliceFacts | None:
     """What turns the output so far into what the query made of everything."""
-    from odfchain.codec.arrow import to_arrow
     from odfchain.slices.state import SliceFile
     from odfchain.slices.writer import SliceSpec
     from odfchain.transform.rebuilt import write_difference
@@ -234,13 +233,7 @@ def _difference(
     if facts is not None:
         interval = OffsetInterval(start=step.next_offset, end=step.next_offset + facts.rows - 1)
         made = SliceFile(Path(facts.path), names, interval)
-    spec = SliceSpec(
-        schema=to_arrow(schema).serialize().to_pybytes(),
-        vocabulary=names,
-        start_offset=step.next_offset,
-        system_time_ms=system_time.epoch_ms,
-        folder=str(folder),
-    )
+    spec = SliceSpec.of(schema, names, step.next_offset, system_time.epoch_ms, folder)
     return write_difference(earlier, made, schema, spec)
 
 

@@ -146,7 +146,8 @@ def decoded(
             try:
                 out = decoder.decompress(data, _OUTPUT_BYTES)
             except errors as error:
-                raise _broken(codec, name, start, head_at(start), _reason(error)) from error
+                reason = str(error).rpartition(": ")[2] or "unknown reason"
+                raise _broken(codec, name, start, head_at(start), reason) from error
             if out:
                 yield out
             if decoder.eof:
@@ -157,10 +158,6 @@ def decoded(
                 break
     if decoder is not None:
         raise _broken(codec, name, start, head_at(start), "it ends too early: the file is cut short")
-
-
-def _reason(error: Exception) -> str:
-    return str(error).rpartition(": ")[2] or "unknown reason"
 
 
 def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> PrepareError:

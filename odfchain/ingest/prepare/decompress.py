@@ -67,7 +67,12 @@ def decompress(
         if codec is not None and (step.format is CompressionFormat.GZIP or step.sub_path is None):
             _note_surprises(step, codec, name, progress)
             _unpack_stream(codec, stream, target, name, limits, progress)
-        elif codec is None and step.format is CompressionFormat.ZIP and _is_zip(stream, head):
+        elif (
+            codec is None
+            and step.format is CompressionFormat.ZIP
+            # a program that unpacks itself has its archive at the end
+            and (head.startswith(_ZIP_MAGIC) or zipfile.is_zipfile(stream))
+        ):
             _unpack_zip(stream, step.sub_path, target, name, limits, progress)
         else:
             raise _unexpected(step, codec, head, name)
@@ -80,11 +85,6 @@ def _note_surprises(step: PrepStepDecompress, codec: Codec, name: str, progress:
         )
     if step.sub_path is not None:
         progress.note(f"{name}: subPath {step.sub_path!r} has no meaning for {codec.value}")
-
-
-def _is_zip(stream: BinaryIO, head: bytes) -> bool:
-    # a program that unpacks itself has its archive at the end
-    return head.startswith(_ZIP_MAGIC) or zipfile.is_zipfile(stream)
 
 
 def _unexpected(step: PrepStepDecompress, codec: Codec | None, head: bytes, name: str) -> PrepareError:

@@ -236,7 +236,8 @@ def _open_csv(
         except Exception as error:
             raise malformed() or explain(error, file=file) from error
     elif schema is None:
-        schema = _all_text(columns)
+        text = ds.optional(ds.DataTypeString())
+        schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
     rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
     frame = read_csv(session(), plain, columns, schema, options, rules, file)
     return OpenedInput(
@@ -265,11 +266,6 @@ def dialect_of(read: ReadStepCsv) -> CsvDialect:
             raise SchemaError(f"read.{name}: {given[name]!r} is the separator already")
     escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
     return CsvDialect(given["separator"], given["quote"], escape, codec_name(read.encoding))
-
-
-def _all_text(columns: list[str]) -> ds.DataSchema:
-    text = ds.optional(ds.DataTypeString())
-    return ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
 
 
 def _csv_columns(

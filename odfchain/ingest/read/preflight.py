@@ -44,7 +44,6 @@ class TextTraits:
     """CSV that Spark would not read as it is meant, or that breaks the rule (`csv_records`)."""
     controls: bool
     """There may be control characters besides line breaks and separators."""
-
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
 
