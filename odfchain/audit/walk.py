@@ -217,11 +217,10 @@ def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -
     for stored in chain.blocks:
         if not after < stored.number <= upto:
             continue
-        event = stored.block.event
-        data = isinstance(event, AddData | ExecuteTransform) and stored.sound
-        new = event.new_data if data and isinstance(event, AddData | ExecuteTransform) else None
-        mark = event.new_watermark if data and isinstance(event, AddData | ExecuteTransform) else None
-        count = new.offset_interval.count if new is not None else 0
+        event, count, mark = stored.block.event, 0, None
+        if isinstance(event, AddData | ExecuteTransform) and stored.sound:
+            count = event.new_data.offset_interval.count if event.new_data is not None else 0
+            mark = event.new_watermark
         report.lines.append(
             BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark)
         )

@@ -25,14 +25,14 @@ from odfchain.model.block import DatasetSnapshot
 from odfchain.model.enums import DatasetKind, TimeUnit
 from odfchain.model.events import AddPushSource, DatasetVocabulary, MetadataEvent, SetVocab
 from odfchain.model.sources import (
-    MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,
 )
 from odfchain.text import printable
 
-MERGES = ("snapshot", "ledger", "append")
+_KEYED = {"snapshot": MergeStrategySnapshot, "ledger": MergeStrategyLedger}
+MERGES = (*_KEYED, "append")
 """How the rows of a later file meet what is recorded."""
 
 _VOCABULARY = DatasetVocabulary()
@@ -126,7 +126,9 @@ def plan_import(
     events: list[MetadataEvent] = []
     if event_time not in (None, _VOCABULARY.event_time_column):
         events.append(SetVocab(event_time_column=event_time))
-    events.append(AddPushSource(read=inferred.read, merge=_strategy(merge, tuple(key))))
+    keyed = _KEYED.get(merge)
+    strategy = keyed(primary_key=tuple(key)) if keyed is not None else MergeStrategyAppend()
+    events.append(AddPushSource(read=inferred.read, merge=strategy))
     snapshot = DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=tuple(events))
     text = (
         f"# The columns are those of {printable(path.name)}, of which `odfchain import` inferred the types.\n"
@@ -170,12 +172,4 @@ def _with_event_time(path: Path, inferred: InferredFile, name: str, notes: list[
     kept = ds.optional(dataclasses.replace(data_type, unit=TimeUnit.MILLISECOND))
     return inferred.with_column(
         dataclasses.replace(column, field=ds.DataField(name=name, type=kept), note=column.note)
-    )
-
-
-def _strategy(merge: str, key: tuple[str, ...]) -> MergeStrategy:
-    if merge == "append":
-        return MergeStrategyAppend()
-    return (
-        MergeStrategyLedger(primary_key=key) if merge == "ledger" else MergeStrategySnapshot(primary_key=key)
     )

@@ -87,11 +87,11 @@ def _as_ddl(schema: ds.DataSchema, path: str) -> tuple[str, ...]:
     return tuple(columns)
 
 
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
+_Written = TypeVar("_Written")
+_Read = TypeVar("_Read")
 
 
-def _at(path: str, make: Callable[[_Given], _Made], given: _Given) -> _Made:
+def _at(path: str, make: Callable[[_Written], _Read], given: _Written) -> _Read:
     try:
         return make(given)
     except SchemaError as error:

@@ -35,7 +35,7 @@ def spec(folder: Path, *fields: pa.Field, start: int = 0, system: list[pa.Field]
 
 
 def batch(count: int, start: int = 0, ops: list[int] | None = None, **columns: pa.Array) -> pa.RecordBatch:
-    """What Spark hands over: no offset, no system time, carriers for types that Spark lacks."""
+    """What Spark hands over: no offset, no system time, physical types for those that Spark lacks."""
     times = pa.array([1_000_000 * (start + i) for i in range(count)], pa.int64()).cast(US)
     return pa.RecordBatch.from_pydict(
         {

@@ -161,17 +161,17 @@ CARRIED: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("carrier", "target", "values"), CARRIED, ids=[str(c[1]) for c in CARRIED])
+@pytest.mark.parametrize(("physical", "target", "values"), CARRIED, ids=[str(c[1]) for c in CARRIED])
 def test_carriers_become_the_declared_types(
-    tmp_path: Path, carrier: pa.DataType, target: pa.DataType, values: list[Any]
+    tmp_path: Path, physical: pa.DataType, target: pa.DataType, values: list[Any]
 ) -> None:
-    given = batch(3, x=pa.array(values, carrier))
+    given = batch(3, x=pa.array(values, physical))
     facts = write_slice(iter([given]), spec(tmp_path, pa.field("x", target)))
     assert facts is not None
     column = pq.read_table(facts.path)["x"]
     assert [str(v) for v in column.to_pylist()] == [
-        str(v.as_py()) for v in pa.array(values, carrier).cast(pa.int32() if pa.types.is_time32(target) else carrier)
-        .cast(target if not pa.types.is_null(target) else carrier)
+        str(v.as_py()) for v in pa.array(values, physical).cast(pa.int32() if pa.types.is_time32(target) else physical)
+        .cast(target if not pa.types.is_null(target) else physical)
     ]  # fmt: skip
 
 
@@ -184,13 +184,13 @@ REFUSED: list[tuple[pa.DataType, pa.Field, list[Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("carrier", "field", "values", "kind"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.parametrize(("physical", "field", "values", "kind"), REFUSED, ids=range(len(REFUSED)))
 def test_a_value_that_does_not_fit_leaves_no_file(
-    tmp_path: Path, carrier: pa.DataType, field: pa.Field, values: list[Any], kind: str
+    tmp_path: Path, physical: pa.DataType, field: pa.Field, values: list[Any], kind: str
 ) -> None:
-    good = batch(2, x=pa.array([[], []] if pa.types.is_list(carrier) else [1, 2], carrier))
+    good = batch(2, x=pa.array([[], []] if pa.types.is_list(physical) else [1, 2], physical))
     with pytest.raises(SliceInputError) as caught:
-        write_slice(iter([good, batch(3, x=pa.array(values, carrier))]), spec(tmp_path, field))
+        write_slice(iter([good, batch(3, x=pa.array(values, physical))]), spec(tmp_path, field))
     found = find_marker(str(caught.value))
     assert found is not None
     assert (found["kind"], found["column"]) == (kind, "x")

@@ -194,9 +194,11 @@ class PlanReader:
             case "Aggregate":
                 return self._aggregate(node, children[0])
             case "Distinct":
-                return self._distinct(node, children[0])
+                passed = [a.reference for a in children[0].node.output]
+                return self._by_time(node, children[0], passed, passed)
             case "Window":
-                return self._window(node, children[0])
+                passed = [a.reference for a in children[0].node.output]
+                return self._by_time(node, children[0], scala_items(node.plan.partitionSpec()), passed)
             case "Join":
                 return self._join(node, children, conditions)
         if node.kind in _ROWWISE:
@@ -235,25 +237,16 @@ class PlanReader:
         for attribute in child.node.output:
             if attribute.is_session and any(_is(g, attribute.id) for g in grouping):
                 return self._session(node, child, attribute)
-        key = self._key(grouping, child)
+        return self._by_time(node, child, grouping, scala_items(node.plan.aggregateExpressions()))
+
+    def _by_time(
+        self, node: PlanNode, child: Operator, keys: Iterable[Any], outputs: Iterable[Any]
+    ) -> Operator | None:
+        """Groups of rows by a time among `keys`; None where there is none."""
+        key = self._key(keys, child)
         if key is None:
             return None
-        outputs = scala_items(node.plan.aggregateExpressions())
         return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(outputs, key, child))
-
-    def _distinct(self, node: PlanNode, child: Operator) -> Operator | None:
-        references = [a.reference for a in child.node.output]
-        key = self._key(references, child)
-        if key is None:
-            return None
-        return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(references, key, child))
-
-    def _window(self, node: PlanNode, child: Operator) -> Operator | None:
-        key = self._key(scala_items(node.plan.partitionSpec()), child)
-        if key is None:
-            return None
-        passed = [a.reference for a in child.node.output]
-        return TimeGroup(node=node, children=(child,), key=key, times=self._grouped(passed, key, child))
 
     def _key(self, expressions: Iterable[Any], child: Operator) -> TimeExpression | None:
         """The time among the expressions that rows are grouped by; a window before any other."""
