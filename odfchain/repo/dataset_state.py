@@ -197,9 +197,8 @@ class DatasetState:
         """
         in_force = [self.polling_source, *self.push_sources.values()]
         if not any(in_force):
-            last = self._nearest("AddPushSource", "SetPollingSource")
-            event = last.block.event if last else None
-            in_force = [event if isinstance(event, AddPushSource | SetPollingSource) else None]
+            last = self._nearest(AddPushSource, SetPollingSource)
+            in_force = [last if isinstance(last, AddPushSource | SetPollingSource) else None]
         keys = {primary_key(source.merge) for source in in_force if source is not None}
         if len(keys) > 1:
             raise SchemaError("the sources of the dataset have different primary keys: say which to use")
