@@ -350,13 +350,17 @@ class Workspace:
         """
         return self._sharing.repository_url(repository)
 
-    def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
-        """What a repository has, ordered by alias; it is named, or given by its URL.
+    def datasets_of(
+        self, repository: str, text: str = "", *, token: str | None = None
+    ) -> list[RepositoryEntry]:
+        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
 
         Raises:
             WorkspaceError, InvalidIdError, TransferError: it cannot be read.
         """
-        return self._sharing.datasets_of(repository, token=token)
+        from odfchain.transfer.catalog import search
+
+        return search(self._sharing.datasets_of(repository, token=token), text)
 
     # --- making and changing datasets --------------------------------------------------------------
 

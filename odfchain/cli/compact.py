@@ -9,7 +9,7 @@ import click
 from odfchain.cli.support.consequences import dependents_tree, places_tree, tell_consequences, tell_of_proof
 from odfchain.cli.support.context import confirm, open_workspace, options
 from odfchain.cli.support.output import count_of, format_option, print_records
-from odfchain.cli.support.parameters import DATASET, DRY_RUN
+from odfchain.cli.support.parameters import DATASET, DRY_RUN, given
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import BrokenChainError, UsageError
 
@@ -56,11 +56,8 @@ def compact_command(
     if mode == "soft" and (metadata_only or force):
         raise UsageError("--keep-metadata-only and --force are for --hard")
     from odfchain import BatchLimits
-    from odfchain.upkeep.batches import MAX_SLICE_BYTES, MAX_SLICE_RECORDS
 
-    limits = BatchLimits(
-        bytes=max_slice_size or MAX_SLICE_BYTES, records=max_slice_records or MAX_SLICE_RECORDS
-    )
+    limits = BatchLimits(**given(bytes=max_slice_size, records=max_slice_records))
     with open_workspace() as workspace:
         found = workspace[dataset]
         if verify:

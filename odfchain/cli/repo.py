@@ -36,11 +36,10 @@ def repo_add(name: str, url: str, require_signature: bool, max_age: float | None
     What is asked of signatures holds for every dataset below the URL, however it is named; the owner's key
     has to have signed the newest block.
     """
-    from odfchain import RepoName
+    from odfchain import RepoName, SignaturePolicy
     from odfchain.api.options import signature_policy
-    from odfchain.trust.policy import NO_POLICY
 
-    policy = signature_policy(require=require_signature or None, max_age=max_age) or NO_POLICY
+    policy = signature_policy(require=require_signature or None, max_age=max_age) or SignaturePolicy()
     known = open_workspace().repositories.add(RepoName(name), url, policy)
     say(f"{known.name} is {known.url}")
 
@@ -64,13 +63,9 @@ def repo_list(output: str) -> None:
 
 
 def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
-    from odfchain.transfer.signed_heads import length
-
     if not people:
         return {"requireSignature": policy.required, "maxSignatureAgeSeconds": policy.max_age}
-    if policy.max_age is not None:
-        return {"signature": f"required, at most {length(policy.max_age)} old"}
-    return {"signature": "required" if policy.required else "not required"}
+    return {"signature": str(policy)}
 
 
 @repo_command.command("delete")

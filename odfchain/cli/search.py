@@ -34,8 +34,6 @@ def search_command(text: str, repository: str | None, output: str) -> int:
 
     The first column is what `odfchain pull` takes.
     """
-    from odfchain.transfer.catalog import search
-
     workspace = open_workspace()
     places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
     if not places:
@@ -46,7 +44,7 @@ def search_command(text: str, repository: str | None, output: str) -> int:
     rows, code = [], 0
     for place in places:
         try:
-            found = search(workspace.datasets_of(place, token=token), text)
+            found = workspace.datasets_of(place, text, token=token)
         except OdfchainError as error:
             report_error(error)
             code = code or error.exit_code

@@ -22,7 +22,7 @@ from odfchain.text import one_line
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import SignedFile
 from odfchain.trust.attestations import Merged, merge_attestations
-from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.policy import SignaturePolicy, length
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import (
     HEAD_SIGNATURE_KEY,
@@ -165,14 +165,6 @@ def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
     if signed.time.epoch_ns - now.epoch_ns <= ATTEST.clock_seconds * _NS:
         return None
     return f"the head's signature is of {signed.time}, which is in the future (it is {now} here)"
-
-
-def length(seconds: int) -> str:
-    """A length of time for people, rounded down."""
-    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds // unit:,} {name}"
-    return f"{seconds:,} seconds"
 
 
 # --- keeping ---------------------------------------------------------------------------------------------

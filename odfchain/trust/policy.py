@@ -38,6 +38,12 @@ class SignaturePolicy:
         """Whether a head without a valid signature is refused."""
         return self.require or self.max_age is not None
 
+    def __str__(self) -> str:
+        """What is wanted, for people."""
+        if self.max_age is not None:
+            return f"required, at most {length(self.max_age)} old"
+        return "required" if self.require else "not required"
+
     def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
         """What both want; the clock is this one's."""
         ages = [age for age in (self.max_age, other.max_age) if age is not None]
@@ -47,6 +53,14 @@ class SignaturePolicy:
 
 
 NO_POLICY = SignaturePolicy()
+
+
+def length(seconds: int) -> str:
+    """A length of time for people, rounded down."""
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit:,} {name}"
+    return f"{seconds:,} seconds"
 
 
 def as_fields(policy: SignaturePolicy) -> dict[str, Any]:
