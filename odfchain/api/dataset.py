@@ -407,13 +407,13 @@ class Dataset:
             RefConflictError: another writer has moved the head; the next run signs that one.
             StoreError, ChainError, CodecError: the head cannot be read, or the signature not be written.
         """
-        from odfchain.repo.signing import sign_head
+        from odfchain.trust.signing import sign_head
 
         return sign_head(self._workspace._files, self._files)
 
     def signature(self) -> HeadSignature:
         """What the signature of the head is worth."""
-        from odfchain.repo.head_signature import head_signature
+        from odfchain.trust.head_signature import head_signature
 
         return head_signature(self._files)
 

@@ -26,9 +26,10 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.text import one_line
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part, SignedFile
-from odfchain.transfer.signed_heads import read_offer
+from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.trust.offered import read_offer
+from odfchain.trust.parties import SignedFile
 from odfchain.trust.policy import SignaturePolicy
 
 

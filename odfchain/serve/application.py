@@ -37,8 +37,9 @@ from odfchain.serve import conditional
 from odfchain.serve.published import OpenFile, Published, open_public
 from odfchain.store.interfaces import parse_ref
 from odfchain.transfer.hints import HintCache
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey
 from odfchain.transfer.repository_index import IndexEntry, RepositoryIndex, render_index
+from odfchain.trust.parties import SignedFile
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.codec.blocks import decode_block
-from odfchain.errors import (
-    CodecError,
-    CorruptedPeerError,
-    DatasetsDivergedError,
-    DestinationAheadError,
-    RollbackError,
-)
-from odfchain.ids.multihash import Multihash
-from odfchain.model.events import Seed
-from odfchain.transfer.compare import (
+from odfchain.chain.compare import (
     Ahead,
     Behind,
     ChainLinks,
@@ -25,6 +15,16 @@ from odfchain.transfer.compare import (
     compare,
     whole_chain,
 )
+from odfchain.codec.blocks import decode_block
+from odfchain.errors import (
+    CodecError,
+    CorruptedPeerError,
+    DatasetsDivergedError,
+    DestinationAheadError,
+    RollbackError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.model.events import Seed
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.peer_links import PeerLinks, bad_block
 from odfchain.trust.seen import Seen

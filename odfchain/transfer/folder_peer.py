@@ -35,7 +35,8 @@ from odfchain.text import one_line
 from odfchain.transfer.hint_file import encode_hint
 from odfchain.transfer.incoming import Incoming
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, WritablePeer
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, PeerUrl
+from odfchain.trust.parties import SignedFile
 
 _LOCK = ".lock"
 _STAGING = ".staging"

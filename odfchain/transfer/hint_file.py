@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from odfchain.chain.compare import HashList
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
-from odfchain.transfer.compare import HashList
 
 HINT_LINE_BYTES = 70
 """A hash in base16 and the end of its line [bytes]."""

@@ -23,7 +23,8 @@ from odfchain.net.url import Route, parse_target
 from odfchain.net.wire import Response
 from odfchain.text import one_line
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
-from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, Part, PeerUrl
+from odfchain.trust.parties import SignedFile
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)

@@ -37,7 +37,8 @@ from odfchain.transfer.object_space import (
     WriteRefusedError,
 )
 from odfchain.transfer.peer import AbsentError, Opened, WritablePeer
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.trust.parties import SignedFile
 
 LOCK_KEY = "refs/.head.lock"
 """Held while the head is replaced, where a store cannot replace conditionally."""

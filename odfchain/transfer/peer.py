@@ -36,7 +36,8 @@ from odfchain.store.interfaces import parse_ref
 from odfchain.text import one_line
 from odfchain.transfer.hint_file import hint_bytes, parse_hint
 from odfchain.transfer.incoming import MIRROR_HINT, Incoming
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, Part, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, Part
+from odfchain.trust.parties import SignedFile
 
 _T = TypeVar("_T")
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from odfchain.chain.compare import BlockLink
 from odfchain.codec.blocks import decode_header
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import (
@@ -30,7 +31,6 @@ from odfchain.limits import LIMITS, SHARING
 from odfchain.progress import SILENT, Progress
 from odfchain.store import fsio
 from odfchain.store.interfaces import ObjectStore, check_object_name
-from odfchain.transfer.compare import BlockLink
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.prefetch import Prefetch
 from odfchain.transfer.public_layout import ObjectKey, Part

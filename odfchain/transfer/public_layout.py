@@ -23,10 +23,7 @@ from urllib.parse import unquote, urlsplit
 from odfchain.errors import InvalidIdError, StoreError, UnsupportedPeerError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetName
-from odfchain.limits import ATTEST
 from odfchain.store.interfaces import check_object_name
-from odfchain.trust.attestations import ATTESTATIONS_KEY
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 
 HEAD_KEY = "refs/head"
 HINT_KEY = "hints/chain"
@@ -44,18 +41,6 @@ class Part(Enum):
     BLOCK = "blocks"
     DATA = "data"
     CHECKPOINT = "checkpoints"
-
-
-class SignedFile(Enum):
-    """The files of signed statements: unlike objects they change, and nothing about them is known before."""
-
-    HEAD = HEAD_SIGNATURE_KEY
-    AUDITS = ATTESTATIONS_KEY
-
-    @property
-    def limit(self) -> int:
-        """The largest that is read [bytes]."""
-        return ATTEST.statement_bytes + 1 if self is SignedFile.HEAD else ATTEST.attestations_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
 from odfchain.chain.history import History
 from odfchain.errors import (
     ChainsDifferError,
@@ -35,7 +36,6 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD, ObjectStore
 from odfchain.store.local import LocalObjectStore
-from odfchain.transfer.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
 from odfchain.transfer.differences import (
     Destination,
     Source,
@@ -44,7 +44,6 @@ from odfchain.transfer.differences import (
     refuse_other_dataset,
     refuse_rollback,
 )
-from odfchain.transfer.examination import Examination
 from odfchain.transfer.partial import (
     incoming_folder,
     is_partial,
@@ -57,9 +56,10 @@ from odfchain.transfer.partial import (
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.peer_links import PeerLinks, Spool
 from odfchain.transfer.received import checked_blocks, index_chain
-from odfchain.transfer.signed_heads import Offer, read_offer
 from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
+from odfchain.trust.examination import Examination
+from odfchain.trust.offered import Offer, read_offer
 from odfchain.trust.policy import NO_POLICY
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signed_head import BlockAt
@@ -148,7 +148,14 @@ class _Pull:
 
     def __post_init__(self) -> None:
         policy = self.options.signature or NO_POLICY
-        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
+        self.statements = Examination(
+            self.workspace,
+            self.peer,
+            self.offer,
+            policy,
+            self.options.force,
+            trusted=lambda: self.workspace.config.audit.trusted_auditors,
+        )
 
     @property
     def head(self) -> Multihash:
@@ -175,7 +182,7 @@ class _Pull:
             with self.statements.proving():
                 here = _present(self.workspace, dataset_id)  # under another name
                 seen = self.statements.examine(
-                    dataset_id, here, source.number, _by_number(blocks), links, str(alias)
+                    dataset_id, here, source.number, _by_number(blocks), links.bytes_of, str(alias)
                 )
                 self._check_new(dataset_id, alias)
                 if seen is not None:
@@ -260,9 +267,8 @@ class _Pull:
         refuse_other_dataset(source, destination, found, force=self.options.force)
         with self.statements.proving():
             theirs = blocks_of(source, destination, found)
-            seen = self.statements.examine(
-                destination.seed.dataset_id, dataset, source.number, theirs, source.links, destination.name
-            )
+            dataset_id, read = destination.seed.dataset_id, source.links.bytes_of
+            seen = self.statements.examine(dataset_id, dataset, source.number, theirs, read, destination.name)
             if seen is not None:
                 refuse_rollback(source, seen, destination)
             if not self.options.force:

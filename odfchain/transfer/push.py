@@ -1,7 +1,7 @@
 """Sending a dataset to a place that can be written to.
 
 Slices and checkpoints go first, then blocks, oldest first, then the hint, then the head by one
-compare-and-swap, and last what is signed (`odfchain.transfer.push_signed`). So whoever reads there sees the
+compare-and-swap, and last what is signed (`odfchain.trust.push_signed`). So whoever reads there sees the
 old dataset until it sees all of the new one, and what was interrupted is continued by running the same again.
 Source: specification "Dataset Sharing"; RFC-021.
 """
@@ -14,6 +14,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from odfchain.chain.compare import (
+    Ahead,
+    Behind,
+    BlockLink,
+    ChainLinks,
+    Diverged,
+    Equal,
+    HashList,
+    compare,
+    whole_chain,
+)
 from odfchain.codec.blocks import decode_block
 from odfchain.errors import (
     BrokenChainError,
@@ -33,23 +44,12 @@ from odfchain.model.events import Seed
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.local import LocalObjectStore
-from odfchain.transfer.compare import (
-    Ahead,
-    Behind,
-    BlockLink,
-    ChainLinks,
-    Diverged,
-    Equal,
-    HashList,
-    compare,
-    whole_chain,
-)
 from odfchain.transfer.differences import shortened
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
-from odfchain.transfer.push_signed import push_statements
 from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.trust.push_signed import push_statements
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.signing_keys import Did
 

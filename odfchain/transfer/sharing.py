@@ -30,7 +30,6 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.head_signature import head_signature
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.aliases import (
     AliasKind,
@@ -57,6 +56,7 @@ from odfchain.transfer.push import (
 )
 from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
 from odfchain.transfer.sync import SyncOptions, SyncOutcome
+from odfchain.trust.head_signature import head_signature
 from odfchain.trust.policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen, SeenHeads

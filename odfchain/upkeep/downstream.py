@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 
+from odfchain.chain.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
 from odfchain.codec.blocks import decode_header
 from odfchain.errors import CodecError, CorruptedPeerError, OdfchainError
 from odfchain.ids.multihash import Multihash
@@ -16,7 +17,6 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.aliases import AliasKind, aliases, resolve_remote
-from odfchain.transfer.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
 from odfchain.transfer.open import PeerOptions, open_peer, options_of
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.repositories import Repositories

@@ -22,7 +22,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import Part
-from odfchain.transfer.signed_heads import signed_last
+from odfchain.trust.offered import signed_last
 from odfchain.trust.seen import SeenHeads
 from odfchain.upkeep.reachable import ref_names, refs_of, store_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from odfchain.cli.main import main
-from odfchain.repo.head_signature import head_signature
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
+from odfchain.trust.head_signature import head_signature
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus
 from tests.kit.support import Result, manifest
 

@@ -28,15 +28,15 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.head_signature import head_signature
-from odfchain.repo.signing import sign_head
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalRefStore
 from odfchain.transform.start_over import reset_to_metadata
+from odfchain.trust.head_signature import head_signature
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
 from odfchain.trust.signer import HeadSigner
+from odfchain.trust.signing import sign_head
 from tests.kit.faults import faulty
 from tests.kit.support import RAW_SCHEMA, T0, derivative, manifest, push
 

@@ -11,7 +11,8 @@ from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import Progress
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
+from odfchain.trust.parties import SignedFile
 from tests.kit.scenario import Chain
 
 WHERE = "memory://peer/"

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.trust.parties import SignedFile
 
 
 class Place(Protocol):

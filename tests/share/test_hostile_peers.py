@@ -30,9 +30,10 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer import compare, peer_links
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.peer import PEER_LIMITS
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.sync import SyncOptions
+from odfchain.trust.parties import SignedFile
 from tests.kit import pull_client as clients
 from tests.kit.hostile_server import (
     ENDLESS,

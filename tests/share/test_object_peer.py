@@ -23,7 +23,8 @@ from odfchain.progress import SILENT
 from odfchain.store.locations import Location
 from odfchain.transfer.object_peer import LOCK_KEY, ObjectPeer
 from odfchain.transfer.object_space import PEER_LIMITS, place_of
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
 from tests.kit.small_s3 import SmallS3, tag_of
 from tests.kit.stand_ins import simulated_s3

@@ -24,7 +24,8 @@ from odfchain.progress import SILENT
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.open import PeerOptions, gateway_url, open_peer, open_writable
 from odfchain.transfer.peer import Peer, WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter
 from tests.kit.support import hash_of
 from tests.kit.web_peers import PLACES, WRITABLE, Place, Published

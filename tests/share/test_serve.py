@@ -32,8 +32,8 @@ from odfchain.serve.application import repository
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.hint_file import parse_hint
 from odfchain.transfer.hints import HintCache, chain_hint
-from odfchain.transfer.public_layout import SignedFile
 from odfchain.transfer.repository_index import RepositoryIndex, parse_index, render_index
+from odfchain.trust.parties import SignedFile
 from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
 from tests.kit.support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
 

@@ -21,16 +21,17 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.head_signature import head_signature
-from odfchain.repo.signing import sign_head
 from odfchain.transfer.aliases import policy_of
-from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl, SignedFile
+from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.signed_heads import read_offer
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from odfchain.trust.head_signature import head_signature
+from odfchain.trust.offered import read_offer
+from odfchain.trust.parties import SignedFile
 from odfchain.trust.policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signed_head import SignatureStatus
+from odfchain.trust.signing import sign_head
 from odfchain.trust.statements import sign_attestation
 from tests.kit.forge import AUDITORS, OWNER, attestation, signed
 from tests.kit.memory_peer import MemoryPeer

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from odfchain.errors import BrokenChainError, RefConflictError
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
+from odfchain.trust.parties import KeyHolder, StoredDataset
 from odfchain.trust.signer import HeadSigner
 from odfchain.trust.statements import SignedHead
 
 
-def sign_head(workspace: WorkspaceFiles, dataset: DatasetFiles) -> SignedHead:
+def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
     """Durably sign the head of a dataset anew, with the time of now; returns what was signed.
 
     Raises:

@@ -9,14 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.codec.blocks import decode_header
-from odfchain.errors import BrokenChainError, DatasetNotFoundError
-from odfchain.ids.multihash import Multihash
-from odfchain.ids.names import DatasetAlias
-from odfchain.limits import LIMITS
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
-from odfchain.transfer.compare import (
+from odfchain.chain.compare import (
     Ahead,
     Behind,
     BlockLink,
@@ -28,6 +21,13 @@ from odfchain.transfer.compare import (
     compare,
     whole_chain,
 )
+from odfchain.codec.blocks import decode_header
+from odfchain.errors import BrokenChainError, DatasetNotFoundError
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import LIMITS
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.pulling import pull_dataset
 from tests.kit.memory_peer import MemoryPeer

@@ -13,12 +13,10 @@ from odfchain.errors import StoreError, TransferError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.text import one_line
-from odfchain.transfer.peer import WritablePeer
-from odfchain.transfer.public_layout import SignedFile
-from odfchain.transfer.signed_heads import better, chain_at, in_chain
 from odfchain.trust.attestations import AttestationLine, joined, read_attestations_file, read_lines
+from odfchain.trust.offered import better, chain_at, in_chain
+from odfchain.trust.parties import SignedFile, StatementWriter, StoredDataset
 from odfchain.trust.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature
 from odfchain.trust.signing_keys import Did
 
@@ -32,7 +30,7 @@ class Statements:
 
 
 def push_statements(
-    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, trusted: Sequence[Did] = ()
+    dataset: StoredDataset, peer: StatementWriter, head: Multihash, trusted: Sequence[Did] = ()
 ) -> Statements:
     """The destination, whose head is `head`, has its signature and the attestations of this chain.
 
@@ -53,7 +51,7 @@ def push_statements(
 
 
 def _push_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash, block_at: BlockAt
+    dataset: StoredDataset, dataset_id: DatasetId, peer: StatementWriter, head: Multihash, block_at: BlockAt
 ) -> SignatureStatus:
     number = dataset.chain.get(head).sequence_number
     here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
@@ -65,9 +63,9 @@ def _push_signature(
 
 
 def _push_attestations(
-    dataset: DatasetFiles,
+    dataset: StoredDataset,
     dataset_id: DatasetId,
-    peer: WritablePeer,
+    peer: StatementWriter,
     block_at: BlockAt,
     trusted: Sequence[Did],
 ) -> None:
@@ -87,7 +85,7 @@ def _push_attestations(
         peer.put_signed(SignedFile.AUDITS, content)
 
 
-def _there(peer: WritablePeer, file: SignedFile) -> bytes | None:
+def _there(peer: StatementWriter, file: SignedFile) -> bytes | None:
     """What the destination has; where that is nothing that can be read, anything is better."""
     try:
         return peer.signed(file)

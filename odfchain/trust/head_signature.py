@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from odfchain.errors import BrokenChainError
 from odfchain.ids.multihash import Multihash
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD
+from odfchain.trust.parties import StoredDataset
 from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head, read_head_signature
 
 _READS = 5
 
 
-def head_signature(dataset: DatasetFiles) -> HeadSignature:
+def head_signature(dataset: StoredDataset) -> HeadSignature:
     """What the signature in the folder is worth for the head that the folder has.
 
     A head that moves meanwhile is looked at again. The chain is read where the signature is of an earlier
@@ -33,7 +33,7 @@ def head_signature(dataset: DatasetFiles) -> HeadSignature:
     return signature
 
 
-def _judge(dataset: DatasetFiles, head: Multihash, content: bytes | None) -> HeadSignature:
+def _judge(dataset: StoredDataset, head: Multihash, content: bytes | None) -> HeadSignature:
     number = dataset.chain.get(head).sequence_number
 
     def block_at(wanted: int) -> Multihash | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from odfchain.chain.compare import ChainLinks, Descent
 from odfchain.errors import OdfchainError, SignatureError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.text import one_line
-from odfchain.transfer.compare import ChainLinks, Descent
+from odfchain.trust.parties import StoredDataset
 from odfchain.trust.proof import Claim, prove
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen
@@ -31,7 +31,7 @@ class EquivocationDetector:
 
     store: EvidenceStore
     dataset_id: DatasetId
-    dataset: DatasetFiles | None
+    dataset: StoredDataset | None
     seen: Seen | None
 
     def examine(

@@ -15,13 +15,11 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import SignedFile
 from odfchain.trust.attestations import Merged, merge_attestations
+from odfchain.trust.parties import SignedFile, StatementReader, StoredDataset
 from odfchain.trust.policy import SignaturePolicy, length
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import (
@@ -63,7 +61,7 @@ class Offer:
 
 
 def read_offer(
-    peer: Peer, policy: SignaturePolicy, pause: Callable[[float], None] = time.sleep
+    peer: StatementReader, policy: SignaturePolicy, pause: Callable[[float], None] = time.sleep
 ) -> Offer | None:
     """The peer's head and signature, read once more when they do not fit: its owner may just have committed.
 
@@ -86,7 +84,7 @@ def read_offer(
     return offer
 
 
-def _read(peer: Peer) -> Offer | None:
+def _read(peer: StatementReader) -> Offer | None:
     head = peer.head()
     if head is None:
         return None
@@ -171,7 +169,7 @@ def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
 
 
 def keep_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
+    dataset: StoredDataset, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
 ) -> None:
     """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed.
 
@@ -198,7 +196,7 @@ def keep_signature(
             fsio.replace_file(path, best)
 
 
-def signed_last(dataset: DatasetFiles, dataset_id: DatasetId) -> SignedHead | None:
+def signed_last(dataset: StoredDataset, dataset_id: DatasetId) -> SignedHead | None:
     """The head of a local dataset that its owner has signed last, as far as that is known here."""
     try:
         signer, signed = read_head((read_head_signature(dataset.folder) or b"")[:-1])
@@ -225,13 +223,13 @@ def in_chain(block_at: Callable[[int], Multihash | None]) -> Callable[[Attestati
     return lambda found: block_at(found.sequence_number) == found.head
 
 
-def chain_at(dataset: DatasetFiles, head: Multihash) -> BlockAt:
+def chain_at(dataset: StoredDataset, head: Multihash) -> BlockAt:
     """The hashes of a local chain by number."""
     known = dataset.chain.hashes(head)
     return lambda number: known[number] if number < len(known) else None
 
 
-def read_attestations_of(peer: Peer) -> tuple[bytes | None, str | None]:
+def read_attestations_of(peer: StatementReader) -> tuple[bytes | None, str | None]:
     """What a peer has of auditors, and why it could not be read; nothing is raised for that."""
     try:
         return peer.signed(SignedFile.AUDITS), None
@@ -240,7 +238,7 @@ def read_attestations_of(peer: Peer) -> tuple[bytes | None, str | None]:
 
 
 def keep_attestations(
-    received: bytes, dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, trusted: Collection[str]
+    received: bytes, dataset: StoredDataset, dataset_id: DatasetId, head: Multihash, trusted: Collection[str]
 ) -> Merged:
     """The valid attestations of blocks of this chain are here, too.
 

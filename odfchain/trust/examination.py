@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from odfchain.errors import ChainsDifferError, NameCollisionError, SignatureError, StoreError
 from odfchain.ids.did import DatasetId
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.equivocation import EVIDENCE_HINT, EquivocationDetector
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.peer_links import PeerLinks
-from odfchain.transfer.signed_heads import (
+from odfchain.ids.multihash import Multihash
+from odfchain.trust.equivocation import EVIDENCE_HINT, EquivocationDetector
+from odfchain.trust.offered import (
     Offer,
     judge,
     keep_attestations,
@@ -23,6 +20,7 @@ from odfchain.transfer.signed_heads import (
     signed_last,
     warnings,
 )
+from odfchain.trust.parties import KeyHolder, StatementReader, StoredDataset
 from odfchain.trust.policy import SignaturePolicy
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen, SeenHeads
@@ -33,11 +31,13 @@ from odfchain.trust.signed_head import BlockAt, HeadSignature, SignatureStatus
 class Examination:
     """What came of the statements that a peer has beside its head; `warnings` are for the user."""
 
-    workspace: WorkspaceFiles
-    peer: Peer
+    workspace: KeyHolder
+    peer: StatementReader
     offer: Offer
     policy: SignaturePolicy
     force: bool
+    trusted: Callable[[], Collection[str]]
+    """The auditors whom this workspace believes."""
     signature: HeadSignature | None = field(default=None, init=False)
     attestations: int = field(default=0, init=False)
     forgets: bool = field(default=False, init=False)
@@ -55,16 +55,16 @@ class Examination:
     def examine(
         self,
         dataset_id: DatasetId,
-        dataset: DatasetFiles | None,
+        dataset: StoredDataset | None,
         number: int,
         theirs: BlockAt,
-        links: PeerLinks,
+        read: Callable[[Multihash], bytes],
         name: str,
     ) -> Seen | None:
         """Judge the signature of the peer's head, block `number`; a proof of two histories is kept.
 
-        `dataset` is the copy that is here, `theirs` knows the peer's chain. Returned is the newest block
-        seen, unless `force` lets it be forgotten.
+        `dataset` is the copy that is here, `theirs` and `read` know the peer's chain. Returned is the newest
+        block seen, unless `force` lets it be forgotten.
 
         Raises:
             SignatureError: the signature is not what the policy wants.
@@ -85,7 +85,7 @@ class Examination:
         detector = EquivocationDetector(
             EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen
         )
-        self._proofs = detector.examine(found, number, theirs, links.bytes_of, where=where, now=now)
+        self._proofs = detector.examine(found, number, theirs, read, where=where, now=now)
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
         about = f"{name} at {where}"
@@ -97,7 +97,7 @@ class Examination:
         return None if self.force else seen
 
     def _to_the_owner(
-        self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
+        self, dataset: StoredDataset, dataset_id: DatasetId, theirs: BlockAt, about: str
     ) -> None:
         """Who has the key answers for everything below the next block, and for what was signed before."""
         assert self.signature is not None  # noqa: S101 - it was judged before
@@ -128,21 +128,21 @@ class Examination:
                 error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
             raise
 
-    def keep(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
+    def keep(self, dataset: StoredDataset, dataset_id: DatasetId) -> None:
         """The head has moved: its signature is beside it, and what auditors say of this chain is here.
 
         Attestations that cannot be written are a warning.
 
         Raises:
             StoreError, BrokenChainError: the signature cannot be written, or the chain not be read.
-            ManifestError: the workspace's settings are malformed.
+            OdfchainError: from `trusted`.
         """
         assert self.signature is not None  # noqa: S101 - it was judged before
         keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
         if self._received is not None:
-            trusted = self.workspace.config.audit.trusted_auditors
+            believed = self.trusted()
             try:
-                merged = keep_attestations(self._received, dataset, dataset_id, self.offer.head, trusted)
+                merged = keep_attestations(self._received, dataset, dataset_id, self.offer.head, believed)
             except StoreError as error:  # the head has moved: that must not seem to have failed
                 self._not_taken([error.message])
                 return
