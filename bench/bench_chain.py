@@ -15,8 +15,8 @@ from figures import Figure
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState

@@ -9,7 +9,7 @@ from figures import Figure, per_call
 from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block
 from odfchain.digest.physical import hash_bytes
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 
 

@@ -22,7 +22,7 @@ from odfchain import Workspace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain.ingest.ingesting import IngestOutcome
 
 ROWS = 5_000_000
 WARM_UP_ROWS = 50_000

@@ -25,7 +25,7 @@ from manifests import csv_step, push_manifest
 from odfchain import Workspace
 
 if TYPE_CHECKING:
-    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain.ingest.ingesting import IngestOutcome
 
 ROWS = 1_000_000
 WARM_UP_ROWS = 20_000

@@ -22,10 +22,10 @@ from odfchain.chain.chain import link_blocks
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.data_schema import DataField, DataSchema, DataTypeInt64
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import SetInfo
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import PUBLIC_FOLDERS, DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles

@@ -18,7 +18,7 @@ from manifests import csv_step, push_manifest
 from odfchain import Dataset, Workspace
 
 if TYPE_CHECKING:
-    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain.ingest.ingesting import IngestOutcome
 
 ROWS = 200_000
 DAYS = 100

@@ -37,7 +37,7 @@ from odfchain.model.events import ExecuteTransform
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-from odfchain.api.pull import PullResult
+from odfchain.api.pull_targets import PullResult
 
 ROWS = 5_000_000
 YEAR_ROWS = 5_000_000

@@ -24,14 +24,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from figures import Figure, seconds, tell
 
-from odfchain.audit.verify import verify_dataset
+from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles

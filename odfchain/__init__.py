@@ -11,13 +11,13 @@ with odf.open(".") as workspace:
 
 from __future__ import annotations
 
-from odfchain.version import SPEC_VERSION, __version__
+from odfchain.versions import SPEC_VERSION, __version__
 
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.imported import Imported
-    from odfchain.api.pull import PullResult, PullTarget
+    from odfchain.api.pull_targets import PullResult, PullTarget
     from odfchain.api.scan import Scan
     from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
@@ -77,12 +77,11 @@ if TYPE_CHECKING:
     from odfchain.ids.multihash import Multihash
     from odfchain.ids.names import DatasetAlias, RepoName
     from odfchain.ingest.importing import ImportPlan
-    from odfchain.ingest.ingest import IngestOutcome
-    from odfchain.lineage.blame import Blame
+    from odfchain.ingest.ingesting import IngestOutcome
     from odfchain.lineage.graph import Graph
     from odfchain.lineage.graph_document import TextTree
+    from odfchain.lineage.provenance import Blame
     from odfchain.lineage.queries import Definition
-    from odfchain.model.block import DatasetSnapshot, MetadataBlock
     from odfchain.model.data_schema import DataSchema
     from odfchain.model.duration import Duration
     from odfchain.model.enums import DatasetKind, OperationType
@@ -103,30 +102,31 @@ if TYPE_CHECKING:
         SetTransform,
         SetVocab,
     )
+    from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
     from odfchain.model.timestamp import Timestamp
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.transfer.catalog import RepositoryEntry
     from odfchain.transfer.partial import FetchOutcome
     from odfchain.transfer.public_layout import PeerUrl
-    from odfchain.transfer.push import PushOutcome, PushPlan
+    from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transform.state_change import StateChange
     from odfchain.trust.policy import SignaturePolicy
     from odfchain.trust.problems import Problem
     from odfchain.trust.proof import Evidence
     from odfchain.trust.proof_store import KeptEvidence
     from odfchain.upkeep.batches import BatchLimits
-    from odfchain.upkeep.compact import CompactPlan
     from odfchain.upkeep.downstream import Dependent, Remote
-    from odfchain.upkeep.fsck import Finding, FsckReport
-    from odfchain.upkeep.gc import Collected
-    from odfchain.upkeep.reset import ResetPlan
+    from odfchain.upkeep.garbage import Collected
+    from odfchain.upkeep.hard_compaction import CompactPlan
+    from odfchain.upkeep.repair import Finding, FsckReport
+    from odfchain.upkeep.rollback import ResetPlan
     from odfchain.upkeep.soft import SoftPlan
 
 _PLACES = {
     "api.dataset": "Dataset",
     "api.imported": "Imported",
-    "api.pull": "PullResult PullTarget",
+    "api.pull_targets": "PullResult PullTarget",
     "api.scan": "Scan",
     "api.views": "Log",
     "api.workspace": "Workspace init open",
@@ -138,12 +138,12 @@ _PLACES = {
     "ids.multihash": "Multihash",
     "ids.names": "DatasetAlias RepoName",
     "ingest.importing": "ImportPlan",
-    "ingest.ingest": "IngestOutcome",
-    "lineage.blame": "Blame",
+    "ingest.ingesting": "IngestOutcome",
+    "lineage.provenance": "Blame",
     "lineage.graph": "Graph",
     "lineage.graph_document": "TextTree",
     "lineage.queries": "Definition",
-    "model.block": "DatasetSnapshot MetadataBlock",
+    "model.metadata_block": "DatasetSnapshot MetadataBlock",
     "model.data_schema": "DataSchema",
     "model.duration": "Duration",
     "model.enums": "DatasetKind OperationType",
@@ -158,18 +158,18 @@ _PLACES = {
     "transfer.catalog": "RepositoryEntry",
     "transfer.partial": "FetchOutcome",
     "transfer.public_layout": "PeerUrl",
-    "transfer.push": "PushOutcome PushPlan",
+    "transfer.pushing": "PushOutcome PushPlan",
     "transform.state_change": "StateChange",
     "trust.policy": "SignaturePolicy",
     "trust.problems": "Problem",
     "trust.proof": "Evidence",
     "trust.proof_store": "KeptEvidence",
     "upkeep.batches": "BatchLimits",
-    "upkeep.compact": "CompactPlan",
+    "upkeep.hard_compaction": "CompactPlan",
     "upkeep.downstream": "Dependent Remote",
-    "upkeep.fsck": "Finding FsckReport",
-    "upkeep.gc": "Collected",
-    "upkeep.reset": "ResetPlan",
+    "upkeep.repair": "Finding FsckReport",
+    "upkeep.garbage": "Collected",
+    "upkeep.rollback": "ResetPlan",
     "upkeep.soft": "SoftPlan",
 }
 """Where the public names are: loaded on use, because the command line promises a short start."""

@@ -68,7 +68,7 @@ def _pull(folder: Path, url: str) -> None:
 
 def _faults(workspace: WorkspaceFiles) -> Iterator[str]:
     """What is wrong, a line each; a folder among the datasets that is none is wrong, too."""
-    from odfchain.audit.verify import verify_dataset  # noqa: PLC0415 - loads Arrow, which pulling does not need
+    from odfchain.audit.dataset_checks import verify_dataset  # noqa: PLC0415 - loads Arrow, which pulling does not need
 
     for folder in sorted((workspace.root / "datasets").iterdir()):
         try:

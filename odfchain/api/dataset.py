@@ -34,29 +34,29 @@ from odfchain.repo.dataset_state import DatasetState
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain.api.pull import PullResult
+    from odfchain.api.pull_targets import PullResult
     from odfchain.api.scan import At, Scan
     from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace
     from odfchain.audit.auditing import ListedAttestation, NewAttestation
     from odfchain.audit.report import Report
-    from odfchain.ingest.ingest import IngestOutcome
-    from odfchain.lineage.blame import Blame
+    from odfchain.ingest.ingesting import IngestOutcome
     from odfchain.lineage.graph import Graph
+    from odfchain.lineage.provenance import Blame
     from odfchain.lineage.queries import Definition
     from odfchain.model.events import DisablePollingSource, DisablePushSource
     from odfchain.model.sources import WatermarkRule
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import WorkspaceConfig
     from odfchain.transfer.partial import FetchOutcome, LocalSlices
-    from odfchain.transfer.push import PushOptions, PushOutcome, PushPlan
+    from odfchain.transfer.pushing import PushOptions, PushOutcome, PushPlan
     from odfchain.trust.signed_head import HeadSignature
     from odfchain.trust.statements import SignedHead
     from odfchain.upkeep.batches import BatchLimits
-    from odfchain.upkeep.compact import CompactPlan
-    from odfchain.upkeep.fsck import FsckReport
-    from odfchain.upkeep.gc import Collected
-    from odfchain.upkeep.reset import ResetPlan
+    from odfchain.upkeep.garbage import Collected
+    from odfchain.upkeep.hard_compaction import CompactPlan
+    from odfchain.upkeep.repair import FsckReport
+    from odfchain.upkeep.rollback import ResetPlan
     from odfchain.upkeep.soft import SoftPlan
 
 Files = str | Path | Iterable[str | Path] | BinaryIO
@@ -218,7 +218,7 @@ class Dataset:
             UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
-        from odfchain.ingest.ingest import ingest_files
+        from odfchain.ingest.ingesting import ingest_files
 
         refuse_unknown(options, IngestKeywords)
         config = self._workspace._files.config
@@ -251,7 +251,7 @@ class Dataset:
             SignatureError, RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as
             the last transaction of this pull left it.
         """
-        from odfchain.api.pull import target_of
+        from odfchain.api.pull_targets import target_of
 
         return self._workspace.pull(target_of(self), progress=progress, **options)
 
@@ -323,7 +323,7 @@ class Dataset:
         return self._workspace._sharing.plan_push(self.id, target, chosen)
 
     def _push_options(self, *, force: bool, create: bool, parallel: int | None = None) -> PushOptions:
-        from odfchain.transfer.push import PushOptions
+        from odfchain.transfer.pushing import PushOptions
 
         number = parallel or self._workspace._sharing.config.parallel
         return PushOptions(create=create, force=force, parallel=number)
@@ -485,7 +485,7 @@ class Dataset:
         Raises:
             UsageError: there are no such records, or too many.
         """
-        from odfchain.lineage.blame import blame_records
+        from odfchain.lineage.provenance import blame_records
 
         return blame_records(self._workspace._files, self._files, first, last, recursive=recursive)
 
@@ -493,7 +493,7 @@ class Dataset:
 
     def plan_reset(self, block: Block) -> ResetPlan:
         """What `reset` to a block (its hash or number) would mean; nothing is changed."""
-        from odfchain.upkeep.reset import plan_reset
+        from odfchain.upkeep.rollback import plan_reset
 
         target = str(block) if isinstance(block, int) else block
         return plan_reset(self._workspace._files, self._files, target)
@@ -506,7 +506,7 @@ class Dataset:
             RefConflictError, BusyError: another process is at work on the dataset.
             UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
         """
-        from odfchain.upkeep.reset import reset
+        from odfchain.upkeep.rollback import reset
 
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
         return reset(self._workspace._files, self._files, plan, force=force)
@@ -521,7 +521,7 @@ class Dataset:
             BusyError: something is being pulled into the dataset.
             BrokenChainError: it cannot be said what is needed; nothing was removed.
         """
-        from odfchain.upkeep.gc import GcOptions, collect
+        from odfchain.upkeep.garbage import GcOptions, collect
 
         return collect(self._files, GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run))
 
@@ -545,7 +545,7 @@ class Dataset:
             InvalidIdError, WorkspaceError, UnsupportedPeerError, AccessError: `source` cannot be used.
             StorageFullError, StoreError: a good copy cannot be stored.
         """
-        from odfchain.upkeep.fsck import FsckOptions, fsck
+        from odfchain.upkeep.repair import FsckOptions, fsck
 
         options = FsckOptions(dry_run=dry_run, head=head)
         opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
@@ -558,7 +558,7 @@ class Dataset:
         `limits` say how large a merged slice may become; `metadata_only` gives up all data.
         """
         from odfchain.upkeep.batches import BatchLimits
-        from odfchain.upkeep.compact import CompactOptions, plan_compact
+        from odfchain.upkeep.hard_compaction import CompactOptions, plan_compact
 
         chosen = CompactOptions(limits=limits or BatchLimits(), metadata_only=metadata_only)
         return plan_compact(self._workspace._files, self._files, chosen)
@@ -573,7 +573,7 @@ class Dataset:
         Raises:
             UnsavedBlocksError, RefConflictError, BusyError: the dataset is as it was.
         """
-        from odfchain.upkeep.compact import compact
+        from odfchain.upkeep.hard_compaction import compact
 
         chosen = plan or self.plan_compact()
         return compact(self._workspace._files, self._files, chosen, force=force, progress=progress)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from odfchain.api.options import MergeKeywords
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.importing import ImportPlan
-    from odfchain.ingest.ingest import IngestOutcome
+    from odfchain.ingest.ingesting import IngestOutcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from odfchain.audit.walk import BlockName
-    from odfchain.ingest.ingest import IngestOptions
+    from odfchain.ingest.ingesting import IngestOptions
     from odfchain.ingest.polling import PullOptions
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import WorkspaceConfig
@@ -220,7 +220,7 @@ def ingest_options(
     given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
 ) -> IngestOptions:
     """What is given, and the workspace's settings for the rest."""
-    from odfchain.ingest.ingest import IngestOptions, with_defaults
+    from odfchain.ingest.ingesting import IngestOptions, with_defaults
     from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 
     kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}

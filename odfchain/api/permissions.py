@@ -9,7 +9,7 @@ from odfchain.errors import UsageError
 from odfchain.ids.names import DatasetAlias
 from odfchain.ingest.fetch.bindings import is_admitted
 from odfchain.ingest.fetch.effects import Effect, EffectKind, effects_of
-from odfchain.model.block import DatasetSnapshot
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.repo.workspace_config import IngestConfig
 
 

@@ -176,7 +176,7 @@ def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
     if isinstance(at, str) and not at[:1].isdecimal():
         at = Multihash.parse(at)
     if isinstance(at, Multihash | int):
-        from odfchain.upkeep.reset import find_block
+        from odfchain.upkeep.rollback import find_block
 
         return find_block(dataset, str(at))
     return _head_by_time(dataset, as_time(at))

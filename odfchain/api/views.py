@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import OdfchainError
-from odfchain.model.block import MetadataBlock
 from odfchain.model.events import AddData, ExecuteTransform
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.text import one_line
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from odfchain.api.options import (
 from odfchain.errors import DatasetNotFoundError, InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.model.block import DatasetSnapshot
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.workspace_files import WorkspaceFiles
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odfchain.api.imported import Imported
-    from odfchain.api.pull import PullResult, PullTarget
+    from odfchain.api.pull_targets import PullResult, PullTarget
     from odfchain.audit.report import Report
     from odfchain.ingest.importing import ImportPlan
     from odfchain.lineage.graph import Graph
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from odfchain.transform.state_change import StateChange
     from odfchain.transform.validate import Checker
     from odfchain.trust.proof_store import EvidenceStore
-    from odfchain.upkeep.fsck import FsckReport
-    from odfchain.upkeep.gc import Collected
+    from odfchain.upkeep.garbage import Collected
+    from odfchain.upkeep.repair import FsckReport
 
 
 class Workspace:
@@ -197,7 +197,7 @@ class Workspace:
             TransferError, SignatureError, ChainError: what is there cannot be taken; all is as it was.
             And all errors of `Dataset.pull`.
         """
-        from odfchain.api.pull import check_alone, pull
+        from odfchain.api.pull_targets import check_alone, pull
 
         refuse_unknown(options, PullKeywords)
         if isinstance(ref, str):
@@ -217,7 +217,7 @@ class Workspace:
             InvalidIdError, DatasetNotFoundError, UnsupportedPeerError: a name means nothing here.
             WorkspaceError: a dataset comes from itself.
         """
-        from odfchain.api.pull import targets_of
+        from odfchain.api.pull_targets import targets_of
 
         return targets_of(self, names, recursive=recursive)
 
@@ -292,7 +292,7 @@ class Workspace:
 
         Keywords and errors are those of `Dataset.gc`; the last result is that of the workspace itself.
         """
-        from odfchain.upkeep.gc import GcOptions, collect_workspace
+        from odfchain.upkeep.garbage import GcOptions, collect_workspace
 
         options = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
         found = [
@@ -309,7 +309,7 @@ class Workspace:
         Raises:
             BusyError, StorageFullError, StoreError: as `Dataset.fsck`.
         """
-        from odfchain.upkeep.fsck import unopenable
+        from odfchain.upkeep.repair import unopenable
 
         found = [dataset.fsck(dry_run=dry_run, progress=progress) for dataset in self]
         return found + unopenable(self._files)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.audit.checks import CHECKS
+from odfchain.audit.dataset_checks import Scope, examine
 from odfchain.audit.heads import is_trusted
 from odfchain.audit.remote import remote_copy
 from odfchain.audit.report import FAULTY, Report
 from odfchain.audit.upstream import inputs_tree
 from odfchain.audit.verification import EnginesFor, VerifyOptions, finder, trusted_auditors, verify_datasets
-from odfchain.audit.verify import Scope, examine
 from odfchain.audit.walk import Range
 from odfchain.errors import BrokenChainError, UsageError
 from odfchain.ids.did import DatasetId, DidKey
@@ -24,11 +24,11 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.sharing import Sharing
-from odfchain.trust.attestations import AttestationLine, add_attestation, read_attestations
+from odfchain.trust.attestation_lines import AttestationLine, add_attestation, read_attestations
 from odfchain.trust.canonical import report_digest
 from odfchain.trust.signing_keys import Did, parse_did, read_key_file
 from odfchain.trust.statements import Attestation, EngineUsed, Verdict, sign_attestation
-from odfchain.version import __version__
+from odfchain.versions import __version__
 
 
 @dataclass(frozen=True, slots=True)

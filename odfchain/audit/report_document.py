@@ -11,7 +11,7 @@ from typing import Any
 from odfchain.audit.checks import CHECKS
 from odfchain.audit.report import Report
 from odfchain.ids.multihash import Multihash
-from odfchain.version import __version__
+from odfchain.versions import __version__
 
 FORMAT = "odfchain-report/1"
 

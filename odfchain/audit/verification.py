@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.audit.checks import REPLAY
+from odfchain.audit.dataset_checks import Scope, Verified, examine
 from odfchain.audit.heads import vouched_for
 from odfchain.audit.report import Report
 from odfchain.audit.upstream import Upstream, inputs_tree, upstream_at_hand
-from odfchain.audit.verify import Scope, Verified, examine
 from odfchain.audit.walk import EVERYTHING, BlockName, Range, hash_at
 from odfchain.errors import DatasetNotFoundError, StoreError, UsageError
 from odfchain.ids.did import DatasetId

@@ -20,8 +20,8 @@ from odfchain.digest.physical import hash_bytes
 from odfchain.errors import AppendError, CodecError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.model.block import MetadataBlock
 from odfchain.model.events import AddData, ExecuteTransform, Seed
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD as HEAD_REF

@@ -21,8 +21,8 @@ from odfchain.errors import AppendError, BrokenChainError, ChainError, ObjectNot
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
 from odfchain.model.events import MetadataEvent
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.store.interfaces import HEAD, ObjectStore, RefStore
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
+from odfchain.model.metadata_block import MetadataBlock
 
 DataEvent: TypeAlias = ev.AddData | ev.ExecuteTransform
 DATA_EVENTS = ("AddData", "ExecuteTransform")

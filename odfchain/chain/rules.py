@@ -24,7 +24,7 @@ from odfchain.chain import kind_rules, schema_rules, transform_rules
 from odfchain.chain.history import DATA_EVENTS, DataEvent, History
 from odfchain.errors import AppendError
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.sources import FetchStepEthereumLogs
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from odfchain.codec.fbs import FbsSchema, FieldKind
 from odfchain.errors import CodecError
-from odfchain.model import block, data_schema, enums, events, sources
+from odfchain.model import data_schema, enums, events, metadata_block, sources
 
-_MODULES = (events, sources, data_schema, block)
+_MODULES = (events, sources, data_schema, metadata_block)
 
 
 @lru_cache

@@ -21,7 +21,7 @@ from odfchain.errors import DecodeError, InvalidIdError, UnsupportedVersionError
 from odfchain.ids.multicodec import Multicodec
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.model.block import BlockHeader, MetadataBlock
+from odfchain.model.metadata_block import BlockHeader, MetadataBlock
 
 MANIFEST_VERSION = 3
 """The manifest version that is written unless another is asked for."""

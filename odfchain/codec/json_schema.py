@@ -22,10 +22,10 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import HOSTNAME, DatasetAlias
 from odfchain.ids.refs import DatasetRefAny
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.data_schema import ExtraAttributes
 from odfchain.model.duration import Duration
 from odfchain.model.events import AddPushSource, SetDataSchema, SetPollingSource
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.query_options import ALLOWED_LATENESS
 from odfchain.model.sources import TransformSql, WatermarkRule
 from odfchain.model.timestamp import Timestamp

@@ -16,8 +16,8 @@ from odfchain.codec.source_settings import split_settings
 from odfchain.codec.tree import describe, from_tree, to_tree
 from odfchain.codec.yaml_reader import Document, read_document, read_documents
 from odfchain.errors import ManifestError
-from odfchain.model.block import DatasetSnapshot, MetadataBlock
 from odfchain.model.events import MetadataEvent
+from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from odfchain.ingest.read.formats import extension_of
 from odfchain.ingest.read.inferred_file import InferredFile
 from odfchain.limits import LIMITS
 from odfchain.model import data_schema as ds
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.enums import DatasetKind, TimeUnit
 from odfchain.model.events import AddPushSource, DatasetVocabulary, MetadataEvent, SetVocab
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import (
     MergeStrategyAppend,
     MergeStrategyLedger,

@@ -27,7 +27,7 @@ from odfchain.errors import FetchError, IngestError, NothingToCommitError, Usage
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched
 from odfchain.ingest.fetch.fetchers import fetch
-from odfchain.ingest.ingest import (
+from odfchain.ingest.ingesting import (
     IngestOptions,
     InputOutcome,
     by_system_time,

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from odfchain.errors import OdfchainError
-from odfchain.lineage.blame import Blame, BlamedRow, Transaction
 from odfchain.lineage.graph_document import TextTree
 from odfchain.lineage.origins import Contribution, InputReads, Interval, Span
+from odfchain.lineage.provenance import Blame, BlamedRow, Transaction
 from odfchain.lineage.queries import steps_of
 from odfchain.lineage.record_lookup import CorrectedRecord, StoredRecord
 from odfchain.lineage.source_names import SourceUse, describe_merge

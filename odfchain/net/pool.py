@@ -17,7 +17,7 @@ from odfchain.net.dial import dial, trusted_authorities
 from odfchain.net.retry import Deadline
 from odfchain.net.url import Route, Target
 from odfchain.net.wire import Connection, Response, StaleError
-from odfchain.version import __version__
+from odfchain.versions import __version__
 
 _Origin = tuple[str, str, int]
 _REDIRECTS = (301, 302, 303, 307, 308)

@@ -16,9 +16,9 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import AmbiguousAlias, DatasetRefAny, RemoteDatasetId
 from odfchain.model import events as ev
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.ddl import parse_ddl
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import SqlQueryStep, Transform
 from odfchain.repo.carried import carried_schema, carried_source
 from odfchain.repo.operations import operations_problem

@@ -13,7 +13,6 @@ from odfchain.chain.history import DATA_EVENTS, DataEvent, sources_in_force
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import BrokenChainError, SchemaError
 from odfchain.ids.multihash import Multihash
-from odfchain.model.block import MetadataBlock
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import (
     AddData,
@@ -30,6 +29,7 @@ from odfchain.model.events import (
     SetVocab,
     SourceState,
 )
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.rebuild import is_rebuilt
 from odfchain.model.sources import primary_key
 from odfchain.model.timestamp import Timestamp

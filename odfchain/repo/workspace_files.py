@@ -34,8 +34,8 @@ from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.patterns import DatasetPattern, parse_ref_pattern
 from odfchain.ids.refs import DatasetRef, DatasetRefAny, RemoteDatasetId, parse_ref
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.events import MetadataEvent, Seed
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.creation import events_of, local_alias
 from odfchain.repo.dataset_files import DatasetFiles

@@ -15,7 +15,7 @@ from odfchain.limits import FetchLimits
 from odfchain.net.template import redact
 from odfchain.store.locations import Location
 from odfchain.text import one_line
-from odfchain.version import __version__
+from odfchain.versions import __version__
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig

@@ -12,7 +12,7 @@ from odfchain.codec.blocks import decode_block
 from odfchain.errors import AppendError, CodecError, CorruptedPeerError
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.scratch import LocalScratch
 from odfchain.text import one_line

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import AmbiguousAlias, DatasetRefAny, RemoteDatasetId
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.events import SetTransform, TransformInput
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.repo.dataset_files import DatasetFiles
 
 Resolve = Callable[[DatasetRefAny], DatasetId | None]

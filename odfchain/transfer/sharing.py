@@ -46,7 +46,7 @@ from odfchain.transfer.partial import FetchOutcome, LocalSlices, fetch_missing, 
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.push import (
+from odfchain.transfer.pushing import (
     PushOptions,
     PushOutcome,
     PushPlan,

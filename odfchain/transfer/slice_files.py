@@ -15,8 +15,8 @@ from pathlib import Path
 
 from odfchain.digest.physical import hash_file
 from odfchain.errors import CorruptedPeerError, StorageFullError, TransferError, UsageError
-from odfchain.model.block import MetadataBlock
 from odfchain.model.events import AddData, ExecuteTransform, OffsetInterval
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles

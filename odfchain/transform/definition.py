@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from odfchain.engine.engine_version import EngineRules
 from odfchain.errors import TransformError
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.events import MetadataEvent, SetTransform
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.own_engine import OWN_ENGINE, is_own, is_own_name, with_own_name
 from odfchain.model.query_options import ALLOWED_LATENESS, split_version
 from odfchain.repo.workspace_config import TransformConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from odfchain.errors import AppendError, OdfchainError, WorkspaceError
 from odfchain.ids.names import DatasetAlias
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.events import MetadataEvent, SetTransform
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.progress import Progress
 from odfchain.repo.commit import commit
 from odfchain.repo.creation import events_of

@@ -20,8 +20,8 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
 from odfchain.model import events as ev
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.data_schema import DataSchema
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import Transform
 from odfchain.progress import Progress
 from odfchain.repo.creation import local_alias

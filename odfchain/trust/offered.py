@@ -18,7 +18,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
-from odfchain.trust.attestations import Merged, merge_attestations
+from odfchain.trust.attestation_lines import Merged, merge_attestations
 from odfchain.trust.parties import SignedFile, StatementReader, StoredDataset
 from odfchain.trust.policy import SignaturePolicy, length
 from odfchain.trust.problems import Problem

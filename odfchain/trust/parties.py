@@ -15,7 +15,7 @@ from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import ATTEST
-from odfchain.trust.attestations import ATTESTATIONS_KEY
+from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 
 

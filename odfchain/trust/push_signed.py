@@ -14,7 +14,7 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.text import one_line
-from odfchain.trust.attestations import AttestationLine, joined, read_attestations_file, read_lines
+from odfchain.trust.attestation_lines import AttestationLine, joined, read_attestations_file, read_lines
 from odfchain.trust.offered import better, chain_at, in_chain
 from odfchain.trust.parties import SignedFile, StatementWriter, StoredDataset
 from odfchain.trust.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from odfchain.model.block import MetadataBlock
 from odfchain.model.data_schema import ExtraAttributes
 from odfchain.model.events import AddData, DataSlice
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 
 MAX_SLICE_BYTES = 300_000_000

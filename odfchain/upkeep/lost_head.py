@@ -15,8 +15,8 @@ from odfchain.codec.blocks import decode_block
 from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
-from odfchain.model.block import MetadataBlock
 from odfchain.model.events import Seed
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD

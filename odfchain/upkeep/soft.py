@@ -26,8 +26,8 @@ from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
@@ -36,7 +36,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.trust.signer import HeadSigner
 from odfchain.upkeep.batches import Batch, BatchLimits
-from odfchain.upkeep.compact import mergeable, rewritten
+from odfchain.upkeep.hard_compaction import mergeable, rewritten
 
 PROVENANCE = "PROVENANCE.yaml"
 """The attachment that says where the records come from."""

@@ -11,7 +11,7 @@ import pytest
 
 from odfchain.errors import SignatureError
 from odfchain.ids.did import DatasetId
-from odfchain.trust.attestations import read_lines
+from odfchain.trust.attestation_lines import read_lines
 from odfchain.trust.jws import StatementType, read_statement
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head

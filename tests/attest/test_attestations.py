@@ -16,7 +16,7 @@ from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageErr
 from odfchain.ids.keys import DatasetKey
 from odfchain.limits import ATTEST
 from odfchain.model.timestamp import Timestamp
-from odfchain.trust.attestations import (
+from odfchain.trust.attestation_lines import (
     ATTESTATIONS_KEY,
     Merged,
     add_attestation,
@@ -240,7 +240,7 @@ def test_more_than_sixteen_for_one_head_are_refused_and_trusted_ones_come_first(
 
 def test_the_file_does_not_grow_beyond_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from odfchain.limits import AttestLimits
-    from odfchain.trust import attestations as module
+    from odfchain.trust import attestation_lines as module
 
     monkeypatch.setattr(module, "ATTEST", AttestLimits(attestations_bytes=2 * (len(text_of()) + 1)))
     add_attestation(folder, DATASET, text_of(0))

@@ -20,7 +20,7 @@ from odfchain.ids.keys import DatasetKey
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.attestations import ATTESTATIONS_KEY
+from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
 from odfchain.trust.canonical import report_digest
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.trust.signing_keys import create_key_file

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
-from odfchain.audit.verify import verify_dataset
 from odfchain.chain.chain import link_blocks
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.did import DidKey
@@ -27,7 +27,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.trust.attestations import ATTESTATIONS_KEY, add_attestation
+from odfchain.trust.attestation_lines import ATTESTATIONS_KEY, add_attestation
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.trust.signer import HeadSigner
 from odfchain.trust.statements import Attestation, Verdict, sign_attestation

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.page import render_page
 from odfchain.audit.page_blocks import read_blocks, rows_of, strip_of
 from odfchain.audit.page_document import DocumentNode
 from odfchain.audit.page_words import blocks_in_words, moment, size_in_words
-from odfchain.audit.verify import verify_dataset
 from odfchain.errors import ManifestError, UsageError
 from odfchain.limits import PAGE
 from tests.kit import recorded_dataset as recorded

@@ -22,7 +22,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
-from odfchain.trust.attestations import ATTESTATIONS_KEY
+from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
 from odfchain.trust.signing_keys import create_key_file
 from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper

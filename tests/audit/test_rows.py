@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
-from odfchain.audit.verify import verify_dataset
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file

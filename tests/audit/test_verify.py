@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odfchain.audit.dataset_checks import CHECKS, Report, verify_dataset
 from odfchain.audit.expected_schema import SchemaInForce
-from odfchain.audit.verify import CHECKS, Report, verify_dataset
 from odfchain.audit.walk import StoredBlock
 from odfchain.chain.chain import link_blocks
 from odfchain.codec.arrow import from_arrow
@@ -194,7 +194,7 @@ def test_a_block_file_of_any_size_is_not_read_into_memory(dataset: DatasetFiles)
 BOMB = """
 import resource, sys
 from pathlib import Path
-from odfchain.audit.verify import verify_dataset
+from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.repo.dataset_files import DatasetFiles
 
 dataset = DatasetFiles.open(Path(sys.argv[1]))
@@ -458,7 +458,7 @@ def test_the_references_rule_for_null_structs_is_understood(dataset: DatasetFile
 
 
 def test_checks_are_numbered_as_documented() -> None:
-    from odfchain.audit import verify
+    from odfchain.audit import dataset_checks as verify
 
     assert verify.__doc__ is not None
     for number in CHECKS:

@@ -22,7 +22,7 @@ from odfchain.codec.blocks import block_hash, encode_block
 from odfchain.codec.tree import from_tree
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import EngineError
-from odfchain.model.block import MetadataBlock
+from odfchain.model.metadata_block import MetadataBlock
 from tests.kit.block_vectors import vectors
 from tests.kit.support import ROOT, Result, manifest
 

@@ -17,8 +17,8 @@ from odfchain.digest.physical import hash_bytes
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles

@@ -17,8 +17,8 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import DatasetRefAny, parse_ref_any
 from odfchain.model import data_schema, events
-from odfchain.model.block import MetadataBlock
 from odfchain.model.data_schema import ExtraAttributes
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -18,8 +18,8 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
-from odfchain.model.block import MetadataBlock
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.sources import (
     FetchStepUrl,
     MergeStrategyAppend,

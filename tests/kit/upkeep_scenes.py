@@ -19,8 +19,8 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.model import events as ev
-from odfchain.model.block import DatasetSnapshot
 from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -127,7 +127,7 @@ def operation(work: Callable[[WorkspaceFiles], object]) -> Callable[[WorkspaceFi
 
 @operation
 def gc(workspace: WorkspaceFiles) -> None:
-    from odfchain.upkeep.gc import GcOptions, collect
+    from odfchain.upkeep.garbage import GcOptions, collect
 
     collect(workspace.dataset("cities"), GcOptions(drop_refs=True), now=later)
 
@@ -159,7 +159,7 @@ _LOOP = """
     import json, os, shutil, signal, sys
     from pathlib import Path
     from tests.kit import upkeep_scenes as scenes
-    import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.fsck, odfchain.upkeep.gc  # once, not in each child
+    import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.repair, odfchain.upkeep.garbage  # once, not in each child
     import odfchain.trust.statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
     from odfchain.repo.workspace_files import WorkspaceFiles
 

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
     import pyarrow.parquet  # noqa: F401
 
-    import odfchain.audit.verify
+    import odfchain.audit.dataset_checks
     import odfchain.codec.arrow
     import odfchain.digest.logical
     import odfchain.slices.hashes

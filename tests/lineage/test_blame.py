@@ -14,9 +14,9 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
-from odfchain.lineage.blame import Blame, blame_records
 from odfchain.lineage.blame_document import blame_document, blame_tree
 from odfchain.lineage.locate import Locator
+from odfchain.lineage.provenance import Blame, blame_records
 from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
 from odfchain.repo.dataset_files import DatasetFiles

@@ -23,7 +23,7 @@ from tests.kit.strategies import BLOCKS
 
 @pytest.mark.parametrize(("tree", "version", "digest", "hex_bytes"), vectors())
 def test_vector(tree: dict[str, Any], version: int, digest: str, hex_bytes: str | None) -> None:
-    from odfchain.model.block import MetadataBlock
+    from odfchain.model.metadata_block import MetadataBlock
 
     block = from_tree(MetadataBlock, tree)
     data = encode_block(block, version)
@@ -81,7 +81,7 @@ def test_round_trip_of_any_block_through_documents(block: Any) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**64])
 def test_numbers_that_do_not_fit_are_refused(number: int) -> None:
-    from odfchain.model.block import MetadataBlock
+    from odfchain.model.metadata_block import MetadataBlock
 
     block = MetadataBlock(system_time=Timestamp(0), sequence_number=number, event=ev.SetInfo())
     with pytest.raises(CodecError):
@@ -89,7 +89,7 @@ def test_numbers_that_do_not_fit_are_refused(number: int) -> None:
 
 
 def test_text_that_utf8_cannot_hold_is_refused() -> None:
-    from odfchain.model.block import MetadataBlock
+    from odfchain.model.metadata_block import MetadataBlock
 
     block = MetadataBlock(system_time=Timestamp(0), sequence_number=0, event=ev.SetInfo(description="\ud800"))
     with pytest.raises(CodecError):

@@ -295,7 +295,7 @@ def test_a_file_that_two_blocks_name_is_asked_for_once(workspace: WorkspaceFiles
 
 def test_blocks_are_kept_as_they_were_sent(workspace: WorkspaceFiles) -> None:
     from odfchain.codec.blocks import encode_block
-    from odfchain.model.block import MetadataBlock
+    from odfchain.model.metadata_block import MetadataBlock
 
     chain = chain_of(["seed"])
     older = encode_block(

@@ -24,7 +24,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
-from odfchain.transfer.push import PushOptions, open_destination, plan_push, push_dataset
+from odfchain.transfer.pushing import PushOptions, open_destination, plan_push, push_dataset
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Meter
 from tests.kit.small_s3 import SmallS3

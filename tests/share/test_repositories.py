@@ -40,7 +40,7 @@ from odfchain.transfer.catalog import list_repository, search
 from odfchain.transfer.object_space import place_of
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
-from odfchain.transfer.push import push_dataset
+from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.repositories import REPOSITORY, Repositories, parse_peer_url
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Reply, Server

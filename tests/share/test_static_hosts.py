@@ -22,7 +22,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.open import open_peer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
-from odfchain.transfer.push import open_destination, push_dataset
+from odfchain.transfer.pushing import open_destination, push_dataset
 from tests.kit.served_workspace import make_dataset, read_all
 
 SLICES = (700, 1 << 20, 0, 3_000_000)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import EngineError, TransformError
-from odfchain.lineage.blame import blame_records
+from odfchain.lineage.provenance import blame_records
 from odfchain.model.events import ExecuteTransform, SetTransform
 from odfchain.transform.state_change import StateChange
 from tests.kit.support import Notes, Result, derivative, manifest, unchanged

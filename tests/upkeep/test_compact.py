@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.api import Workspace
-from odfchain.audit.verify import verify_dataset
+from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.chain.chain import MetadataChain
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
@@ -36,7 +36,7 @@ from odfchain.slices.hashes import hash_parquet
 from odfchain.slices.observers import PhysicalHash
 from odfchain.slices.writer import ObservedParquet
 from odfchain.upkeep.batches import BatchLimits, batches
-from odfchain.upkeep.gc import GcOptions, collect
+from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.upkeep.soft import PROVENANCE
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of
 from tests.kit.support import (

@@ -24,9 +24,9 @@ from odfchain.transfer.partial import lock_path
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.sync import SyncOptions
 from odfchain.upkeep.batches import BatchLimits
-from odfchain.upkeep.fsck import Finding, FsckOptions, FsckReport, State, fsck
-from odfchain.upkeep.gc import collect
+from odfchain.upkeep.garbage import collect
 from odfchain.upkeep.reachable import keep_reachable
+from odfchain.upkeep.repair import Finding, FsckOptions, FsckReport, State, fsck
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.recorded_dataset import add, add_slice, slice_of
 from tests.kit.scenario import Chain

@@ -25,7 +25,7 @@ from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.partial import lock_path
-from odfchain.upkeep.gc import SHORTEST_GRACE, GcOptions, collect, collect_workspace
+from odfchain.upkeep.garbage import SHORTEST_GRACE, GcOptions, collect, collect_workspace
 from odfchain.upkeep.reachable import keep_reachable
 from tests.kit.local_folder import LocalDataset
 from tests.kit.support import ChainBuilder, Result, tree_of

@@ -29,7 +29,7 @@ from odfchain.transfer.partial import lock_path
 from odfchain.trust.seen import SeenHeads
 from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
 from odfchain.upkeep.downstream import RemoteState
-from odfchain.upkeep.gc import GcOptions, collect
+from odfchain.upkeep.garbage import GcOptions, collect
 from tests.kit.recorded_dataset import add_slice
 from tests.kit.support import Result, unchanged
 from tests.kit.upkeep_scenes import (
@@ -302,7 +302,7 @@ def test_derivatives_that_have_read_dropped_blocks_are_named(
 def test_the_owner_who_went_back_may_pull_what_followed(
     workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    from odfchain.transfer.push import PushOptions
+    from odfchain.transfer.pushing import PushOptions
 
     sharing = Workspace(workspace)._sharing
     push(workspace, copy_url(tmp_path))
@@ -318,7 +318,7 @@ def test_the_owner_who_went_back_may_pull_what_followed(
 def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
     workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    from odfchain.transfer.push import PushOptions
+    from odfchain.transfer.pushing import PushOptions
 
     push(workspace, copy_url(tmp_path))
     other = new_workspace(tmp_path / "other")

@@ -10,7 +10,7 @@ import pytest
 from odfchain.codec.manifest import read_snapshots
 from odfchain.errors import ManifestError
 from odfchain.model import events as ev
-from odfchain.model.block import DatasetSnapshot
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import SqlQueryStep
 from odfchain.repo.workspace_files import WorkspaceFiles
 from tests.kit.support import conformance

@@ -25,7 +25,7 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.ids.names import DatasetAlias
-from odfchain.model.block import DatasetSnapshot
+from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.repo.workspace_files import WorkspaceFiles
 from tests.kit.faults import faulty
 

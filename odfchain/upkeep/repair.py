@@ -22,7 +22,7 @@ from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, CodecError, OdfchainError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.model.block import MetadataBlock
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles

@@ -23,9 +23,9 @@ from odfchain.chain.history import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.errors import UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.model.block import MetadataBlock
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile
@@ -37,7 +37,7 @@ from odfchain.upkeep.batches import Batch, BatchLimits, batches
 from odfchain.upkeep.downstream import Dependent, Remote, dependents, places_with
 from odfchain.upkeep.merge_slices import merge_slices, same_columns
 from odfchain.upkeep.reachable import keep_reachable
-from odfchain.upkeep.reset import rewrite_memory
+from odfchain.upkeep.rollback import rewrite_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
