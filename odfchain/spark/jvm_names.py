@@ -1,8 +1,9 @@
 """Names of the JVM's classes and methods, looked up once.
 
 Py4J asks the JVM for every name each time it is written, and the JVM looks for `org` or `PythonUtils` as a
-class in some three hundred archives before it finds that it is none. A small query writes such names 270
-times, which is a sixth of its time. Names never change their meaning while a JVM runs, so they are kept.
+class in some three hundred archives before it finds that it is none. Names never change their meaning while a
+JVM runs, so they are kept: checking a small query takes 403 calls instead of 656 to 900, and half of the time
+(RFC-029).
 """
 
 from __future__ import annotations

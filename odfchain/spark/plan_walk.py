@@ -1,9 +1,9 @@
 """Every node of one of Spark's plans, listed by few calls to the JVM.
 
-A call to the JVM takes up to half a millisecond, and a node asked by itself takes ten: too much for plans of
-thousands of nodes. So the plan's own `foreach` is given a function that is made of nothing but the method
-handles of public methods (`List.add`, `foreach`, `expressions`), and fills a list inside the JVM; the class
-names of the whole list come back as one text. Nothing is hidden by this: the nodes are those that Spark
+A node asked by itself takes five calls to the JVM: for 1,002 nodes 5,029 calls and 234 ms, all together 40
+calls and 48 ms (RFC-029). So the plan's own `foreach` is given a function that is made of nothing but the
+method handles of public methods (`List.add`, `foreach`, `expressions`), and fills a list inside the JVM; the
+class names of the whole list come back as one text. Nothing is hidden by this: the nodes are those that Spark
 itself visits, in pre-order, so that a node's first child stands right behind it.
 """
 
