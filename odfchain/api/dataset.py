@@ -251,9 +251,11 @@ class Dataset:
             SignatureError, RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as
             the last transaction of this pull left it.
         """
-        from odfchain.api.pull_targets import target_of
+        from odfchain.api.pull_targets import check_alone, target_of
 
-        return self._workspace.pull(target_of(self), progress=progress, **options)
+        target = target_of(self)
+        check_alone(target, None, options)
+        return self._workspace.pull(target, progress=progress, **options)
 
     def set_watermark(self, watermark: Time, *, allow_future: bool = False) -> Multihash:
         """Record a watermark without data; returns the hash of the block.

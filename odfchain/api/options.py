@@ -185,7 +185,7 @@ def as_time(value: Time) -> Timestamp:
     if "T" in value.upper():
         return Timestamp.parse(value)
     try:
-        day = dt.date.fromisoformat(value + "-01-01"[len(value) - 10 :] if _DAY.fullmatch(value) else "")
+        day = dt.date.fromisoformat(value + "-01-01"[len(value) - 4 :] if _DAY.fullmatch(value) else "")
         return Timestamp.from_datetime(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC))
     except ValueError:
         raise InvalidIdError(

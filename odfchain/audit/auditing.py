@@ -40,6 +40,9 @@ class NewAttestation:
     attestation: Attestation
     text: str
 
+    def __repr__(self) -> str:
+        return f"<{self.report.alias} attested as {self.report.verdict} by {self.attestation.auditor}>"
+
 
 @dataclass(frozen=True, slots=True)
 class ListedAttestation:
@@ -48,6 +51,12 @@ class ListedAttestation:
     line: AttestationLine
     in_chain: bool
     trusted: bool
+
+    def __repr__(self) -> str:
+        item = self.line.attestation
+        if item is None:
+            return f"<no attestation: {self.line.message}>"
+        return f"<{item.verdict} at block {item.sequence_number:,} by {item.auditor}>"
 
 
 def verify_remote(

@@ -52,6 +52,7 @@ class Unchecked:
 
 
 _SHOWN_BLOCKS = 8
+_SHOWN_ROWS = 20
 _MESSAGE_CHARACTERS = 2_000
 
 
@@ -164,6 +165,17 @@ class Report:
         found = [self.verdict, f"{self.blocks:,} blocks", f"{self.records:,} records"]
         found += [f"{len(self.faults):,} faults"] if self.faults else []
         return f"<verification of {self.alias}: {', '.join(found)}>"
+
+    def _repr_html_(self) -> str:
+        """Faults and what could not be checked, as a table; `render_page` has the whole page."""
+        from html import escape  # noqa: PLC0415 - only notebooks ask
+
+        found = [(f"check {f.check}", f.file, f.message) for f in self.faults]
+        found += [("not checked", item.where, item.message) for item in self.unchecked]
+        rows = ["".join(f"<td>{escape(one_line(cell))}</td>" for cell in row) for row in found[:_SHOWN_ROWS]]
+        rows += [f"<td>…</td><td></td><td>{len(found):,} in all</td>"] * (len(found) > _SHOWN_ROWS)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><caption>{escape(one_line(repr(self)))}</caption><tbody>{body}</tbody></table>"
 
     def state(self, check: int) -> str:
         """`passed`, `failed`, `notChecked` (or not everywhere) or `notApplicable` (there was nothing)."""

@@ -35,6 +35,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.repo.workspace_config import DuplicateKeys, IngestConfig, LateEdits
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,10 @@ class InputOutcome:
         """Rows written."""
         return sum(self.operations.values())
 
+    def __repr__(self) -> str:
+        written = ", ".join(f"{count:,} {op}" for op, count in self.operations.items() if count)
+        return f"{one_line(self.file)}: {self.input_rows:,} rows read, {written or 'none written'}"
+
 
 @dataclass(frozen=True, slots=True)
 class IngestOutcome:
@@ -101,6 +106,10 @@ class IngestOutcome:
     def up_to_date(self) -> bool:
         """Whether nothing was committed."""
         return self.blocks == 0
+
+    def __repr__(self) -> str:
+        files = "; ".join(map(repr, self.inputs))
+        return f"<ingested {files}: {'nothing new' if self.up_to_date else f'{self.blocks:,} blocks'}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ class Graph:
     after: dict[str, list[Edge]] = field(default_factory=dict)
     """The edges that lead on from each node: to its inputs, or to what is made of it."""
 
+    def __repr__(self) -> str:
+        way = "downstream" if self.downstream else "upstream"
+        return f"<lineage {way}: {len(self.nodes):,} datasets, {len(self.edges):,} edges>"
+
     @property
     def edges(self) -> list[Edge]:
         """All edges, in the order in which they were found."""

@@ -76,6 +76,10 @@ class Blame:
     transactions: tuple[Transaction, ...]
     origins: tuple[Span, ...] | None = None
 
+    def __repr__(self) -> str:
+        what = f"records {self.first:,} to {self.last:,} of {self.dataset.alias}"
+        return f"<{what}: {len(self.transactions):,} transactions>"
+
     @property
     def damage(self) -> OdfchainError | None:
         """The first damaged slice, if one was met."""

@@ -100,6 +100,10 @@ class PushPlan:
         """Size of the slices and checkpoints to be sent [bytes]."""
         return sum(item.size for item in self.objects)
 
+    def __repr__(self) -> str:
+        what = f"{len(self.blocks):,} blocks, {len(self.objects):,} objects of {self.bytes:,} bytes"
+        return f"<push to {self.where}: {'up to date' if self.up_to_date else what}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOutcome:
@@ -122,6 +126,9 @@ class PushOutcome:
     def num_blocks(self) -> int:
         """Blocks written to the destination [count]; with `force` over other blocks, the whole chain."""
         return len(self.plan.blocks)
+
+    def __repr__(self) -> str:
+        return f"{repr(self.plan).removesuffix('>')}, {self.problem or self.signature}>"
 
 
 def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:

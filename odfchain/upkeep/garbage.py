@@ -91,6 +91,10 @@ class Collected:
         """Size of everything that was removed [bytes]."""
         return sum(item.bytes for item in self.removed)
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{item.files:,} {item.kind}" for item in self.removed) or "nothing"
+        return f"<garbage of {self.dataset or 'the workspace'}: {kinds}, {self.bytes:,} bytes>"
+
 
 def collect(
     dataset: DatasetFiles, options: GcOptions | None = None, *, now: Callable[[], float] = time.time

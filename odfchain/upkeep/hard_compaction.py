@@ -80,6 +80,11 @@ class CompactPlan:
         """Whether there is nothing to merge."""
         return not self.replaced
 
+    def __repr__(self) -> str:
+        blocks, slices = (self.blocks_before, self.blocks_after), (self.slices_before, self.slices_after)
+        sizes = f"{blocks[0]:,} to {blocks[1]:,} blocks, {slices[0]:,} to {slices[1]:,} slices"
+        return f"<compaction of {self.dataset}: {'nothing to do' if self.nothing else sizes}>"
+
 
 def plan_compact(
     workspace: WorkspaceFiles, dataset: DatasetFiles, options: CompactOptions | None = None

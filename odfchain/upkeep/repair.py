@@ -82,6 +82,11 @@ class FsckReport:
         """Whether nothing is broken any more."""
         return all(finding.state is State.REPAIRED for finding in self.findings)
 
+    def __repr__(self) -> str:
+        found = "; ".join(f"{item.kind} {item.state.value}" for item in self.findings[:3])
+        more = f" and {len(self.findings) - 3:,} more" if len(self.findings) > 3 else ""
+        return f"<fsck of {self.dataset}: {self.objects:,} objects, {found or 'all good'}{more}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckOptions:

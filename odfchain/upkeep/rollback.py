@@ -43,6 +43,12 @@ class ResetPlan:
     dependents: tuple[Dependent, ...]
     """Derivatives here that have read dropped blocks."""
 
+    def __repr__(self) -> str:
+        way = "come back" if self.returns else "go"
+        what = f"{len(self.dropped):,} blocks with {self.records:,} records {way}"
+        breaks = f", breaks {', '.join(d.alias for d in self.dependents)}" if self.dependents else ""
+        return f"<reset of {self.dataset} to block {self.new_number:,}: {what}{breaks}>"
+
     @property
     def nothing(self) -> bool:
         """Whether the head is there already."""

@@ -57,6 +57,10 @@ class SoftPlan:
     metadata: tuple[ev.MetadataEvent, ...]
     batches: tuple[Batch, ...]
 
+    def __repr__(self) -> str:
+        sizes = f"{self.slices_before:,} to {self.slices_after:,} slices, {self.records:,} records"
+        return f"<{self.alias} made of {self.dataset}: {sizes}>"
+
 
 def plan_soft(
     workspace: WorkspaceFiles, dataset: DatasetFiles, alias: DatasetAlias, limits: BatchLimits | None = None

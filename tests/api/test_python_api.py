@@ -1,0 +1,495 @@
+"""The public Python API: a case for every method, what it shows of itself, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+import odfchain as odf
+from odfchain.api.options import PullKeywords
+from odfchain.codec.manifest import read_snapshots
+from odfchain.spark.session import SparkEngine
+from tests.kit.support import derivative, manifest
+
+SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
+MADE = "2025-01-01T00:00:00Z"
+RELEASES = {
+    "2025-01-10T00:00:00Z": "A,1\nB,2\n",
+    "2025-02-10T00:00:00Z": "A,1\nC,3\n",
+    "2025-03-10T00:00:00Z": "A,5\nB,2\n<b>C</b>,3\n",
+}
+STATES = {
+    "2025-02": [("A", 1), ("B", 2)],
+    "2025-03-01": [("A", 1), ("C", 3)],
+    "2025-03-10T00:00:00Z": [("<b>C</b>", 3), ("A", 5), ("B", 2)],
+}
+
+
+class Scene(NamedTuple):
+    """A workspace with `cities`, three releases of a list, and `derived`, which repeats it."""
+
+    ws: odf.Workspace
+    folder: Path
+
+    @property
+    def cities(self) -> odf.Dataset:
+        return self.ws["cities"]
+
+    def file(self, text: str, name: str = "in.csv") -> Path:
+        path = self.folder / name
+        path.write_text("city,population\n" + text)
+        return path
+
+    def fresh(self, name: str, *, merge: str = SNAPSHOT) -> odf.Dataset:
+        (dataset,) = self.ws.add(manifest(merge, name=name))
+        dataset.ingest(self.file("A,1\n"))
+        dataset.ingest(self.file("A,1\nB,2\n"))
+        return dataset
+
+    def published(self) -> str:
+        url = (self.folder / "public" / "cities").as_uri()
+        self.cities.push(url)
+        return url
+
+    def elsewhere(self, name: str) -> odf.Workspace:
+        return odf.init(self.folder / name, exists_ok=True)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("api")
+    ws = odf.init(folder / "ws")
+    ws._engines.spark = engine
+    scene = Scene(ws, folder)
+    (snapshot,) = read_snapshots(manifest(SNAPSHOT))
+    ws.create(snapshot, system_time=MADE)
+    for time, text in RELEASES.items():
+        ws["cities"].ingest(scene.file(text), system_time=time)
+    ws.add(derivative("SELECT op, event_time, city, population FROM cities"))
+    ws["derived"].pull()
+    yield scene
+    ws._engines.spark = None
+
+
+def pairs(table: pa.Table) -> list[tuple[str, int]]:
+    return sorted((row["city"], row["population"]) for row in table.to_pylist())
+
+
+# --- a case for every public name ----------------------------------------------------------------------
+
+Case = Callable[[Scene], object]
+CASES: dict[str, Case] = {}
+
+
+def case(*names: str) -> Callable[[Case], Case]:
+    def add(run: Case) -> Case:
+        for name in names:
+            assert CASES.setdefault(name, run) is run, name
+        return run
+
+    return add
+
+
+@case("Dataset.id", "Dataset.alias", "Dataset.kind", "Dataset.path", "Dataset.head", "Dataset.has_key")
+def what_it_is(scene: Scene) -> None:
+    ds = scene.cities
+    assert (str(ds.alias), ds.kind, ds.has_key) == ("cities", odf.DatasetKind.ROOT, True)
+    assert ds == scene.ws[ds.id] == scene.ws["CITIES"]
+    assert ds.head == next(iter(ds.log())).hash
+    assert ds.path.is_dir()
+
+
+@case("Dataset.summary", "Dataset.schema", "Dataset.data_size", "Dataset.watermark_rules")
+def what_it_says(scene: Scene) -> None:
+    ds = scene.cities
+    assert ds.schema == ds.summary.schema
+    assert (ds.summary.record_count, ds.watermark_rules) == (9, {})
+    assert ds.data_size > 1000
+
+
+@case("Dataset.log", "Dataset.block_bytes")
+def its_blocks(scene: Scene) -> None:
+    log = scene.cities.log(2)
+    assert [block.block.event.KIND for block in log] == ["AddData", "AddData"]
+    assert len(list(log)) == 2, "it can be walked again"
+    assert scene.cities.block_bytes(next(iter(log)).hash)
+    assert "#5 2025-03-10T00:00:00Z AddData 5 records" in repr(log)
+
+
+@case("Dataset.scan", "Dataset.tail", "Scan.to_arrow", "Scan.to_pandas", "Scan.to_polars", "Scan.to_spark")
+def its_records(scene: Scene) -> None:
+    found = scene.cities.scan(["op", "city"]).to_arrow()
+    assert found.schema.names == ["op", "city"]
+    assert sorted(found["op"].to_pylist()) == [0, 0, 0, 0, 0, 1, 1, 2, 3]
+    assert scene.cities.tail(2).num_rows == 2
+    frame = scene.cities.scan().to_pandas()
+    assert [str(t) for t in frame.dtypes[:3]] == [
+        "uint64[pyarrow]", "uint8[pyarrow]", "timestamp[ms, tz=UTC][pyarrow]",
+    ]  # fmt: skip
+    spark = scene.cities.scan(["city", "population"]).to_spark()
+    assert sorted(map(tuple, spark.collect())) == pairs(scene.cities.scan().to_arrow())
+
+
+@case("Dataset.state")
+def what_is_in_force(scene: Scene) -> None:
+    for at, expected in STATES.items():
+        found = scene.cities.state(at=at)
+        assert pairs(found.to_arrow()) == expected
+        assert pairs(found.to_spark().toArrow()) == expected
+        derived = scene.ws["derived"].state(key=[])
+        assert (
+            pairs(derived.to_arrow()) == pairs(derived.to_spark().toArrow()) == STATES["2025-03-10T00:00:00Z"]
+        )
+    assert pairs(scene.cities.state(["city", "population"]).to_arrow()) == pairs(
+        scene.cities.state().to_arrow()
+    )
+
+
+@case("Dataset.ingest", "Dataset.set_watermark", "Dataset.disable_source")
+def bringing_data(scene: Scene) -> None:
+    (ds,) = scene.ws.add(manifest(name="brought"))
+    outcome = ds.ingest([scene.file("A,1\n", "a.csv"), scene.file("B,1\n", "b.csv")])
+    assert (outcome.blocks, len(outcome.inputs)) == (3, 2)
+    assert "a.csv: 1 rows read, 1 +A" in repr(outcome)
+    assert ds.ingest(io.BytesIO(b"city,population\nC,1\n")).inputs[0].rows == 1
+    with pytest.raises(odf.GuardError):
+        ds.set_watermark("2999")
+    assert ds.set_watermark("2999-01", allow_future=True) == ds.head
+    assert ds.disable_source()[1] == ds.head
+
+
+@case("Dataset.pull", "Workspace.pull", "Workspace.pull_targets")
+def one_verb(scene: Scene) -> None:
+    derived = scene.ws["derived"].pull()
+    assert (derived.way.value, derived.status) == ("inputs", "up to date")
+    source = manifest(name="polled").replace(
+        "AddPushSource\n      sourceName: default",
+        f"SetPollingSource\n      fetch: {{kind: Url, url: '{scene.file('A,1').as_uri()}'}}",
+    )
+    (polled,) = scene.ws.add(source)
+    assert repr(polled.pull()) == "<pull of polled: updated, 2 blocks, 1 +A>"
+    there = scene.elsewhere("reader")
+    taken = there.pull(scene.published(), name="towns")
+    assert (taken.way.value, taken.status, str(taken.dataset.alias)) == ("peer", "created", "towns")
+    assert there["towns"].pull().status == there.pull("towns").status == "up to date"
+    assert [str(target) for target in scene.ws.pull_targets(["derived", "polled"])] == ["derived", "polled"]
+
+
+@case("Dataset.push", "Dataset.plan_push", "Dataset.fetch", "Dataset.local_slices")
+@case("Dataset.aliases", "Dataset.add_alias", "Dataset.delete_alias")
+def other_places(scene: Scene) -> None:
+    url = scene.published()
+    assert scene.cities.push(url).up_to_date
+    assert scene.cities.plan_push(url).up_to_date
+    there = scene.elsewhere("partial")
+    there.pull(url, name="part", metadata_only=True)
+    part = there["part"]
+    assert part.local_slices() == odf_local(0, 3)
+    assert part.fetch().missing_slices == 0
+    assert part.local_slices() is None
+    assert part.aliases("pull") == (f"{url}/",)
+    part.add_alias("push", "file:///srv/x")
+    assert part.delete_alias("push") == ("file:///srv/x/",)
+
+
+def odf_local(present: int, total: int) -> object:
+    from odfchain.transfer.partial import LocalSlices
+
+    return LocalSlices(present, total)
+
+
+@case("Dataset.verify", "Workspace.verify", "Workspace.verify_remote", "Report.raise_if_faulty")
+def verifying(scene: Scene) -> None:
+    report = scene.ws["derived"].verify(replay=True)
+    assert report.raise_if_faulty() is report
+    assert repr(scene.cities.verify()) == "<verification of cities: clean, 6 blocks, 9 records>"
+    assert [r.alias for r in scene.ws.verify(["derived"], recursive=True)] == ["cities", "derived"]
+    assert scene.ws.verify_remote(scene.published()).ok
+    broken = scene.fresh("broken")
+    next((broken.path / "data").iterdir()).write_bytes(b"x")
+    with pytest.raises(odf.ObjectCorruptedError, match=r"broken: .*SizeMismatch"):
+        broken.verify().raise_if_faulty()
+    assert "<table>" in broken.verify()._repr_html_()
+    scene.ws.delete("broken")
+
+
+@case(
+    "Dataset.sign", "Dataset.signature", "Dataset.attest", "Dataset.attestations", "Dataset.add_attestation"
+)
+def signing(scene: Scene) -> None:
+    ds = scene.fresh("signed")
+    assert ds.sign().head == ds.head == ds.signature().require().head
+    key = scene.folder / "auditor.pem"
+    odf_create_key(key)
+    made = ds.attest(key)
+    assert repr(made).startswith("<signed attested as clean by did:key:")
+    assert [item.in_chain for item in ds.attestations()] == [True]
+    ds.add_attestation(made.text)
+    assert len(ds.attestations()) == 1
+
+
+def odf_create_key(path: Path) -> None:
+    from odfchain.trust.signing_keys import create_key_file
+
+    create_key_file(path)
+
+
+@case("Dataset.lineage", "Dataset.definitions", "Dataset.blame", "Workspace.lineage")
+def where_from(scene: Scene) -> None:
+    assert repr(scene.ws["derived"].lineage()) == "<lineage upstream: 2 datasets, 1 edges>"
+    assert len(scene.ws.lineage(["cities"], downstream=True).edges) == 1
+    assert [item.records for item in scene.ws["derived"].definitions()] == [9]
+    assert repr(scene.ws["derived"].blame(0)) == "<records 0 to 0 of derived: 1 transactions>"
+
+
+@case("Dataset.plan_reset", "Dataset.reset", "Dataset.gc", "Workspace.gc", "Dataset.fsck", "Workspace.fsck")
+@case("Dataset.plan_compact", "Dataset.compact", "Dataset.plan_soft_compact", "Dataset.soft_compact")
+def upkeep(scene: Scene) -> None:
+    ds = scene.fresh("kept")
+    assert "2 to 1 slices" in repr(ds.plan_compact())
+    assert ds.plan_soft_compact("few").slices_after == 1
+    assert ds.soft_compact("few").scan().to_arrow()["city"].to_pylist() == ["A", "B"]
+    last = ds.summary.head_block.sequence_number
+    assert repr(ds.plan_reset(last - 1)) == f"<reset of kept to block {last - 1}: 1 blocks with 1 records go>"
+    with pytest.raises(odf.UnsavedBlocksError):
+        ds.reset(last - 1)
+    assert ds.reset(last - 1, force=True)
+    ds.ingest(scene.file("A,1\nB,2\n"))
+    assert ds.compact(force=True) == ds.head
+    assert ds.gc(dry_run=True).dataset == "kept"
+    assert scene.ws.gc([])[0].dataset is None
+    assert ds.fsck().whole
+    assert all(report.whole for report in scene.ws.fsck())
+
+
+@case("Workspace.open", "Workspace.init", "Workspace.path", "Workspace.matching", "Workspace.ingest_config")
+def opening(scene: Scene) -> None:
+    assert odf.open(scene.folder / "ws").path == scene.ws.path
+    with pytest.raises(odf.NotAWorkspaceError):
+        odf.open("/")
+    with pytest.raises(odf.NameCollisionError):
+        odf.init(scene.folder / "ws")
+    assert [str(d.alias) for d in scene.ws.matching("citi%")] == ["cities"]
+    assert scene.ws.ingest_config.retries == 3
+    assert "cities" in scene.ws
+    assert scene.cities in scene.ws
+    assert "no/such" not in scene.ws
+    assert "% no name" not in scene.ws
+    assert len(scene.ws) == len(list(scene.ws))
+    with pytest.raises(KeyError, match="no dataset is called 'citis'") as caught:
+        scene.ws["citis"]
+    assert caught.value.hint == "did you mean cities?"
+
+
+@case("Workspace.add", "Workspace.check", "Workspace.create", "Workspace.update", "Workspace.import_")
+@case("Workspace.rename", "Workspace.delete")
+def making(scene: Scene) -> None:
+    (snapshot,) = read_snapshots(manifest(name="made"))
+    scene.ws.check(snapshot)
+    assert scene.ws.create(snapshot).kind is odf.DatasetKind.ROOT
+    assert scene.ws.update(snapshot)[1] == []
+    scene.ws.rename("made", "other")
+    scene.ws.delete("other")
+    assert "other" not in scene.ws
+    made = scene.ws.import_(scene.file("A,1\n", "list.csv"), name="listed", key="city")
+    assert repr(made) == "<listed: 1 rows of city STRING, population BIGINT>"
+
+
+@case("Workspace.repositories", "Workspace.evidence", "Workspace.is_remote", "Workspace.url_of")
+@case("Workspace.repository_url", "Workspace.datasets_of")
+def repositories(scene: Scene) -> None:
+    scene.published()
+    scene.ws.repositories.add(odf.RepoName("shelf"), (scene.folder / "public").as_uri())
+    assert scene.ws.is_remote("shelf/cities")
+    assert not scene.ws.is_remote("cities")
+    assert str(scene.ws.url_of("shelf/cities")).endswith("public/cities/")
+    assert str(scene.ws.repository_url("shelf")).endswith("public/")
+    assert [str(entry.alias) for entry in scene.ws.datasets_of("shelf")] == ["cities"]
+    assert scene.ws.evidence.list() == []
+
+
+@case("Workspace.session", "Workspace.close", "Workspace.serve")
+def sessions(scene: Scene) -> None:
+    assert scene.ws.session().version.startswith("4")
+    with scene.elsewhere("idle") as idle:
+        idle.close()
+    with pytest.raises(odf.TransferError):
+        idle.serve(host="256.0.0.1", port=1)
+
+
+@pytest.mark.parametrize("run", dict.fromkeys(CASES.values()), ids=lambda run: run.__name__)
+def test_methods(scene: Scene, run: Case) -> None:
+    run(scene)
+
+
+def test_every_public_method_has_a_case() -> None:
+    public = {
+        f"{kind.__name__}.{name}"
+        for kind in (odf.Workspace, odf.Dataset, odf.Scan)
+        for name, _ in inspect.getmembers(kind)
+        if not name.startswith("_") and (kind is not odf.Scan or name.startswith("to_"))
+    }
+    assert set(CASES) == public | {"Report.raise_if_faulty"}
+
+
+# --- moments -------------------------------------------------------------------------------------------
+
+
+def test_a_moment_is_a_block_or_a_time(scene: Scene) -> None:
+    ds = scene.cities
+    blocks = list(ds.log())[::-1]
+    for at, records in [
+        (3, 2), (blocks[3].hash, 2), (str(blocks[4].hash), 4), ("2025-02-10", 4), ("2025-02-09", 2),
+        (dt.datetime(2025, 2, 10, tzinfo=dt.UTC), 4), (odf.Timestamp.parse("2025-02-09T23:59:59.999Z"), 2), ("2099", 9),
+        ("2025-01-02", 0), (None, 9),
+    ]:  # fmt: skip
+        found = ds.scan(at=at)
+        assert (len(found.to_arrow()), found.summary.record_count) == (records, records), at
+    late = ds.scan(at="2099")
+    assert "9 records up to block 5 (2025-03-10T00:00:00Z)" in repr(late)
+
+
+@pytest.mark.parametrize(
+    ("at", "error", "said"),
+    [
+        (
+            "2024",
+            odf.DatasetNotFoundError,
+            "cities begins at 2025-01-01T00:00:00Z, after 2024-01-01T00:00:00Z",
+        ),
+        (99, odf.ObjectNotFoundError, "there is no block 99; its newest is block 5"),
+        ("2025-13", odf.InvalidIdError, "'2025-13' is not a time"),
+        ("2025-1", odf.InvalidIdError, "'2025-1' is not a time"),
+        ("2025-02-10T00:00", odf.InvalidIdError, "is not an RFC 3339 time"),
+        ("yesterday", odf.InvalidIdError, "yesterday"),
+    ],
+)
+def test_what_is_no_moment(scene: Scene, at: Any, error: type[odf.OdfchainError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        scene.cities.state(at=at)
+
+
+def test_later_commits_do_not_change_a_scan(scene: Scene) -> None:
+    ds = scene.fresh("moving")
+    scan, state = ds.scan(), ds.state()
+    ds.ingest(scene.file("A,7\n"), allow_retract=True)
+    assert pairs(scan.to_arrow()) == pairs(state.to_arrow()) == [("A", 1), ("B", 2)]
+    assert pairs(ds.state().to_arrow()) == [("A", 7)]
+
+
+def test_a_state_needs_a_key(scene: Scene) -> None:
+    with pytest.raises(odf.UsageError, match="derived: no primary key is recorded"):
+        scene.ws["derived"].state()
+    assert pairs(scene.ws["derived"].state(key=["city"]).to_arrow()) == STATES["2025-03-10T00:00:00Z"]
+    with pytest.raises(odf.SchemaError, match="no column 'nothing'"):
+        scene.cities.state(key=["nothing"])
+    with pytest.raises(odf.SchemaError, match="no column 'nothing'"):
+        scene.cities.scan(["nothing"])
+
+
+def test_reading_needs_no_engine_and_only_the_slices_up_to_the_moment(scene: Scene) -> None:
+    scene.published()
+    with scene.elsewhere("cold") as cold:
+        ds = cold.pull(scene.published(), name="cold").dataset
+        newest = ds.summary.slices()[-1].slice.physical_hash
+        (ds.path / "data" / str(newest)).unlink()
+        assert pairs(ds.state(at=4).to_arrow()) == STATES["2025-03-01"]
+        assert len(ds.scan(at=4).to_pandas()) == 4
+        with pytest.raises(odf.ObjectNotFoundError):
+            ds.scan().to_arrow()
+        assert cold._engines.spark is None
+
+
+def test_nothing_changes_in_silence(scene: Scene) -> None:
+    (ds,) = scene.ws.add(manifest(schema='["city STRING", "x DOUBLE", "n BIGINT"]', name="odd"))
+    path = scene.folder / "odd.csv"
+    path.write_text("city,x,n\nA,NaN,9007199254740993\nB,,\n")
+    ds.ingest(path)
+    frame = ds.scan(["x", "n", "system_time"]).to_pandas()
+    assert [str(t) for t in frame.dtypes[:2]] == ["double[pyarrow]", "int64[pyarrow]"]
+    assert frame["n"][0] == 9007199254740993, "not by way of a float"
+    assert pa.array(frame["x"].array).is_null().to_pylist() == [False, True], "NaN is no null"
+    assert frame["n"].isna().tolist() == [False, True]
+
+
+def test_polars_is_asked_for_by_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(odf.UsageError, match="polars is not installed") as caught:
+        scene.cities.scan().to_polars()
+    assert caught.value.hint == "pip install polars"
+    monkeypatch.setitem(sys.modules, "polars", SimpleNamespace(from_arrow=lambda table: table.num_rows))
+    assert scene.cities.scan().to_polars() == 9
+
+
+# --- options -------------------------------------------------------------------------------------------
+
+
+def test_options_are_for_one_kind_of_pull(scene: Scene) -> None:
+    with pytest.raises(odf.UsageError, match="metadata_only applies only to datasets pulled from a URL"):
+        scene.ws["derived"].pull(metadata_only=True)
+    there = scene.elsewhere("options")
+    with pytest.raises(odf.UsageError, match="allow_empty applies only to datasets with a source or a query"):
+        there.pull(scene.published(), allow_empty=True)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'metadata' \(did you mean"):
+        scene.ws["derived"].pull(metadata=True)  # type: ignore[call-arg]
+    for run in (scene.cities.ingest, scene.ws.import_):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+            run(scene.file("A,1\n"), nonsense=1)
+    with pytest.raises(odf.UsageError, match="late_edits: 'maybe' is none of"):
+        scene.cities.ingest(scene.file("A,1\n"), late_edits="maybe")
+
+
+def test_the_command_line_has_the_same_words() -> None:
+    from odfchain.cli.pull import pull_command
+
+    shown = {param.name for param in pull_command.params}
+    assert set(PullKeywords.__annotations__) - shown == {"max_retract_ratio", "retries"}
+
+
+# --- what is shown -------------------------------------------------------------------------------------
+
+
+def test_what_notebooks_show_is_escaped(scene: Scene) -> None:
+    shown = [
+        scene.ws, scene.cities, scene.cities.log(), scene.cities.scan(), scene.cities.state(["city"]),
+        scene.cities.verify(),
+    ]  # fmt: skip
+    for value in shown:
+        html = value._repr_html_()
+        assert html.startswith("<table>")
+        assert "<b>" not in html
+        assert len(repr(value).splitlines()) == 1 or value is shown[2]
+    assert "&lt;b&gt;C&lt;/b&gt;" in shown[3]._repr_html_()
+    (damaged,) = scene.ws.add(manifest(name="damaged"))
+    (damaged.path / "refs" / "head").write_text("nonsense")
+    assert "damaged" in repr(damaged) + damaged._repr_html_() + scene.ws._repr_html_()
+    scene.ws._files.delete(damaged._files)
+
+
+def test_the_package_loads_nothing_before_it_is_used() -> None:
+    program = (
+        "import time; start = time.process_time(); import odfchain, sys; took = time.process_time() - start;"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'cryptography'} & set(sys.modules);"
+        "assert not heavy, heavy; assert took < 0.015, took; odfchain.Workspace; odfchain.open;"
+        "assert not {'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_error_is_a_public_name() -> None:
+    from odfchain import errors
+
+    wanted = {n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert wanted <= set(odf.__all__)
+    assert {"open", "init"} <= set(dir(odf))
