@@ -53,7 +53,7 @@ def dial(route: Route, tls: TlsContext, *, limits: FetchLimits, deadline: Deadli
     if proxy is not None:
         return _dial_proxy(proxy, route, tls, limits=limits, deadline=deadline, name=name)
     addresses = admitted(route, resolve(target.host, target.port, name=name), name=name)
-    sock, address = _connect(addresses, target.port, limits, deadline)
+    sock, address = connect(addresses, target.port, limits, deadline)
     if target.scheme == "https":
         sock = _secure(sock, target.host, tls, name=name)
     return Connection(sock, limits=limits, name=name, address=address)
@@ -71,9 +71,15 @@ def admitted(route: Route, addresses: list[str], *, name: str) -> list[str]:
     return found
 
 
-def _connect(
+def connect(
     addresses: list[str], port: int, limits: FetchLimits, deadline: Deadline
 ) -> tuple[socket.socket, str]:
+    """A connection to the first of the addresses that answers, and which one that is.
+
+    Raises:
+        TransientError: none does.
+        FetchError: time is up.
+    """
     failure = "no address"
     for address in addresses:
         deadline.check()
@@ -89,6 +95,7 @@ def _connect(
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock, address
+    deadline.check()
     raise TransientError(failure)
 
 
@@ -180,7 +187,7 @@ def _dial_proxy(
 ) -> Connection:
     target = route.current
     address = _judge_by_name(route, name)
-    sock: Any = _connect(resolve(proxy.host, proxy.port, name=name), proxy.port, limits, deadline)[0]
+    sock: Any = connect(resolve(proxy.host, proxy.port, name=name), proxy.port, limits, deadline)[0]
     if proxy.is_secure:
         sock = _secure(sock, proxy.host, tls, name=name)
     if target.scheme == "http":

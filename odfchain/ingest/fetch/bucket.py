@@ -7,13 +7,12 @@ source's description is public and must not carry them. The key is the URL's pat
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
+from odfchain.ingest.fetch.download import Download
 from odfchain.ingest.fetch.fetcher import (
     UP_TO_DATE,
     FetchContext,
@@ -25,10 +24,10 @@ from odfchain.ingest.fetch.fetcher import (
 from odfchain.ingest.fetch.remembered import is_known
 from odfchain.model.events import SourceState
 from odfchain.model.timestamp import Timestamp
-from odfchain.net.retry import SIZE_HINT, Deadline, Timing
+from odfchain.net.headers import Headers
+from odfchain.net.retry import Deadline, Timing, TransientError
 from odfchain.net.template import unreadable_name
 from odfchain.store.buckets import open_store, store_message
-from odfchain.store.fsio import remove_quietly, storage_error
 from odfchain.store.locations import ENVIRONMENT_HINT, Location
 
 if TYPE_CHECKING:
@@ -91,49 +90,14 @@ def _state(meta: ObjectMeta) -> SourceState:
 
 
 def _save(result: GetResult, context: FetchContext, deadline: Deadline, *, name: str) -> Path:
-    size, allowed = result.meta["size"], context.limits.max_bytes
-    if size > allowed:
-        raise FetchError(f"{name}: larger than the allowed {allowed:,} bytes", hint=SIZE_HINT)
-    context.progress.phase(f"Downloading {name}", size)
-    received = 0
-    with _new_file(context.folder) as (fd, path):
+    with Download(context, deadline, name=name) as download:
+        download.begin(Headers([(b"content-length", b"%d" % result.meta["size"])]))
         for chunk in result.stream(min_chunk_size=_CHUNK):
-            deadline.check()
-            data = memoryview(chunk)
-            received += len(data)
-            if received > size:
-                raise FetchError(f"{name}: the object is longer than the announced {size:,} bytes")
-            _write(fd, data, context.folder)
-            context.progress.advance(len(data))
-        if received != size:
-            raise FetchError(f"{name}: the object ended after {received:,} of {size:,} bytes")
-    return path
-
-
-@contextlib.contextmanager
-def _new_file(folder: Path) -> Iterator[tuple[int, Path]]:
-    """A file for the block to write; it stays only if the block succeeds."""
-    try:
-        fd, text = tempfile.mkstemp(prefix="fetched-", dir=folder)
-    except OSError as error:
-        raise storage_error(error, folder) from error
-    path = Path(text)
-    try:
+            download.append(memoryview(chunk))
         try:
-            yield fd, path
-        finally:
-            os.close(fd)
-    except BaseException:
-        remove_quietly(path)
-        raise
-
-
-def _write(fd: int, data: memoryview, folder: Path) -> None:
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError as error:
-        raise storage_error(error, folder) from error
+            return download.finish()
+        except TransientError as error:
+            raise FetchError(f"{name}: {error.reason}") from error
 
 
 @contextlib.contextmanager

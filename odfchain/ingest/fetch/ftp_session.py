@@ -13,6 +13,7 @@ from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.address import resolve
+from odfchain.net.dial import connect
 from odfchain.net.retry import Deadline, TransientError
 from odfchain.text import one_line
 
@@ -69,7 +70,8 @@ class FtpSession(ftplib.FTP):
 
     def enter(self, place: Place) -> None:
         """Connect, log in, and go to the file's folder."""
-        self.sock = self._connect(resolve(place.host, place.port, name=self._name), place.port)
+        addresses = resolve(place.host, place.port, name=self._name)
+        self.sock, _ = connect(addresses, place.port, self._limits, self._deadline)
         self.af = self.sock.family
         self.voidresp()
         self.login(place.user, place.password)
@@ -101,7 +103,7 @@ class FtpSession(ftplib.FTP):
             raise ftplib.error_proto from error
         if not 0 < port < 65_536:
             raise ftplib.error_proto
-        return self._connect([host], port)
+        return connect([host], port, self._limits, self._deadline)[0]
 
     def restart(self, offset: int) -> bool:
         """Whether the server will begin the next file at this byte."""
@@ -143,20 +145,6 @@ class FtpSession(ftplib.FTP):
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode(WIRE).rstrip("\r")
-
-    def _connect(self, addresses: list[str], port: int) -> socket.socket:
-        failure: OSError | None = None
-        for address in addresses:
-            self._deadline.check()
-            limit = max(1e-3, min(self._limits.connect_timeout, self._deadline.remaining))
-            try:
-                return socket.create_connection((address, port), limit)
-            except OSError as error:
-                failure = error
-        self._deadline.check()
-        if isinstance(failure, TimeoutError):
-            raise TransientError(f"no connection within {self._limits.connect_timeout:g} s") from failure
-        raise TransientError(f"cannot connect: {words(failure)}") from failure
 
 
 def parse_mdtm(reply: str) -> Timestamp | None:
