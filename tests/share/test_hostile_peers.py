@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from odfchain import conformance
+from odfchain.chain import compare
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS, SHARING
@@ -27,7 +28,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.net import address as fetch_address
 from odfchain.net import dial as http_dial
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer import compare, peer_links
+from odfchain.transfer import peer_links
 from odfchain.transfer.http_peer import HttpPeer
 from odfchain.transfer.peer import PEER_LIMITS
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
