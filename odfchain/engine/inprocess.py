@@ -357,8 +357,8 @@ def _result(
         counted = (Tables if step.rules.counts_at_once else FinalTables)(
             flow, tables, changing, used, versions
         )
-        whole = RetractingFlow(flow, counted, idle=all(r.empty for r in rows), asked_again=again)
-        return whole.change(query.root), step.now
+        retracting = RetractingFlow(flow, counted, idle=all(r.empty for r in rows), asked_again=again)
+        return retracting.change(query.root), step.now
     if query.kind is QueryKind.WINDOWED and not step.rules.takes_corrections:
         for r in rows:
             if r.has_changes:
@@ -376,8 +376,8 @@ def _result(
     if operation in query.result.names and any(r.has_changes for r in rows):
         frame = whole_pairs(frame, f"c{query.result.names.index(operation)}")
     mark = changes.marks.get(query.event_time(step.vocabulary))
-    moment = mark.promise if mark is not None else None
-    return frame, None if moment is None else moment.start // 1_000
+    point = mark.promise if mark is not None else None
+    return frame, None if point is None else point.start // 1_000
 
 
 def _asking_again(
@@ -415,8 +415,8 @@ class _StepContext:
     def watermark(self) -> TimeMark:
         """The mark of the inputs' event times."""
         late = self.rules.allowed_lateness_ms
-        before, now = _moment(self.before), _moment(self.now)
-        return TimeMark(before, now, now, _moment(self.before, late), _moment(self.now, late))
+        before, now = _point(self.before), _point(self.now)
+        return TimeMark(before, now, now, _point(self.before, late), _point(self.now, late))
 
     @classmethod
     def begin(
@@ -524,7 +524,7 @@ def _rows_of(request: TransformRequest) -> int:
     return new + sum(part.rows for part in manifest.parts)
 
 
-def _moment(ms: int | None, late: int = 0) -> TimePoint | None:
+def _point(ms: int | None, late: int = 0) -> TimePoint | None:
     return None if ms is None else TimePoint((ms - late) * 1_000)
 
 

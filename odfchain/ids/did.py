@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from odfchain.errors import InvalidIdError
 from odfchain.ids.multibase import decode as decode_multibase
@@ -20,6 +20,7 @@ _ED25519_VARINT = encode_varint(Multicodec.ED25519_PUB)
 
 @dataclass(frozen=True, slots=True)
 class _Ed25519Did:
+    PREFIX: ClassVar[str]
     public_key: bytes
 
     def __post_init__(self) -> None:
@@ -46,10 +47,15 @@ class _Ed25519Did:
         return cls.from_bytes(decode_multibase(text))
 
     @classmethod
-    def _strip(cls, text: str, prefix: str) -> Self:
-        if not text.startswith(prefix):
-            raise InvalidIdError(f"{text!r} does not start with {prefix!r}")
-        return cls.from_multibase(text[len(prefix) :])
+    def parse(cls, text: str) -> Self:
+        """Parse `did:…` in any supported multibase encoding; the prefix is case-sensitive.
+
+        Raises:
+            InvalidIdError: any part is malformed.
+        """
+        if not text.startswith(cls.PREFIX):
+            raise InvalidIdError(f"{text!r} does not start with {cls.PREFIX!r}")
+        return cls.from_multibase(text[len(cls.PREFIX) :])
 
     def to_bytes(self) -> bytes:
         """The binary form that metadata blocks carry (34 bytes)."""
@@ -63,14 +69,7 @@ class DatasetId(_Ed25519Did):
     Source: specification "Unique Identifiers".
     """
 
-    @classmethod
-    def parse(cls, text: str) -> DatasetId:
-        """Parse `did:odf:…` in any supported multibase encoding; the prefix is case-sensitive.
-
-        Raises:
-            InvalidIdError: any part is malformed.
-        """
-        return cls._strip(text, DID_ODF_PREFIX)
+    PREFIX = DID_ODF_PREFIX
 
     def __str__(self) -> str:
         return DID_ODF_PREFIX + encode_base16(self.to_bytes())
@@ -84,14 +83,7 @@ class DatasetId(_Ed25519Did):
 class DidKey(_Ed25519Did):
     """A `did:key` identifier, printed in base58btc as its own specification asks."""
 
-    @classmethod
-    def parse(cls, text: str) -> DidKey:
-        """Parse `did:key:…` in any supported multibase encoding; the prefix is case-sensitive.
-
-        Raises:
-            InvalidIdError: any part is malformed.
-        """
-        return cls._strip(text, DID_KEY_PREFIX)
+    PREFIX = DID_KEY_PREFIX
 
     def __str__(self) -> str:
         return DID_KEY_PREFIX + encode_multibase(self.to_bytes(), "base58btc")

@@ -82,7 +82,7 @@ class TimeMark:
     kept_now: TimePoint | None
     """What is older cannot be changed any more, and is forgotten."""
 
-    def moments(self) -> tuple[TimePoint | None, ...]:
+    def points(self) -> tuple[TimePoint | None, ...]:
         """All of them as a row."""
         return self.before, self.now, self.promise, self.kept_before, self.kept_now
 
@@ -153,9 +153,9 @@ class EventTimes:
             return None
         if times[found].reference.dataType().typeName() != "timestamp":
             return None
-        moments = [TimePoint(probe) for probe in _PROBES]
-        values = self.evaluate([self._catalyst.alias(expression, "shifted")], times[found], moments)[0]
-        shifts = {v.start - m.start for v, m in zip(values, moments, strict=True) if v is not None}
+        points = [TimePoint(probe) for probe in _PROBES]
+        values = self.evaluate([self._catalyst.alias(expression, "shifted")], times[found], points)[0]
+        shifts = {v.start - m.start for v, m in zip(values, points, strict=True) if v is not None}
         return (found, shifts.pop()) if len(shifts) == 1 else None
 
     # --- computing ---------------------------------------------------------------------------------
@@ -175,50 +175,50 @@ class EventTimes:
                 sources.setdefault(time.source, []).append(number)
         for source, numbers in sources.items():
             (attribute,) = [a for a in child.output if a.id == source]
-            moments = [m for m in known[source].moments() if m is not None]
+            points = [m for m in known[source].points() if m is not None]
             new = [
                 m
-                for m in dict.fromkeys(moments)
+                for m in dict.fromkeys(points)
                 if any((id(wanted[n]), m) not in self._known for n in numbers)
             ]
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
-                new = list(dict.fromkeys(moments))
+                new = list(dict.fromkeys(points))
             expressions = [self._named(wanted[n].expression) for n in numbers]
             values = self.evaluate(expressions, attribute, new) if new else []
             for number, row in zip(numbers, values, strict=False):
                 self._known |= {(id(wanted[number]), m): v for m, v in zip(new, row, strict=True)}
             for n in numbers:
-                found[n] = TimeMark(*[m and self._known[id(wanted[n]), m] for m in known[source].moments()])
+                found[n] = TimeMark(*[m and self._known[id(wanted[n]), m] for m in known[source].points()])
         return found
 
     def _named(self, expression: Any) -> Any:
         return expression if class_name(expression) == "Alias" else self._catalyst.alias(expression, "time")
 
     def evaluate(
-        self, expressions: Sequence[Any], attribute: Attribute, moments: Sequence[TimePoint | None]
+        self, expressions: Sequence[Any], attribute: Attribute, points: Sequence[TimePoint | None]
     ) -> list[list[TimePoint | None]]:
         """The value of each expression at each moment of one attribute."""
-        if not any(moments):
-            return [[None] * len(moments) for _ in expressions]
-        plan = self._catalyst.adapted(self._probe(attribute, moments), [attribute])
+        if not any(points):
+            return [[None] * len(points) for _ in expressions]
+        plan = self._catalyst.adapted(self._probe(attribute, points), [attribute])
         frame = self._catalyst.frame(self._catalyst.project(plan, expressions))
-        return [read_moments(frame, index, len(moments)) for index in range(len(expressions))]
+        return [read_moments(frame, index, len(points)) for index in range(len(expressions))]
 
-    def probe(self, child: PlanNode, source: int, moments: Sequence[TimePoint | None]) -> Any:
+    def probe(self, child: PlanNode, source: int, points: Sequence[TimePoint | None]) -> Any:
         """A plan with the child's attributes and a row for each moment; all but the time is null."""
         index = next(i for i, a in enumerate(child.output) if a.id == source)
-        frame = self._probe(child.output[index], moments)
+        frame = self._probe(child.output[index], points)
         return self._catalyst.adapted(frame.withColumnRenamed("c0", f"c{index}"), child.output)
 
-    def _probe(self, attribute: Attribute, moments: Sequence[TimePoint | None]) -> DataFrame:
+    def _probe(self, attribute: Attribute, points: Sequence[TimePoint | None]) -> DataFrame:
         from pyspark.sql import functions as F
 
         def number(value: int | None) -> str:
             return "CAST(NULL AS BIGINT)" if value is None else f"{value}L"
 
         rows = ", ".join(
-            f"({number(m.start if m else None)}, {number(m.end if m else None)})" for m in moments
+            f"({number(m.start if m else None)}, {number(m.end if m else None)})" for m in points
         )
         frame = self._catalyst.session.sql(f"SELECT * FROM VALUES {rows} AS t(s, e)")  # noqa: S608 - numbers
         kind = attribute.reference.dataType().typeName()

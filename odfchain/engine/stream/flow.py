@@ -96,13 +96,13 @@ class Flow:
         """The new rows of an operator."""
         match op:
             case InputScan():
-                return self._source(op)
+                return self._scan(op)
             case ConstantRows():
                 return RowChanges(op.node.plan, {})
             case UnionAll():
-                return self._merged(op)
+                return self._union(op)
             case RowWise():
-                return self._narrow(op)
+                return self._row_wise(op)
             case TimeGroup():
                 return self._group(op)
             case SessionWindow():
@@ -133,7 +133,7 @@ class Flow:
 
     # --- row by row --------------------------------------------------------------------------------
 
-    def _source(self, op: InputScan) -> RowChanges:
+    def _scan(self, op: InputScan) -> RowChanges:
         from pyspark.sql import functions as F
 
         table = op.node.table or ""
@@ -151,7 +151,7 @@ class Flow:
         )
         return RowChanges(new, marks, old)
 
-    def _merged(self, op: UnionAll) -> RowChanges:
+    def _union(self, op: UnionAll) -> RowChanges:
         children = [self.rows(child) for child in op.children]
         marks = {}
         for number, branches in op.branches.items():
@@ -167,7 +167,7 @@ class Flow:
             back = self.catalyst.rebuilt(op.node, plans)
         return RowChanges(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks, back)
 
-    def _narrow(self, op: RowWise) -> RowChanges:
+    def _row_wise(self, op: RowWise) -> RowChanges:
         children = [self.rows(child) for child in op.children]
         plan = self.catalyst.rebuilt(op.node, [c.plan for c in children])
         varying, rows = next(
@@ -193,18 +193,18 @@ class Flow:
         for number, time in op.times.items():
             if number == time.source or time.source not in known:
                 continue
-            moments = known[time.source].moments()
+            points = known[time.source].points()
             names = {a.id: f"c{index}" for index, a in enumerate(op.node.output)}
-            probe = self.times.probe(child.node, time.source, moments)
+            probe = self.times.probe(child.node, time.source, points)
             frame = self.catalyst.frame(self.catalyst.rebuilt(op.node, [probe]))
-            window, moment = F.col(names[number]), F.col(names[time.source])
-            frame = frame.where((window["start"] <= moment) & (moment < window["end"]))
-            earliest = frame.groupBy(F.unix_micros(moment)).agg(
+            window, point = F.col(names[number]), F.col(names[time.source])
+            frame = frame.where((window["start"] <= point) & (point < window["end"]))
+            earliest = frame.groupBy(F.unix_micros(point)).agg(
                 F.unix_micros(F.min(window["start"])), F.unix_micros(F.min(window["end"]))
             )
             by_moment = {row[0]: TimePoint(row[1], row[2]) for row in earliest.collect()}
             # between windows that leave gaps there is none: then nothing can be said
-            found[number] = TimeMark(*[by_moment.get(m.start) if m else None for m in moments])
+            found[number] = TimeMark(*[by_moment.get(m.start) if m else None for m in points])
         return found
 
     # --- groups ------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Flow:
         new, key = self.with_key(rows.plan, child, op.key)
         back = None if rows.back is None else self.with_key(rows.back, child, op.key)[0]
         name = self.part(op, "group")
-        new = self.without_late(op, new, key, mark.kept_before)
+        new = self.without_late(table_of(op), new, key, mark.kept_before)
         columns = [*self.kept(child.node.output), "k"]
         everything = self.changed(child, name, new, back, columns, key, mark)
         complete = earlier(key, mark.now, everything)
@@ -309,13 +309,13 @@ class Flow:
         return frame, column["start"] if isinstance(frame.schema["k"].dataType, t.StructType) else column
 
     def without_late(
-        self, op: Operator, frame: DataFrame, time: Column, before: TimePoint | None
+        self, inputs: str, frame: DataFrame, time: Column, before: TimePoint | None
     ) -> DataFrame:
-        """The rows that are not too late; the others are remembered to be counted."""
+        """The rows that are not too late; the others, which are of `inputs`, are remembered to be counted."""
         if before is None:
             return frame
         late = earlier(time, before, frame)
-        self.memory.late.append((table_of(op), frame.where(late)))
+        self.memory.late.append((inputs, frame.where(late)))
         return frame.where(~late)
 
     def together(self, name: str, new: DataFrame, columns: list[str]) -> DataFrame:
@@ -414,36 +414,36 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRul
     return found | wanted | catalyst.references(node)
 
 
-def earlier(time: Column, moment: TimePoint | None, frame: DataFrame) -> Column:
+def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
     """Whether a time is before a moment; never when that is not known."""
     from pyspark.sql import functions as F
 
-    if moment is None:
+    if point is None:
         return F.lit(False)
     kind = frame.select(time).schema[0].dataType.typeName()
     if kind == "date":
-        return F.coalesce(F.unix_date(time) < -(-moment.start // _DAY), F.lit(False))
-    return F.coalesce(time < F.timestamp_micros(F.lit(moment.start)), F.lit(False))
+        return F.coalesce(F.unix_date(time) < -(-point.start // _DAY), F.lit(False))
+    return F.coalesce(time < F.timestamp_micros(F.lit(point.start)), F.lit(False))
 
 
 def least(marks: list[TimeMark]) -> TimeMark:
     """The mark of what comes from any of several."""
 
-    def smallest(moments: list[TimePoint | None]) -> TimePoint | None:
-        known = [m for m in moments if m is not None]
-        if len(known) < len(moments):
+    def smallest(points: list[TimePoint | None]) -> TimePoint | None:
+        known = [m for m in points if m is not None]
+        if len(known) < len(points):
             return None
         ends = [m.end for m in known if m.end is not None]
         return TimePoint(min(m.start for m in known), min(ends) if ends else None)
 
-    return TimeMark(*[smallest(list(column)) for column in zip(*[m.moments() for m in marks], strict=True)])
+    return TimeMark(*[smallest(list(column)) for column in zip(*[m.points() for m in marks], strict=True)])
 
 
 def shifted(mark: TimeMark, micros: int, *, early: int = 0) -> TimeMark:
     """A mark some time later; what is complete may be held back by `early`, what is promised is not."""
 
-    def move(moment: TimePoint | None, by: int) -> TimePoint | None:
-        return None if moment is None else TimePoint(moment.start + by)
+    def move(point: TimePoint | None, by: int) -> TimePoint | None:
+        return None if point is None else TimePoint(point.start + by)
 
     return TimeMark(
         move(mark.before, micros - early),

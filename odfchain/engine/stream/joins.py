@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odfchain.engine.stream.event_times import TimeMark, TimePoint
-from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, RowChanges, earlier, least, shifted
+from odfchain.engine.stream.flow import NOTHING_KNOWN, Flow, RowChanges, earlier, least, shifted, table_of
 from odfchain.engine.stream.operators import IntervalJoin, Operator
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class _JoinSide:
     def plan(self, flow: Flow, frame: DataFrame) -> Any:
         return flow.catalyst.adapted(frame, self.child.node.output)
 
-    def resolved(self, moment: TimePoint | None, frame: DataFrame) -> Column:
+    def resolved(self, point: TimePoint | None, frame: DataFrame) -> Column:
         """Whether no partner can come any more."""
-        return earlier(self.time, _moved(moment, -self.last), frame)
+        return earlier(self.time, _moved(point, -self.last), frame)
 
     def as_it_was(self, flow: Flow) -> _JoinSide:
         """The side before the step."""
@@ -142,11 +142,11 @@ def _side(
     time = F.col(f"c{index}")
     if isinstance(frame.schema[index].dataType, t.StructType):
         time = time["start"]
-    new = flow.without_late(child, frame, time, marks[0].kept_before).select(*columns)
+    new = flow.without_late(table_of(child), frame, time, marks[0].kept_before).select(*columns)
     back = None if rows.back is None else flow.catalyst.frame(rows.back)
     if back is not None:
         # what is too late for one half of a correction is so for the other
-        back = flow.without_late(child, back, time, marks[0].kept_before)
+        back = flow.without_late(table_of(child), back, time, marks[0].kept_before)
     everything = flow.changed(child, part, new, back, columns, time, marks[0])
     return _JoinSide(
         child, role, time, flow.remembered(part), new, back is not None, everything, marks[0], marks[1],
@@ -227,5 +227,5 @@ def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
     return frame.select(*columns)
 
 
-def _moved(moment: TimePoint | None, by: int) -> TimePoint | None:
-    return None if moment is None else TimePoint(moment.start + by)
+def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
+    return None if point is None else TimePoint(point.start + by)

@@ -176,12 +176,12 @@ class PlanReader:
             return ConstantRows(node=node, children=children)
         if self._catalyst.has_subquery(node):
             return Retracting(node=node, children=children, why="a subquery")
-        windowed = self._bounded(node, children, conditions)
+        windowed = self._recognised(node, children, conditions)
         if windowed is None:
             return Retracting(node=node, children=children, why=_CALLED.get(node.kind, node.kind.upper()))
         return windowed
 
-    def _bounded(
+    def _recognised(
         self, node: PlanNode, children: tuple[Operator, ...], conditions: tuple[Any, ...]
     ) -> Operator | None:
         match node.kind:

@@ -81,7 +81,7 @@ def _without_late(
 ) -> DataFrame:
     """The rows that are not too late; the others are remembered to be counted."""
     if old is None or mark.kept_before is None or not flow.rules.takes_corrections:
-        return flow.without_late(op, new, own["end"], mark.kept_before)
+        return flow.without_late(table_of(op), new, own["end"], mark.kept_before)
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -17,7 +17,7 @@ from odfchain.engine.stream.in_force import in_force, takes_back
 from odfchain.model.enums import OperationType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class FinalTables(Tables):
         order = F.col(f"c{places.offset}").cast("bigint")
         before = self._flow.watermark.before
         if table not in self._changing:
-            fresh = self._without_late(table, frame, time)
+            fresh = self._flow.without_late(table, frame, time, before)
             return fresh.select(*self._used[table], time.alias("t"), order.alias("o"), F.lit(1).alias("w"))
         following = Window.orderBy(order)
         paired = (operation == OperationType.CORRECT_FROM.code) & (
@@ -199,14 +199,6 @@ class FinalTables(Tables):
             self._memory.late.append((table, frame.where(late)))
             frame = frame.where(~late)
         return frame.select(*self._used[table], "t", "o", "w")
-
-    def _without_late(self, table: str, frame: DataFrame, time: Column) -> DataFrame:
-        before = self._flow.watermark.before
-        if before is None:
-            return frame
-        late = earlier(time, before, frame)
-        self._memory.late.append((table, frame.where(late)))
-        return frame.where(~late)
 
     def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
         """Rows less those that were retracted; a retraction of what is not there has no effect."""
