@@ -41,12 +41,22 @@ def printable(text: str, limit: int | None = None) -> str:
     What is longer than `limit` [characters] is cut, and ends in `…`. To do it twice changes nothing more.
     """
     line = _LINE.sub(_escape, text if limit is None else text[: limit + 1])
-    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+    return line if limit is None else cut(line, limit)
 
 
 def one_line(text: str, limit: int = TEXT_CHARACTERS) -> str:
     """`printable` for messages of other programs: line breaks and indentation become single spaces."""
     return printable(_LAYOUT.sub(" ", text).strip(" "), limit)
+
+
+def cut(text: str, most: int) -> str:
+    """The text; what is longer than `most` characters ends in `…` there."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """A number and what is counted: `1 block`, `2,000 blocks`."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def message_of(error: BaseException) -> str:

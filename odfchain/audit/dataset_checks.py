@@ -50,7 +50,6 @@ from odfchain.audit.walk import (
 from odfchain.errors import InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.model.enums import DatasetKind
-from odfchain.model.events import AddData, ExecuteTransform
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.trust.statements import Attestation
@@ -222,8 +221,4 @@ def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
 
 def count_slices(chain: StoredChain, upto: int) -> int:
     """How many slices the chain names up to a block."""
-    return sum(
-        isinstance(event := stored.block.event, AddData | ExecuteTransform) and event.new_data is not None
-        for stored in chain.blocks
-        if stored.number <= upto
-    )
+    return sum(s.block.new_data is not None for s in chain.blocks if s.number <= upto)

@@ -20,9 +20,10 @@ from odfchain.audit.page_blocks import KINDS, STATES
 from odfchain.audit.page_document import DocumentNode, checked_document
 from odfchain.audit.page_summary import MARKS, DatasetSummary, checked_by, facts_of
 from odfchain.audit.page_views import dataset_view
-from odfchain.audit.page_words import counted, excerpt, listed
+from odfchain.audit.page_words import excerpt, listed
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from odfchain.audit.page_document import DocumentNode
-from odfchain.audit.page_words import counted, day, listed, moment
+from odfchain.audit.page_words import day, listed, moment
+from odfchain.text import counted
 
 STATES = {"faulty": "faulty", "unchecked": "not checked", "ok": "as recorded"}
 """The states of a block, the worst first, in words."""

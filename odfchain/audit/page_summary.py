@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfchain.audit.page_document import DocumentNode
-from odfchain.audit.page_words import counted, excerpt, listed, moment, size_in_words
+from odfchain.audit.page_words import excerpt, listed, moment, size_in_words
 from odfchain.limits import PageLimits
+from odfchain.text import counted
 
 MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}
 """The verdicts, the worst first, and how each is marked."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
+from odfchain.text import counted
+
 T = TypeVar("T")
 
 
@@ -21,11 +23,6 @@ class Excerpt(Generic[T]):
 def excerpt(things: Sequence[T], limit: int) -> Excerpt[T]:
     """At most `limit` of the things."""
     return Excerpt(tuple(things[:limit]), max(0, len(things) - limit))
-
-
-def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """A number and what is counted: `1 block`, `2,000 blocks`."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def listed(words: Sequence[str]) -> str:

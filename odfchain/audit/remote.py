@@ -164,10 +164,8 @@ def _receive_chain(
 
 def _check_space(folder: Path, objects: list[DataObject], where: str) -> None:
     """Sizes are a peer's words: what cannot fit is refused before any of it fills the disk."""
-    try:
+    with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise fsio.storage_error(error, folder) from error
     total = sum(item.size for item in objects)
     if total > free:
         raise StorageFullError(

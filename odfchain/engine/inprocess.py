@@ -54,6 +54,7 @@ from odfchain.spark.job import Cancellation, run_job
 from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
 from odfchain.sql.query import check_queries, run_queries
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -488,18 +489,15 @@ class _StepContext:
 def _notes(step: archive.Manifest) -> Iterator[str]:
     """What came of the rows of a step that do not count, or not yet."""
     for name, number in step.late.items():
-        yield f"{name}: {_rows(number)} came too late and {_were(number)} left out"
+        yield f"{name}: {counted(number, 'row')} came too late and {_were(number)} left out"
     for name, number in step.unmatched.items():
-        yield f"{name}: {_rows(number)} would take back what is not remembered and {_were(number)} left out"
+        rows = counted(number, "row")
+        yield f"{name}: {rows} would take back what is not remembered and {_were(number)} left out"
     for name, number in step.waiting.items():
         what = "a watermark"
         if step.watermark_ms is not None:
             what = f"the watermark {Timestamp.from_epoch_ms(step.watermark_ms)} to move on"
-        yield f"{name}: {_rows(number)} {'waits' if number == 1 else 'wait'} for {what}"
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
+        yield f"{name}: {counted(number, 'row')} {'waits' if number == 1 else 'wait'} for {what}"
 
 
 def _were(number: int) -> str:

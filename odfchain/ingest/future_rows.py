@@ -13,6 +13,7 @@ from odfchain.model.events import DatasetVocabulary
 from odfchain.model.timestamp import Timestamp
 from odfchain.spark.columns import col
 from odfchain.spark.read import ROW_ID
+from odfchain.text import cut
 
 _DAY_MS = 86_400_000
 _SHOWN = 120
@@ -58,9 +59,10 @@ def first_future_row(
     row = found[0]
     number = new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1
     values = ", ".join(f"{n}={row[f'c{i}']!r}" for i, n in enumerate(_plain(new)) if n != name)
-    values = values if len(values) <= _SHOWN else values[: _SHOWN - 1] + "…"
     whose = "the row has no event time, and that of the source" if row["none"] else "its event time"
-    return _refused(f"{new.file}: row {number:,} ({values}): {whose}, {row['time']}, is later than {limit}")
+    return _refused(
+        f"{new.file}: row {number:,} ({cut(values, _SHOWN)}): {whose}, {row['time']}, is later than {limit}"
+    )
 
 
 def _refused(message: str) -> GuardError:

@@ -16,6 +16,7 @@ from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, col
 from odfchain.spark.read import ROW_ID
+from odfchain.text import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -134,12 +135,8 @@ def _text(value: Column, field: ds.DataField) -> Column:
 
 
 def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
-    shown = [f"{name}={_cut(texts[name])}" for name in names[:_SHOWN_COLUMNS]]
+    shown = [f"{name}={cut(texts[name], _SHOWN_CHARACTERS)}" for name in names[:_SHOWN_COLUMNS]]
     return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def notes_on_duplicates(copies: int, others: int, duplicates: DuplicateKeys) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from odfchain.limits import LINEAGE
 from odfchain.lineage.graph import Edge, Graph, Node, NodeState, key_of, lineage_of
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.text import counted
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ def facts_of(node: Node) -> list[str]:
         case NodeState.DAMAGED:
             return ["damaged", *([node.problem] if node.problem else [])]
     facts = [node.kind.value.lower()] if node.kind else []
-    facts += [_count(node.blocks, "block"), _count(node.records, "record")]
+    facts += [counted(node.blocks or 0, "block"), counted(node.records or 0, "record")]
     if node.watermark is not None:
         facts.append(f"watermark {node.watermark}")
     if node.last_block_time is not None:
@@ -114,10 +115,6 @@ def facts_of(node: Node) -> list[str]:
     if node.pulled_from:
         facts.append(f"pulled from {node.pulled_from[0]}")
     return facts
-
-
-def _count(number: int | None, what: str) -> str:
-    return f"{number or 0:,} {what}{'' if number == 1 else 's'}"
 
 
 def was_used(edge: Edge) -> str:

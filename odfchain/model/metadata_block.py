@@ -9,7 +9,7 @@ from typing import NamedTuple
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.enums import DatasetKind
-from odfchain.model.events import MetadataEvent
+from odfchain.model.events import AddData, DataSlice, ExecuteTransform, MetadataEvent
 from odfchain.model.sources import WatermarkRule
 from odfchain.model.timestamp import Timestamp
 
@@ -22,6 +22,11 @@ class MetadataBlock:
     prev_block_hash: Multihash | None = None
     sequence_number: int
     event: MetadataEvent
+
+    @property
+    def new_data(self) -> DataSlice | None:
+        """The slice that the block adds, where it adds one."""
+        return self.event.new_data if isinstance(self.event, AddData | ExecuteTransform) else None
 
 
 class BlockHeader(NamedTuple):

@@ -210,10 +210,9 @@ class DatasetState:
 
     def slices_newest_first(self) -> Iterator[SliceRef]:
         """The data slices, newest first."""
-        for block in self.data_blocks():
-            event = block.block.event
-            if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-                yield SliceRef(block.hash, block.block.sequence_number, event.new_data)
+        for name, block in self.data_blocks():
+            if block.new_data is not None:
+                yield SliceRef(name, block.sequence_number, block.new_data)
 
     def slices(self) -> list[SliceRef]:
         """All data slices, oldest first."""

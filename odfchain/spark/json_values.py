@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from odfchain.limits import INPUT
 from odfchain.model import data_schema as ds
+from odfchain.text import cut
 
 quoted = encode_basestring
 """A text as a JSON string."""
@@ -52,7 +53,7 @@ class RecordError(Exception):
 
 def shown(text: str, most: int = _SHOWN) -> str:
     """The beginning of a text from a file, for a message."""
-    return repr(text if len(text) <= most else text[: most - 1] + "…")
+    return repr(cut(text, most))
 
 
 def number(text: str) -> Number:

@@ -42,7 +42,8 @@ def storage_error(error: OSError, path: Path | str) -> StoreError:
 
 
 @contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[None]:
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """An operating-system error inside becomes the project's error on `path`."""
     try:
         yield
     except OSError as error:
@@ -55,7 +56,7 @@ def sync_folder(folder: Path) -> None:
     Raises:
         StoreError: the operating system reports a failure.
     """
-    with _mapped(folder):
+    with storage_errors(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -69,7 +70,7 @@ def sync_file(path: Path) -> None:
     Raises:
         StoreError: the operating system reports a failure.
     """
-    with _mapped(path):
+    with storage_errors(path):
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -123,7 +124,7 @@ def create_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
     Raises:
         StoreError: the file cannot be written; nothing is left under its name.
     """
-    with _mapped(path):
+    with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
         try:
             os.link(temp, path)
@@ -141,7 +142,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         StoreError: the file cannot be written; the old content stays.
     """
-    with _mapped(path):
+    with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
         try:
             os.replace(temp, path)
@@ -160,7 +161,7 @@ def adopt_file(source: Path, path: Path) -> bool:
         StoreError: the file cannot be synced or moved; the source stays.
     """
     sync_file(source)
-    with _mapped(path):
+    with storage_errors(path):
         os.chmod(source, 0o644)
         try:
             os.link(source, path)
@@ -183,7 +184,7 @@ def make_folder(path: Path, *, mode: int = 0o755) -> None:
         missing.append(folder)
         folder = folder.parent
     for part in reversed(missing):
-        with _mapped(part):
+        with storage_errors(part):
             part.mkdir(mode=mode, exist_ok=True)
         sync_folder(part.parent)
 
@@ -194,7 +195,7 @@ def move_folder(source: Path, target: Path) -> None:
     Raises:
         StoreError: it cannot be moved.
     """
-    with _mapped(target):
+    with storage_errors(target):
         os.rename(source, target)
     sync_folder(target.parent)
     if source.parent != target.parent:
@@ -210,7 +211,7 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         StoreError: the lock file cannot be opened.
     """
-    with _mapped(path):
+    with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -226,7 +227,7 @@ def try_locked(path: Path) -> Iterator[bool]:
     Raises:
         StoreError: the lock file cannot be opened.
     """
-    with _mapped(path):
+    with storage_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         yield _lock_at_once(fd)
@@ -249,10 +250,10 @@ def locked_folder(folder: Path) -> Iterator[None]:
     Raises:
         StoreError: the folder cannot be opened or locked.
     """
-    with _mapped(folder):
+    with storage_errors(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with _mapped(folder):
+        with storage_errors(folder):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -267,7 +268,7 @@ def is_unused_since(path: Path, since_ns: int) -> bool:
     Raises:
         StoreError: it cannot be looked at.
     """
-    with _mapped(path):
+    with storage_errors(path):
         try:
             times = [_last_use_ns(path)]
         except FileNotFoundError:
@@ -292,7 +293,7 @@ def mark_used(path: Path) -> bool:
     Raises:
         StoreError: there is no such file.
     """
-    with _mapped(path):
+    with storage_errors(path):
         found = path.stat()
         try:
             os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -307,7 +308,7 @@ def remove_tree(path: Path) -> None:
     Raises:
         StoreError: something cannot be removed.
     """
-    with _mapped(path), contextlib.suppress(FileNotFoundError):
+    with storage_errors(path), contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -320,7 +321,7 @@ def remove_file(path: Path) -> None:
     Raises:
         StoreError: it cannot be removed.
     """
-    with _mapped(path):
+    with storage_errors(path):
         path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
@@ -331,7 +332,7 @@ def link_file(source: Path, path: Path) -> bool:
     Raises:
         StoreError: it cannot be linked.
     """
-    with _mapped(path):
+    with storage_errors(path):
         try:
             os.link(source, path)
         except FileExistsError:
@@ -354,7 +355,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     try:
         with locked(base / ".lock"):
             _remove_abandoned(base)
-            with _mapped(folder):
+            with storage_errors(folder):
                 folder.mkdir()
                 fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
                 fcntl.flock(fd, fcntl.LOCK_EX)
@@ -397,7 +398,7 @@ def clear_abandoned(base: Path, *, keep: bool = False) -> tuple[int, int]:
     files = size = 0
     if not base.is_dir():
         return 0, 0
-    with locked(base / ".lock"), _mapped(base):
+    with locked(base / ".lock"), storage_errors(base):
         for folder in _abandoned(base):
             here = weigh(folder)
             files, size = files + here[0], size + here[1]

@@ -32,11 +32,7 @@ class Backlog:
     @property
     def slices(self) -> tuple[DataSlice, ...]:
         """The data, oldest first."""
-        return tuple(
-            event.new_data
-            for _, block in self.blocks
-            if isinstance(event := block.event, AddData | ExecuteTransform) and event.new_data is not None
-        )
+        return tuple(data for _, block in self.blocks if (data := block.new_data) is not None)
 
     @property
     def interval(self) -> OffsetInterval | None:

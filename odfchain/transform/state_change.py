@@ -22,6 +22,7 @@ from odfchain.model.sources import Transform
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.text import counted
 
 
 class StateChange(Enum):
@@ -99,7 +100,7 @@ class _RememberedRows:
     def __str__(self) -> str:
         if self.rows is None:
             return "something (its checkpoint cannot be read here)"
-        return f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
+        return counted(self.rows, "row")
 
 
 def _remembered(dataset: DatasetFiles, state: DatasetState) -> _RememberedRows:

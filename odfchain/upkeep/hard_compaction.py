@@ -112,7 +112,7 @@ def plan_compact(
         first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
         kept, after = chain[:first], found[first:]
     replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
-    before = sum(getattr(b.block.event, "new_data", None) is not None for b in chain)
+    before = sum(b.block.new_data is not None for b in chain)
     merged_away = sum(max(0, len(batch.slices) - 1) for batch in after)
     plan = CompactPlan(
         dataset=str(dataset.alias),

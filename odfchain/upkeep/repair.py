@@ -390,10 +390,8 @@ def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
     """A report for each folder among the datasets that cannot be opened as one."""
     reports = []
     known = {dataset.folder for dataset in workspace.datasets()}
-    try:
+    with fsio.storage_errors(workspace.root / "datasets"):
         folders = sorted((workspace.root / "datasets").iterdir())
-    except OSError as error:
-        raise fsio.storage_error(error, workspace.root / "datasets") from error
     for folder in folders:
         if folder in known or not folder.is_dir():
             continue

@@ -82,7 +82,7 @@ def plan_soft(
     workspace.check_new(DatasetKey.generate().dataset_id, alias)
     chain = list(dataset.chain.walk(state.head))[::-1]
     found = mergeable(dataset, _carried(chain), limits or BatchLimits())
-    before = sum(isinstance(b.event, ev.AddData) and b.event.new_data is not None for _, b in chain)
+    before = sum(block.new_data is not None for _, block in chain)
     return SoftPlan(
         dataset=str(dataset.alias),
         head=state.head,
@@ -190,10 +190,8 @@ def _build(
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:
     """A slice that stays as it is, in a file of its own: datasets share nothing that one could damage."""
     target = staging / str(name)
-    try:
+    with fsio.storage_errors(target):
         shutil.copyfile(dataset.data.verified_path(name), target)
-    except OSError as error:
-        raise fsio.storage_error(error, target) from error
     made.data.put_file(target, name)
     try:
         made.data.verified_path(name)

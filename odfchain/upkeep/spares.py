@@ -58,15 +58,13 @@ class Spares:
         """
         target = folder / uuid.uuid4().hex
         spare = self.find_here(key)
-        try:
+        with fsio.storage_errors(target):
             if spare is not None:
                 shutil.copyfile(spare[0], target)
                 if hash_file(target)[0] == key.name:
                     return target, spare[1]
             if self._peer is not None and self._fetch(self._peer, key, size, target):
                 return target, self._peer.where
-        except OSError as error:
-            raise fsio.storage_error(error, target) from error
         fsio.remove_quietly(target)
         return None
 

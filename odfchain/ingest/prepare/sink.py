@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from odfchain.errors import PrepareError
-from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.store.fsio import remove_quietly, storage_errors
 
 CHUNK_BYTES = 1 << 20
 RATIO_FREE_BYTES = 64 << 20
@@ -62,12 +62,10 @@ class BoundedOutput:
                 "(limit max_ratio)",
                 hint="raise the limit if the data really compresses this well",
             )
-        try:
+        with storage_errors(self._path):
             rest = memoryview(data)
             while rest:
                 rest = rest[self._stream.write(rest) :]
-        except OSError as error:
-            raise storage_error(error, self._path) from error
         self.size = size
 
 
@@ -80,17 +78,13 @@ def bounded_output(
     Raises:
         StoreError: the file cannot be made.
     """
-    try:
+    with storage_errors(path):
         stream = path.open("xb", buffering=0)
-    except OSError as error:
-        raise storage_error(error, path) from error
     try:
         with stream:
             yield BoundedOutput(stream, path, name, limits, input_bytes)
-            try:
+            with storage_errors(path):
                 stream.close()
-            except OSError as error:
-                raise storage_error(error, path) from error
     except BaseException:
         remove_quietly(path)
         raise

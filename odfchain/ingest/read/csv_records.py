@@ -18,7 +18,8 @@ from pathlib import Path
 from odfchain.errors import BadInputError
 from odfchain.limits import INPUT
 from odfchain.spark.columns import check_count
-from odfchain.store.fsio import storage_error
+from odfchain.store.fsio import storage_errors
+from odfchain.text import cut
 
 _SHOWN = 40
 _BREAK = re.compile(r"[\r\n]")
@@ -57,21 +58,18 @@ class CsvRecords:
         """
         quote, separator = self._dialect.quote, self._dialect.separator
         encoding = "utf-8-sig" if self._dialect.encoding == "utf-8" else self._dialect.encoding
-        try:
-            with self._path.open("r", encoding=encoding, newline="") as stream:
-                for line in stream:
-                    self._line += 1
-                    self.line = self._line
-                    self._check(line)
-                    body = line.rstrip("\r\n")
-                    if not body:
-                        continue
-                    if quote and quote in body:
-                        yield list(self._fields(line, stream))
-                    else:
-                        yield [field or None for field in body.split(separator)]
-        except OSError as error:
-            raise storage_error(error, self._path) from error
+        with storage_errors(self._path), self._path.open("r", encoding=encoding, newline="") as stream:
+            for line in stream:
+                self._line += 1
+                self.line = self._line
+                self._check(line)
+                body = line.rstrip("\r\n")
+                if not body:
+                    continue
+                if quote and quote in body:
+                    yield list(self._fields(line, stream))
+                else:
+                    yield [field or None for field in body.split(separator)]
 
     def _fields(self, line: str, stream: Iterator[str]) -> Iterator[str | None]:
         """The fields of a record that begins with this line and has quotes."""
@@ -139,10 +137,10 @@ class CsvRecords:
 
     def _after_quote(self, line: str, at: int) -> BadInputError:
         rest = line[at:].rstrip("\r\n")
-        shown = rest if len(rest) <= _SHOWN else rest[: _SHOWN - 1] + "…"
         return self._fault(
             self._line,
-            f"text after a closing quote: {shown!r}; a separator or the end of the line was expected",
+            f"text after a closing quote: {cut(rest, _SHOWN)!r}; a separator or the end of the line was "
+            "expected",
             hint="a quote inside a quoted field is written twice"
             + (f", or as {self._dialect.escape}{self._dialect.quote}" if self._dialect.escape else ""),
         )
@@ -172,14 +170,11 @@ def rewrite_csv(source: Path, target: Path, dialect: CsvDialect, file: str) -> b
         StorageFullError, StoreError: it cannot be read or written.
     """
     breaks = False
-    try:
-        with target.open("x", encoding="utf-8", newline="") as out:
-            for record in CsvRecords(source, dialect, file):
-                breaks = breaks or any(f is not None and ("\n" in f or "\r" in f) for f in record)
-                out.write(",".join(["" if f is None else '"' + f.replace('"', '""') + '"' for f in record]))
-                out.write("\n")
-    except OSError as error:
-        raise storage_error(error, target) from error
+    with storage_errors(target), target.open("x", encoding="utf-8", newline="") as out:
+        for record in CsvRecords(source, dialect, file):
+            breaks = breaks or any(f is not None and ("\n" in f or "\r" in f) for f in record)
+            out.write(",".join(["" if f is None else '"' + f.replace('"', '""') + '"' for f in record]))
+            out.write("\n")
     return breaks
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.ingest.read.csv_records import CsvDialect
 from odfchain.limits import INPUT
-from odfchain.store.fsio import storage_error
+from odfchain.store.fsio import storage_error, storage_errors
 
 LONGEST_SHORT_LINE = 4_096
 """Bytes of a line; many lines of at most this length fit in memory together."""
@@ -88,36 +88,33 @@ def scan_text(
     bom = False
     controls = not ascii_based
     lengths, bound = _LineLengths(LONGEST_SHORT_LINE), _LineLengths(INPUT.record_bytes)
-    try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                if size == 0:
-                    bom = chunk.startswith(codecs.BOM_UTF8)
-                try:
-                    if not (ascii_based and chunk.isascii() and not decoder.getstate()[0]):
-                        decoder.decode(chunk)
-                except UnicodeDecodeError as error:
-                    # `error.start` counts from the bytes the decoder had kept back from the chunk before
-                    at = chunk[: max(error.start, 0)].count(b"\n")
-                    raise _invalid(path, encoding, error, lines + at + 1) from None
-                breaks = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE))
-                lengths.add(chunk)
-                bound.add(chunk)
-                if bound.long:
-                    raise _too_long(path, lines + chunk.count(b"\n", 0, max(bound.start, 0)) + 1)
-                controls = controls or _has_controls(chunk, breaks, control_separator)
-                if shape is not None:
-                    shape.add(chunk, first=size == 0, bom=bom)
-                size += len(chunk)
-                lines += breaks
-                if progress is not None:
-                    progress(len(chunk))
+    with storage_errors(path), path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            if size == 0:
+                bom = chunk.startswith(codecs.BOM_UTF8)
             try:
-                decoder.decode(b"", final=True)
+                if not (ascii_based and chunk.isascii() and not decoder.getstate()[0]):
+                    decoder.decode(chunk)
             except UnicodeDecodeError as error:
-                raise _invalid(path, encoding, error, lines + 1) from None
-    except OSError as error:
-        raise storage_error(error, path) from error
+                # `error.start` counts from the bytes the decoder had kept back from the chunk before
+                at = chunk[: max(error.start, 0)].count(b"\n")
+                raise _invalid(path, encoding, error, lines + at + 1) from None
+            breaks = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE))
+            lengths.add(chunk)
+            bound.add(chunk)
+            if bound.long:
+                raise _too_long(path, lines + chunk.count(b"\n", 0, max(bound.start, 0)) + 1)
+            controls = controls or _has_controls(chunk, breaks, control_separator)
+            if shape is not None:
+                shape.add(chunk, first=size == 0, bom=bom)
+            size += len(chunk)
+            lines += breaks
+            if progress is not None:
+                progress(len(chunk))
+        try:
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise _invalid(path, encoding, error, lines + 1) from None
     irregular, multiline = csv is not None, False
     if shape is not None:
         irregular, multiline = shape.irregular, shape.multiline
@@ -244,15 +241,13 @@ def transcode(source: Path, target: Path, encoding: str) -> None:
     Raises:
         StorageFullError, StoreError: it cannot be written.
     """
-    try:
-        with (
-            source.open("r", encoding=encoding, newline="") as stream,
-            target.open("x", encoding="utf-8", newline="") as out,
-        ):
-            while chunk := stream.read(_CHUNK):
-                out.write(chunk)
-    except OSError as error:
-        raise storage_error(error, target) from error
+    with (
+        storage_errors(target),
+        source.open("r", encoding=encoding, newline="") as stream,
+        target.open("x", encoding="utf-8", newline="") as out,
+    ):
+        while chunk := stream.read(_CHUNK):
+            out.write(chunk)
 
 
 def spool(stream: BinaryIO, target: Path) -> None:
