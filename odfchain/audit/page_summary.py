@@ -1,4 +1,7 @@
-"""What a page says first of a dataset: the verdict in plain words, and what it rests on."""
+"""What a page says first of a dataset: the verdict in plain words, and what it rests on.
+
+What is not of the form that a report has is a ManifestError.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,7 @@ class SignatureView:
 
 
 def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
-    """What a report says first.
-
-    Raises:
-        ManifestError: the report is not of the form that it should be.
-    """
+    """What a report says first."""
     dataset, counts = node["dataset"], node["counts"]
     verdict = node["verdict"].word(*MARKS)
     title, lead = _verdict(node, verdict)
@@ -87,31 +86,19 @@ def facts_of(node: DocumentNode, limits: PageLimits) -> DatasetSummary:
 
 
 def checked_by(node: DocumentNode, limits: PageLimits) -> str:
-    """Which tool made a report, when, and which engines computed for it.
-
-    Raises:
-        ManifestError: the report is not of the form that it should be.
-    """
+    """Which tool made a report, when, and which engines computed for it."""
     engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in node["engines"].items()[:8]]
     using = f"; transformations computed again with {listed(engines)}" if engines else ""
     return f"Checked by {node['tool'].text(limits.text)} on {moment(node['time'].text(40))}{using}."
 
 
 def name_of(alias: DocumentNode, limits: PageLimits) -> str:
-    """The name of a dataset, or that it has none.
-
-    Raises:
-        ManifestError: the alias is no text.
-    """
+    """The name of a dataset, or that it has none."""
     return (alias.text(limits.text) if alias.known else "") or "dataset without a name"
 
 
 def kind_of(kind: DocumentNode) -> str:
-    """The kind of a dataset in words.
-
-    Raises:
-        ManifestError: there is no such kind.
-    """
+    """The kind of a dataset in words."""
     return f"{kind.word('root', 'derivative')} dataset" if kind.known else "dataset of unknown kind"
 
 
@@ -131,11 +118,7 @@ def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
 
 
 def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...]:
-    """How the checks ended, what was read, what was not checked, and whether the head is signed.
-
-    Raises:
-        ManifestError: the report is not of the form that it should be.
-    """
+    """How the checks ended, what was read, what was not checked, and whether the head is signed."""
     checks, counts = node["checks"].items(), node["counts"]
     states = [check["state"].word(*OUTCOMES) for check in checks]
     words = [f"{states.count(s):,} {word}" for s, (_, word) in OUTCOMES.items() if s in states]
@@ -163,11 +146,7 @@ def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...
 
 
 def signature_of(report: DocumentNode, limits: PageLimits) -> SignatureView:
-    """Whether the head of a report is signed.
-
-    Raises:
-        ManifestError: the report is not of the form that it should be.
-    """
+    """Whether the head of a report is signed."""
     node = report["signature"]
     status = node["status"].word(*_SIGNATURES)
     state, word = _SIGNATURES[status]

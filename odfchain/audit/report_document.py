@@ -6,6 +6,7 @@ not, and in which range of the chain.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from odfchain.audit.checks import CHECKS
@@ -56,12 +57,7 @@ def to_document(report: Report) -> dict[str, Any]:
         ],
         "notes": list(report.notes),
         "blocks": _blocks(report),
-        "signature": {
-            "status": report.signature.status,
-            "signer": report.signature.signer,
-            "time": report.signature.time,
-            "message": report.signature.message,
-        },
+        "signature": asdict(report.signature),
         "attestations": [
             {
                 "auditor": item.auditor,

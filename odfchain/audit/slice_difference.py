@@ -89,12 +89,7 @@ def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
             return Difference(None, field.name, _type(field), None)
         now = other.field(other.get_field_index(field.name))
         if not _same_type(field, now):
-            return Difference(
-                None,
-                field.name,
-                _type(field),
-                _type(now),
-            )
+            return Difference(None, field.name, _type(field), _type(now))
     for field in other:
         if field.name not in one.names:
             return Difference(None, field.name, None, _type(field))

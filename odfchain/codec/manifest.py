@@ -1,7 +1,8 @@
 """Manifests: documents that name their kind and version around a content.
 
 Source: specification "Manifest", "DatasetSnapshot". A document is an object with exactly `kind`, `version`
-and `content`. Kind and version are looked at before the content is read.
+and `content`. Kind and version are looked at before the content is read. What is wrong is a ManifestError that
+names file, line and path.
 """
 
 from __future__ import annotations
@@ -37,11 +38,7 @@ METADATA_BLOCK = ManifestKind(
 
 
 def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[DatasetSnapshot]:
-    """Every dataset snapshot of a YAML stream or JSON text, validated against its JSON Schema.
-
-    Raises:
-        ManifestError: naming file, line and path of what is wrong.
-    """
+    """Every dataset snapshot of a YAML stream or JSON text, validated against its JSON Schema."""
     documents = read_documents(text, source=source)
     if not documents:
         raise ManifestError("the manifest is empty", source=source)
@@ -59,11 +56,7 @@ def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
 
 
 def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, MetadataBlock]:
-    """(manifest version, block) of a document; a block without its manifest counts as the version written.
-
-    Raises:
-        ManifestError: naming file, line and path of what is wrong.
-    """
+    """(manifest version, block) of a document; a block without its manifest counts as the version written."""
     document = read_document(text, source=source)
     value = document.value
     if isinstance(value, dict) and "event" in value and "content" not in value:
@@ -76,21 +69,13 @@ def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, Me
 
 
 def read_event(text: str | bytes, *, source: str | None = None) -> MetadataEvent:
-    """The event of a `MetadataEvent` document.
-
-    Raises:
-        ManifestError: naming file, line and path of what is wrong.
-    """
+    """The event of a `MetadataEvent` document."""
     event: MetadataEvent = read_manifest(read_document(text, source=source), METADATA_EVENT, source)
     return event
 
 
 def read_manifest(document: Document, kind: ManifestKind, source: str | None) -> Any:
-    """The content of a document that must be a manifest of this kind, validated against its JSON Schema.
-
-    Raises:
-        ManifestError: naming file, line and path of what is wrong.
-    """
+    """The content of a document that must be a manifest of this kind, validated against its JSON Schema."""
     try:
         content = _content(document.value, kind)
         value = from_tree(kind.content, content)

@@ -99,16 +99,17 @@ class PlanWalker:
     def replacing(self, changed: Any) -> Any:
         """The function that gives what a `java.util.Map` holds for a thing, or else the thing."""
         look = self._lookup.findVirtual(
-            self._class("java.util.Map"), "getOrDefault", self._type(self._object, self._two_objects())
+            self._class("java.util.Map"),
+            "getOrDefault",
+            self._type(self._object, self._array(self._jvm.java.lang.Class, self._object, self._object)),
         )
-        once = self._gateway().new_array(self._jvm.int, 2)
-        once[0], once[1] = 0, 0
-        itself = self._type(self._object, self._object)
+        itself, once = self._type(self._object, self._object), self._array(self._jvm.int, 0, 0)
         return self._as_function(self._handles.permuteArguments(look.bindTo(changed), itself, once))
 
-    def _two_objects(self) -> Any:
-        array = self._gateway().new_array(self._jvm.java.lang.Class, 2)
-        array[0], array[1] = self._object, self._object
+    def _array(self, kind: Any, *items: Any) -> Any:
+        array = self._gateway().new_array(kind, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
         return array
 
     def _as_mapper(self, handle: Any) -> Any:
@@ -125,19 +126,11 @@ class PlanWalker:
         foreach = self._lookup.findVirtual(owner, "foreach", self._type(self._void, self._function))
         # bindTo binds the receiver; the function is the other argument, so the two change places
         swapped = self._handles.permuteArguments(
-            foreach, self._type(self._void, self._function, self._array(owner)), self._order()
+            foreach,
+            self._type(self._void, self._function, self._array(self._jvm.java.lang.Class, owner)),
+            self._array(self._jvm.int, 1, 0),
         )
         return swapped.bindTo(function)
-
-    def _array(self, owner: Any) -> Any:
-        array = self._gateway().new_array(self._jvm.java.lang.Class, 1)
-        array[0] = owner
-        return array
-
-    def _order(self) -> Any:
-        order = self._gateway().new_array(self._jvm.int, 2)
-        order[0], order[1] = 1, 0
-        return order
 
     @staticmethod
     def _gateway() -> Any:
