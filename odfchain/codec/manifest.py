@@ -1,8 +1,8 @@
 """Manifests: documents that name their kind and version around a content.
 
 Source: specification "Manifest", "DatasetSnapshot". A document is an object with exactly `kind`, `version`
-and `content`. Kind and version are looked at before the content is read. What is wrong is a ManifestError that
-names file, line and path.
+and `content`. Kind and version are looked at before the content is read. What is wrong is a ManifestError
+that names file, line and path.
 """
 
 from __future__ import annotations
