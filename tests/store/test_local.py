@@ -134,7 +134,7 @@ def test_a_real_full_device() -> None:
     full = Path("/dev/full")
     with (
         pytest.raises(StorageFullError, match="no space left"),
-        fsio._mapped(full),
+        fsio.storage_errors(full),
         full.open("wb", buffering=0) as stream,
     ):
         stream.write(b"x")
