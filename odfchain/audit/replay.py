@@ -27,6 +27,8 @@ from odfchain.audit.input_claims import Find
 from odfchain.audit.report import Replay, Report
 from odfchain.audit.slice_difference import first_difference
 from odfchain.audit.upstream import missing_input
+from odfchain.audit.dataset_checks import Verified
+from odfchain.audit.walk import hash_at
 from odfchain.chain.chain import HashedBlock
 from odfchain.engine.engine_version import rules_of
 from odfchain.errors import (
@@ -38,7 +40,6 @@ from odfchain.errors import (
     RefusedQueryError,
     StorageFullError,
     TransformError,
-    UsageError,
 )
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -63,14 +64,6 @@ if TYPE_CHECKING:
 _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRange:
-    """The blocks `(after, upto]`; None is the beginning, or the head."""
-
-    after: Multihash | None = None
-    upto: Multihash | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """What the replay of one transaction showed."""
@@ -88,23 +81,23 @@ class _Outcome:
 
 def replay_dataset(
     dataset: DatasetFiles,
-    report: Report,
+    verified: Verified,
+    after: int,
     find: Find,
     engines: ReplayEngines,
-    span: ReplayRange | None = None,
     *,
     jobs: int = 2,
     progress: Progress = SILENT,
 ) -> None:
-    """Add to a dataset's report what replaying its transactions shows; `jobs` of them run side by side.
+    """Add to a dataset's report what replaying its transactions after a block shows; `jobs` run side by side.
 
     A root dataset has nothing to replay. What is wrong with the dataset or its inputs is in the report, and
     the report does not depend on `jobs`.
 
     Raises:
-        UsageError: `span` names blocks that are not in the chain, or in the wrong order.
         JavaNotFoundError, StorageFullError: nothing can be executed here.
     """
+    report, chain = verified.report, verified.chain
     if report.kind is DatasetKind.ROOT:
         return
     report.replay = Replay()
@@ -113,13 +106,17 @@ def replay_dataset(
         message = "no transaction was replayed: the chain cannot be followed"
         report.leave_out(message, check=REPLAY)
         return
-    span = span or ReplayRange()
-    wanted = _transactions(dataset, span)
+    wanted = [
+        HashedBlock(stored.name, stored.block)
+        for stored in chain.within(after, verified.upto)
+        if isinstance(stored.block.event, ExecuteTransform)
+    ]
+    tail, head = hash_at(chain, after), hash_at(chain, verified.upto)
     progress.phase(f"Replaying {dataset.alias}", len(wanted))
     with _pool(jobs) as pool:
         running = [
             (block, _started(pool, dataset, plan, engines))
-            for block, plan in _plans(dataset, wanted, find, span)
+            for block, plan in _plans(dataset, wanted, find, tail, head)
         ]
         for block, work in running:
             outcome = work if isinstance(work, _Outcome) else work.result()
@@ -167,29 +164,12 @@ class _pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
 # --- what there is to replay -----------------------------------------------------------------------
 
 
-def _transactions(dataset: DatasetFiles, span: ReplayRange) -> list[HashedBlock]:
-    """The executions in `(after, upto]`, oldest first; found block by block, not through an index."""
-    places: dict[Multihash, int] = {}
-    blocks = []
-    for item in dataset.chain.walk():
-        places[item.hash] = item.block.sequence_number
-        if isinstance(item.block.event, ExecuteTransform):
-            blocks.append(item)
-    for name in (span.after, span.upto):
-        if name is not None and name not in places:
-            raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
-    first = places[span.after] if span.after is not None else -1
-    last = places[span.upto] if span.upto is not None else max(places.values())
-    if first > last:
-        raise UsageError(
-            f"{dataset.alias}: the range begins after block {first} and ends with block {last}",
-            hint="a range is (from, to]: the older block first",
-        )
-    return [item for item in reversed(blocks) if first < item.block.sequence_number <= last]
-
-
 def _plans(
-    dataset: DatasetFiles, wanted: Sequence[HashedBlock], find: Find, span: ReplayRange
+    dataset: DatasetFiles,
+    wanted: Sequence[HashedBlock],
+    find: Find,
+    after: Multihash | None,
+    upto: Multihash | None,
 ) -> Iterator[tuple[HashedBlock, RecordedStep | _Outcome]]:
     """Every transaction with its plan, or with the reason why there is none."""
     inputs: dict[DatasetId, DatasetFiles | None] = {}
@@ -199,7 +179,7 @@ def _plans(
                 inputs[dataset_id] = find(dataset_id)
     at_hand = [item for item in inputs.values() if item is not None]
     aliases = _aliases(dataset)
-    remaining, after = deque(wanted), span.after
+    remaining = deque(wanted)
     while remaining:
         gone = [i for i in _input_ids(remaining[0]) if inputs[i] is None]
         if gone:
@@ -208,7 +188,7 @@ def _plans(
             yield remaining.popleft(), _Outcome(unchecked=reasons)
             continue
         try:
-            for step in plan_recorded(dataset, at_hand, tail=after, head=span.upto):
+            for step in plan_recorded(dataset, at_hand, tail=after, head=upto):
                 yield remaining.popleft(), step
         except OdfchainError as error:
             # planning goes on behind the transaction that cannot be planned

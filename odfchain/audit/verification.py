@@ -13,7 +13,7 @@ from odfchain.audit.dataset_checks import Scope, Verified, examine
 from odfchain.audit.heads import vouched_for
 from odfchain.audit.report import Report
 from odfchain.audit.upstream import Upstream, inputs_tree, upstream_at_hand
-from odfchain.audit.walk import EVERYTHING, BlockName, Range, hash_at
+from odfchain.audit.walk import EVERYTHING, BlockName, Range
 from odfchain.errors import DatasetNotFoundError, StoreError, UsageError
 from odfchain.ids.did import DatasetId
 from odfchain.model.enums import DatasetKind
@@ -146,7 +146,7 @@ def _replay(
     progress: Progress,
 ) -> None:
     """Replay the range of a dataset, but for what trusted auditors have replayed."""
-    from odfchain.audit.replay import ReplayEngines, ReplayRange, engine_name, replay_dataset  # noqa: PLC0415
+    from odfchain.audit.replay import ReplayEngines, engine_name, replay_dataset  # noqa: PLC0415
 
     report = verified.report
     after, upto = verified.after, verified.upto
@@ -167,13 +167,9 @@ def _replay(
                 opened.append(resources.enter_context(engines(dataset, progress)))
             return opened[0](transform)
 
-        span = ReplayRange(
-            after=hash_at(verified.chain, after) if after >= 0 else None,
-            upto=hash_at(verified.chain, upto) if upto >= 0 else None,
-        )
         replaying = ReplayEngines(engine, lambda t: engine_name(t, workspace.config.transform))
         replay_dataset(
-            dataset, report, finder(workspace), replaying, span, jobs=options.jobs, progress=progress
+            dataset, verified, after, finder(workspace), replaying, jobs=options.jobs, progress=progress
         )
     if spared is not None and report.kind is not DatasetKind.ROOT:
         report.notes.append(spared)
