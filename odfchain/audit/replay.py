@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.audit.checks import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY
+from odfchain.audit.dataset_checks import Verified
 from odfchain.audit.input_claims import Find
 from odfchain.audit.report import Replay, Report
 from odfchain.audit.slice_difference import first_difference
 from odfchain.audit.upstream import missing_input
-from odfchain.audit.dataset_checks import Verified
 from odfchain.audit.walk import hash_at
 from odfchain.chain.chain import HashedBlock
 from odfchain.engine.engine_version import rules_of

@@ -121,7 +121,7 @@ def _from_strftime(text: str) -> str:
     parts = []
     for index, (directive, literal) in enumerate(tokens):
         if directive is None:
-            parts.append(_LITERAL.sub(_quoted, literal))
+            parts.append(_LITERAL.sub(lambda m: "'" + m[0].replace("'", "''") + "'", literal))
         elif directive in _NUMBERS:
             letter, width = _NUMBERS[directive]
             follows = tokens[index + 1][0] if index + 1 < len(tokens) else None
@@ -154,10 +154,6 @@ def _directives(text: str) -> list[tuple[str | None, str]]:
                 hint="known are %Y %y %m %d %j %H %I %M %S %f %.f %p %b %B %z %:z %F %T %R %D %%",
             )
     return found
-
-
-def _quoted(match: re.Match[str]) -> str:
-    return "'" + match[0].replace("'", "''") + "'"
 
 
 def _checked(text: str) -> str:
