@@ -1,4 +1,4 @@
-"""The command that keeps datasets up to date, and brings those of others here: pull."""
+"""`odfchain pull`: datasets are brought up to date, and those of others here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ import click
 
 from odfchain.api.known_errors import known_error
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.support.copies import COLUMNS, copy_options, copy_row
 from odfchain.cli.support.faults import report_error
-from odfchain.cli.support.output import format_option, print_records
-from odfchain.cli.support.parameters import DATASET, TIMESTAMP, DurationParam, merge_options
+from odfchain.cli.support.output import format_option, human_size, print_records
+from odfchain.cli.support.parameters import (
+    DATASET,
+    PARALLEL_OPTION,
+    TIMESTAMP,
+    DurationParam,
+    merge_options,
+    part_options,
+    together,
+)
 from odfchain.cli.support.peers import token_for
 from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 from odfchain.cli.support.screen import echo
@@ -26,6 +33,27 @@ if TYPE_CHECKING:
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
 _TEXTS = ("dataset", "status", "watermark")
 _FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_watermark")
+
+
+_OF_COPIES = ("objects", "bytes", "signature")
+_copy_options = together(
+    click.option("--as", "name", metavar="NAME", help="What to call a dataset that is pulled from a URL."),
+    click.option("--force", is_flag=True, help="Replace a copy that has other blocks than its peer."),
+    click.option("--metadata-only", is_flag=True, help="Bring the chain of a dataset, and none of its data."),
+    part_options,
+    PARALLEL_OPTION,
+    click.option(
+        "--require-signature/--no-require-signature",
+        default=None,
+        help="Refuse a head that its owner has not signed, now and from now on.",
+    ),
+    click.option(
+        "--max-age",
+        type=DurationParam(),
+        help="Refuse a head whose signature is older, such as 7d, now and from now on.",
+    ),
+)
+"""The options that are for copies of datasets elsewhere, named as in `Workspace.pull`."""
 
 
 @click.command("pull")
@@ -57,7 +85,7 @@ _FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_water
 @click.option(
     "--system-time", type=TIMESTAMP, hidden=True, help="System time of the run, for reproducible chains."
 )
-@copy_options
+@_copy_options
 @format_option()
 @click.pass_context
 def pull_command(
@@ -182,7 +210,7 @@ class _Run:
         for text in result.warnings:
             progress.stop()
             echo(f"warning: {text}", err=True)
-        return copy_row(result, people=self.output == "table")
+        return _copy_row(result, people=self.output == "table")
 
 
 def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
@@ -192,8 +220,8 @@ def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[
     if True not in ways:
         return list(_COLUMNS)
     if False in ways:
-        return [*_COLUMNS, *COLUMNS, *missing]
-    return ["dataset", "status", "blocks", *COLUMNS, *missing]
+        return [*_COLUMNS, *_OF_COPIES, *missing]
+    return ["dataset", "status", "blocks", *_OF_COPIES, *missing]
 
 
 def _row(result: PullResult) -> dict[str, Any]:
@@ -205,3 +233,26 @@ def _row(result: PullResult) -> dict[str, Any]:
         "blocks": result.blocks,
         "watermark": str(result.watermark) if result.watermark else None,
     }
+
+
+def _copy_row(result: PullResult, *, people: bool) -> dict[str, Any]:
+    """What is printed of a copy."""
+    outcome: Any = result.details
+    row: dict[str, Any] = {
+        "dataset": str(result.dataset.alias),
+        "status": result.status,
+        "blocks": outcome.blocks,
+        "objects": outcome.objects,
+        "bytes": human_size(outcome.bytes) if people else outcome.bytes,
+        "signature": str(outcome.signature.status) if outcome.signature else None,
+    }
+    if outcome.missing_slices:
+        row["missing"] = outcome.missing_slices
+    if not people:
+        row |= {"source": result.where, "head": str(outcome.new), "oldHead": outcome.old and str(outcome.old)}
+        row |= {
+            "signatureMessage": outcome.signature.message if outcome.signature else None,
+            "attestations": outcome.attestations,
+            "warnings": list(outcome.warnings),
+        }
+    return row

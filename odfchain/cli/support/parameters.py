@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -10,15 +10,17 @@ import click
 from odfchain.errors import OdfchainError
 
 if TYPE_CHECKING:
-    from odfchain import Timestamp
+    from odfchain import Timestamp, Workspace
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class DatasetParam(click.ParamType[str]):
-    """A dataset reference; completes the names of the workspace's datasets."""
+class NameParam(click.ParamType[str]):
+    """A name or reference; completes the names that the workspace knows."""
 
-    name = "dataset"
+    def __init__(self, name: str, names: Callable[[Workspace], Iterable[object]]) -> None:
+        self.name = name
+        self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
@@ -27,14 +29,15 @@ class DatasetParam(click.ParamType[str]):
 
         del param
         try:
-            folder = ctx.find_root().params.get("workspace") or "."
-            aliases = [str(d.alias) for d in Workspace.open(folder)]
+            workspace = Workspace.open(ctx.find_root().params.get("workspace") or ".")
+            names = list(map(str, self._names(workspace)))
         except OdfchainError:
             return []
-        return [CompletionItem(a) for a in aliases if a.lower().startswith(incomplete.lower())]
+        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
 
 
-DATASET = DatasetParam()
+DATASET = NameParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
+REPOSITORY = NameParam("repository", lambda workspace: (r.name for r in workspace.repositories.list()))
 
 
 def given(**chosen: Any) -> Any:
@@ -42,26 +45,6 @@ def given(**chosen: Any) -> Any:
     return {name: value for name, value in chosen.items() if value is not None and value is not False}
 
 
-class RepositoryParam(click.ParamType[str]):
-    """A repository; completes the names that the workspace knows."""
-
-    name = "repository"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        from odfchain import Workspace
-
-        del param
-        try:
-            folder = ctx.find_root().params.get("workspace") or "."
-            names = [str(known.name) for known in Workspace.open(folder).repositories.list()]
-        except OdfchainError:
-            return []
-        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
-
-
-REPOSITORY = RepositoryParam()
 _LONGEST_MS = 36_525 * 86_400_000
 
 
@@ -111,42 +94,40 @@ FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parque
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
 
 
-def merge_options(command: _Command) -> _Command:
-    """The options of commands that ingest: `allow_…`, `late_edits`, `duplicate_keys`."""
-    for option in reversed(
-        (
-            click.option(
-                "--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."
-            ),
-            click.option(
-                "--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records."
-            ),
-            click.option(
-                "--late-edits",
-                type=click.Choice(["ignore", "warn", "refuse", "correct"]),
-                help="What to do with a ledger's known keys that come with other values.",
-            ),
-            click.option(
-                "--duplicate-keys",
-                type=click.Choice(["refuse", "first", "last"]),
-                help="What to do with rows of one input that have one key and other values.",
-            ),
-            click.option(
-                "--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Several options as one decorator, in this order."""
+
+    def decorated(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
 
 
-PARALLEL = click.IntRange(1, 100)
-PARALLEL_OPTION = click.option(
-    "--parallel", type=PARALLEL, metavar="N", help="Objects transferred at the same time."
+merge_options = together(
+    click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."),
+    click.option(
+        "--allow-retract", is_flag=True, help="Accept a snapshot that retracts most of the records."
+    ),
+    click.option(
+        "--late-edits",
+        type=click.Choice(["ignore", "warn", "refuse", "correct"]),
+        help="What to do with a ledger's known keys that come with other values.",
+    ),
+    click.option(
+        "--duplicate-keys",
+        type=click.Choice(["refuse", "first", "last"]),
+        help="What to do with rows of one input that have one key and other values.",
+    ),
+    click.option("--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."),
 )
+"""The options of commands that ingest."""
 
-
-PART_OPTIONS = (
+PARALLEL_OPTION = click.option(
+    "--parallel", type=click.IntRange(1, 100), metavar="N", help="Objects transferred at the same time."
+)
+part_options = together(
     click.option(
         "--since", type=TIMESTAMP, help="Of the data, bring only what was recorded at this time or later."
     ),
@@ -154,10 +135,4 @@ PART_OPTIONS = (
         "--last", type=click.IntRange(min=1), metavar="N", help="Of the data, bring only the newest N slices."
     ),
 )
-
-
-def part_options(command: _Command) -> _Command:
-    """The options that choose the newest part of a dataset: `since`, `last`."""
-    for option in reversed(PART_OPTIONS):
-        command = option(command)
-    return command
+"""The options that choose the newest part of a dataset."""
