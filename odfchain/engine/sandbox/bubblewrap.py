@@ -82,7 +82,8 @@ def start(
     The command sees `read` (files or folders, read-only) and `write`; it has a small private `/tmp`, and of
     the environment what programs need, without keys, with `environment` added. A Unix socket in one of the
     folders reaches the outside. Whatever the command started ends with it, and everything ends with the
-    process that is returned. What the command's exit code is, that is the whole's; a signal is 128 more.
+    process that is returned, and with the thread that calls this. What the command's exit code is, that is
+    the whole's; a signal is 128 more.
 
     Raises:
         EngineError: a folder is not there, or is the root folder.
