@@ -589,7 +589,7 @@ def unknown_variant() -> bytes:
     [
         ([], "it ended the call without a result"),
         ([PROGRESS, PROGRESS], "it ended the call without a result"),
-        ([b"\xff\xfe\xfd"], "its response cannot be read: protobuf message"),
+        ([b"\xff\xfe\xfd"], "its response cannot be read: not a protobuf message"),
         ([b""], "its response cannot be read: a buffer of 0 bytes"),
         ([wrap(b"\xff" * 64)], "its response cannot be read: "),
         ([PROGRESS, unknown_variant()], "TransformResponse variant 77 is not known"),

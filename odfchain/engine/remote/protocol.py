@@ -1,7 +1,7 @@
 """How the messages of the engine protocol travel: FlatBuffers in a one-field protobuf message, by gRPC.
 
-Every protobuf message of the service is `bytes flatbuffer = 1` and nothing else. That is little enough to
-read and write by hand, so there is no generated code and no protobuf library. Both sides of the protocol,
+Every protobuf message of the service is `bytes flatbuffer = 1` and nothing else. On the wire that is
+protobuf's own `BytesValue`, so there is no generated code. Both sides of the protocol,
 `odfchain.engine.remote.service` and `odfchain.engine.remote.client`, share this module. Source:
 specification "Engine Protocol"; protobuf "Encoding".
 """
@@ -31,11 +31,6 @@ MESSAGE_BYTES = 64 << 20
 REFUSED = "refused: "
 """How the message of an InvalidQuery begins that asks for what this engine does not allow."""
 
-_FIELD = 1
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_MAX_VARINT_BYTES = 10
-_MAX_FIELD_NUMBER = (1 << 29) - 1
-
 
 def load_grpc() -> Any:
     """The module `grpc`, imported now; its own log lines are kept off standard error.
@@ -45,6 +40,7 @@ def load_grpc() -> Any:
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is raised, in one line
     try:
+        import_module("google.protobuf.wrappers_pb2")
         return import_module("grpc")
     except ImportError as error:
         raise EngineError(
@@ -58,62 +54,26 @@ def load_grpc() -> Any:
 
 def wrap(flatbuffer: bytes) -> bytes:
     """The protobuf message that holds a buffer; an empty one is left out, as proto3 says."""
-    if not flatbuffer:
-        return b""
-    return bytes([_FIELD << 3 | _LENGTH]) + _varint(len(flatbuffer)) + flatbuffer
+    from google.protobuf.wrappers_pb2 import BytesValue
+
+    return bytes(BytesValue(value=flatbuffer).SerializeToString())
 
 
 def unwrap(message: bytes) -> bytes:
     """The buffer in a protobuf message, empty when it has none.
 
-    Other fields are skipped and of several values the last one counts, as proto3 asks of readers. Groups do
-    not exist in proto3 and are refused.
+    Other fields are skipped and of several values the last one counts, as proto3 asks of readers.
 
     Raises:
         DecodeError: these bytes are no such message.
     """
-    found, pos = b"", 0
-    while pos < len(message):
-        tag, pos = _read_varint(message, pos)
-        number, kind = tag >> 3, tag & 7
-        if not 1 <= number <= _MAX_FIELD_NUMBER:
-            raise DecodeError(f"protobuf message: {number} is not the number of a field")
-        if kind == _VARINT:
-            _, pos = _read_varint(message, pos)
-            continue
-        if kind == _LENGTH:
-            size, pos = _read_varint(message, pos)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-        else:
-            raise DecodeError(f"protobuf message: field {number} has the unknown wire type {kind}")
-        if size > len(message) - pos:
-            raise DecodeError(
-                f"protobuf message: field {number} has {size:,} bytes, but {len(message) - pos:,} are left"
-            )
-        if number == _FIELD and kind == _LENGTH:
-            found = message[pos : pos + size]
-        pos += size
-    return found
+    from google.protobuf.message import DecodeError as MalformedError
+    from google.protobuf.wrappers_pb2 import BytesValue
 
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """(number, position after it)."""
-    value = 0
-    for index, byte in enumerate(data[pos : pos + _MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, pos + index + 1
-    raise DecodeError(f"protobuf message: the number at byte {pos} does not end")
+    try:
+        return bytes(BytesValue.FromString(message).value)
+    except MalformedError as error:
+        raise DecodeError(f"not a protobuf message: {error}") from None
 
 
 # --- calls ---------------------------------------------------------------------------------------
