@@ -22,9 +22,9 @@ from odfchain.versions import __version__
 _Origin = tuple[str, str, int]
 _REDIRECTS = (301, 302, 303, 307, 308)
 _DEFAULTS = {
-    "User-Agent": f"odfchain/{__version__}",
-    "Accept": "*/*",
-    "Accept-Encoding": "identity",  # the bytes are to be those that the server stores
+    "user-agent": f"User-Agent: odfchain/{__version__}\r\n",
+    "accept": "Accept: */*\r\n",
+    "accept-encoding": "Accept-Encoding: identity\r\n",  # the bytes are to be those that the server stores
 }
 
 
@@ -32,11 +32,13 @@ def request_headers(
     route: Route, given: Iterable[tuple[str, str]], own: Iterable[tuple[str, str]] = ()
 ) -> bytes:
     """The headers of a request; those `given` for the first URL, credentials too, stay with its origin."""
-    kept = list(given) if route.keeps_headers else []
+    kept = given if route.keeps_headers else ()
     names = {name.lower() for name, _ in kept}
-    defaults = [("Host", route.current.authority), *_DEFAULTS.items()]
-    headers = [pair for pair in defaults if pair[0].lower() not in names] + kept + list(own)
-    return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
+    text = "" if "host" in names else f"Host: {route.current.authority}\r\n"
+    text += "".join(line for name, line in _DEFAULTS.items() if name not in names)
+    for name, value in (*kept, *own):
+        text += f"{name}: {value}\r\n"
+    return text.encode("latin-1")
 
 
 def _origin(route: Route) -> _Origin:

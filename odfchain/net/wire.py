@@ -103,8 +103,8 @@ class Response(Body):
     @property
     def encoding(self) -> str | None:
         """How the bytes are not those that the server stores, though these were asked for."""
-        found = (self.headers.get("content-encoding") or "identity").lower()
-        return None if found == "identity" else one_line(found, 40)
+        found = self.headers.get("content-encoding")
+        return None if found is None or found.lower() == "identity" else one_line(found.lower(), 40)
 
     def passing(self) -> TransientError | None:
         """What to raise if the status says that another attempt may succeed."""
@@ -118,7 +118,7 @@ class Response(Body):
 
     def read(self, limit: int) -> bytes | None:
         """As `Body`; what came along with the head is taken at once."""
-        whole = self._connection.take_buffered(self.length or 0) if (self.length or 0) <= limit else None
+        whole = self._connection.take_buffered(self.length) if self.length and self.length <= limit else None
         return super().read(limit) if whole is None else whole
 
 

@@ -87,7 +87,7 @@ class FolderPeer(WritablePeer):
             if not stat.S_ISREG(found.st_mode):
                 raise CorruptedPeerError(f"{name}: not a regular file")
             os.lseek(fd, start, os.SEEK_SET)
-            yield Opened(name, _FileBody(fd), found.st_size, start=start)
+            yield Opened(name, _FileBody(fd, found.st_size - start), found.st_size, start=start)
         except OSError as error:
             raise _peer_error(error, name) from error
         finally:
@@ -217,8 +217,9 @@ class FolderPeer(WritablePeer):
 class _FileBody(Body):
     """What follows in an open file."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, length: int) -> None:
         self._fd = fd
+        self.length = length
 
     def read_into(self, view: memoryview) -> int:
         """As `Body`."""

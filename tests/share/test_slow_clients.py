@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from odfchain.limits import SHARING
+from odfchain.limits import SHARING, FetchLimits
 from odfchain.net.retry import Deadline, Timing, TransientError
 from odfchain.net.wire import Connection
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -200,6 +200,19 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
         theirs.close()
     assert time.monotonic() - began < 10
+
+
+def test_a_source_that_drips_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odfchain.net.wire.SHARING", replace(SHARING, window_seconds=0.03))
+    ours, theirs = connected()
+    theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+    reading = Connection(ours, limits=FetchLimits(), name="x")
+    answer = reading.ask(b"GET", b"/", b"", Deadline(100, Timing(), name="x"), "x")
+    for _ in range(5):
+        threading.Timer(0.05, theirs.sendall, [b"x"]).start()
+        assert answer.read_into(memoryview(bytearray(5))) == 1
+    reading.close()
+    theirs.close()
 
 
 def test_time_in_which_we_do_not_wait_is_not_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
