@@ -37,9 +37,10 @@ from odfchain.engine.result import (
 )
 from odfchain.engine.step_inputs import InputRows, StepInput, watermark_of
 from odfchain.engine.stream.event_times import TimeMark, TimePoint
-from odfchain.engine.stream.flow import Flow, StepMemory
+from odfchain.engine.stream.flow import StepMemory
 from odfchain.engine.stream.operators import QueryKind
 from odfchain.engine.stream.retracting import RetractingFlow, used_of_tables
+from odfchain.engine.stream.step_flow import StepFlow
 from odfchain.engine.stream.tables import FinalTables, Tables
 from odfchain.engine.stream.window_corrections import corrected, identity_of
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
@@ -339,7 +340,7 @@ def _result(
     catalyst: Catalyst = query.catalyst
     changing = frozenset(r.alias for r in rows if r.has_changes)
     windowed = query.kind is not QueryKind.STATELESS and step.rules.takes_corrections
-    flow = Flow(
+    flow = StepFlow(
         catalyst,
         query.times,
         query.root,

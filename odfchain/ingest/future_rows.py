@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from odfchain.errors import GuardError
-from odfchain.ingest.merge import MergeInput
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.watermark import ALLOW_FUTURE
 from odfchain.model.duration import Duration
 from odfchain.model.enums import TAKES_BACK

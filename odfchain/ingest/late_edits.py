@@ -13,7 +13,6 @@ from odfchain.ingest.merge import (
     APPEND,
     OLD,
     Merged,
-    MergeInput,
     correction,
     current_state,
     exploded,
@@ -22,6 +21,7 @@ from odfchain.ingest.merge import (
     old_name,
     row_struct,
 )
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import one_row_per_key
 from odfchain.model.enums import TAKES_BACK
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits

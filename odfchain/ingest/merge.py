@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, IncompatibleSchemaError
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import comparable, one_row_per_key, refuse_null_keys
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import TAKES_BACK, OperationType
@@ -70,17 +71,6 @@ class Merged:
     """Observes `edits`, the number of known keys with other values (Ledger, when they are looked for)."""
     duplicates: Observation | None = None
     """Observes `copies` and `others`, the rows of the input that `one_row_per_key` leaves out."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeInput:
-    """New rows: `ROW_ID` and data columns (event time among them) as physical types."""
-
-    frame: DataFrame
-    schema: ds.DataSchema
-    """Data columns, without system columns other than event time (and the operation, where it is given)."""
-    vocabulary: DatasetVocabulary
-    file: str = ""
 
 
 def takes_operations(strategy: MergeStrategy) -> bool:

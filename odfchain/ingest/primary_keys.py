@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.model import data_schema as ds
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
@@ -20,8 +21,6 @@ from odfchain.text import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
-
-    from odfchain.ingest.merge import MergeInput
 
 _COPY, _DIFFERS, _KEPT = "__odfchain_copy", "__odfchain_differs", "__odfchain_kept"
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60

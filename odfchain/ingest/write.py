@@ -26,7 +26,6 @@ from odfchain.ingest.merge import (
     CORRECT_FROM,
     CORRECT_TO,
     Merged,
-    MergeInput,
     check_strategy,
     first_bad_operation,
     first_torn_correction,
@@ -34,6 +33,7 @@ from odfchain.ingest.merge import (
     merge,
     takes_operations,
 )
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import first_bad_key, notes_on_duplicates
 from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.ingest.schema_fit import (

@@ -14,7 +14,8 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
 from odfchain.ingest import recorded
-from odfchain.ingest.merge import MergeInput, merge
+from odfchain.ingest.merge import merge
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.sources import (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import IncompatibleSchemaError
-from odfchain.ingest.merge import Merged, MergeInput, current_state, merge
+from odfchain.ingest.merge import Merged, current_state, merge
+from odfchain.ingest.merge_input import MergeInput
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.sources import (

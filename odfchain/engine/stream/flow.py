@@ -8,6 +8,7 @@ is computed with and without the changes, and the difference is emitted.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -61,8 +62,8 @@ class StepMemory:
     """Rows, or the name under which they are remembered, that wait for the watermark, by input."""
 
 
-class Flow:
-    """Executes one step of the operators of a query."""
+class Flow(ABC):
+    """Executes one step of the operators of a query; `StepFlow` is the whole of it."""
 
     def __init__(
         self,
@@ -106,14 +107,18 @@ class Flow:
             case TimeGroup():
                 return self._group(op)
             case SessionWindow():
-                from odfchain.engine.stream.sessions import session_rows
-
-                return session_rows(self, op)
+                return self.session_rows(op)
             case IntervalJoin():
-                from odfchain.engine.stream.joins import joined_rows
-
-                return joined_rows(self, op)
+                return self.joined_rows(op)
         raise AssertionError(op.node.kind)
+
+    @abstractmethod
+    def session_rows(self, op: SessionWindow) -> RowChanges:
+        """The new rows of a session window."""
+
+    @abstractmethod
+    def joined_rows(self, op: IntervalJoin) -> RowChanges:
+        """The new rows of a join that is bounded by time."""
 
     def part(self, op: Operator, role: str) -> str:
         """The name under which an operator remembers rows."""
