@@ -159,7 +159,8 @@ def state(dataset: Dataset, columns: Sequence[str] | None, at: At, key: Sequence
             f"{dataset.alias}: no primary key is recorded that tells which records replace which",
             hint="give one: key=[...] (an empty one tells records apart by all values); scan() has them all",
         )
-    columns_of(found.summary, chosen)
+    if found.summary.schema is not None:  # nothing is in force before the first data
+        columns_of(found.summary, chosen)
     return dataclasses.replace(found, key=chosen)
 
 

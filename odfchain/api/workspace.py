@@ -161,7 +161,8 @@ class Workspace:
     def __repr__(self) -> str:
         names = [str(dataset.alias) for dataset in self]
         shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-        return f"<Workspace {self.path.parent}: {len(names)} datasets{': ' if names else ''}{shown}>"
+        count = f"{len(names)} dataset{'' if len(names) == 1 else 's'}"
+        return f"<Workspace {self.path.parent}: {count}{': ' if names else ''}{shown}>"
 
     def _repr_html_(self) -> str:
         from odfchain.api.views import datasets_html

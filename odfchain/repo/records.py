@@ -117,7 +117,9 @@ def columns_of(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
         return schema
     for name in columns:
         if name not in schema.names:
-            raise SchemaError(f"no column {name!r} (the dataset has {', '.join(schema.names)})")
+            present = f"the dataset has {', '.join(schema.names)}"
+            reason = present if schema.names else "no data is recorded yet"
+            raise SchemaError(f"no column {name!r} ({reason})")
     return pa.schema([schema.field(name) for name in columns])
 
 

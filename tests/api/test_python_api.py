@@ -397,6 +397,13 @@ def test_a_state_needs_a_key(scene: Scene) -> None:
         scene.cities.scan(["nothing"])
 
 
+def test_nothing_is_in_force_before_the_first_data(scene: Scene) -> None:
+    (empty,) = scene.ws.add(manifest(SNAPSHOT, name="empty"))
+    assert empty.state().to_arrow().num_rows == empty.scan().to_arrow().num_rows == 0
+    with pytest.raises(odf.SchemaError, match=r"no column 'city' \(no data is recorded yet\)"):
+        empty.scan(["city"])
+
+
 def test_reading_needs_no_engine_and_only_the_slices_up_to_the_moment(scene: Scene) -> None:
     scene.published()
     with scene.elsewhere("cold") as cold:
