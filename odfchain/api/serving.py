@@ -1,5 +1,5 @@
 """Where datasets are published when nothing else is said."""
 
-from odfchain.serve.server import HOST, PORT
+from odfchain.serve import HOST, PORT
 
 __all__ = ["HOST", "PORT"]

@@ -113,12 +113,12 @@ class Workspace:
         Raises:
             TransferError: the address cannot be listened on.
         """
-        from odfchain.serve import server
+        from odfchain.serve import HOST, PORT, server
 
         server.serve(
             self._files,
-            host=server.HOST if host is None else host,
-            port=server.PORT if port is None else port,
+            host=HOST if host is None else host,
+            port=PORT if port is None else port,
             listening=listening,
             on_request=on_request,
             on_problem=on_problem,

@@ -19,11 +19,10 @@ from typing import Any, Self
 from odfchain.errors import TransferError
 from odfchain.limits import SHARING
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import HOST, PORT
 from odfchain.serve.application import Message, Receive, Repository, Send, repository
 from odfchain.text import one_line
 
-HOST = "127.0.0.1"
-PORT = 8080
 GRACE_SECONDS = 5
 """How long responses may take to end when the server stops [s]; after that they are cut."""
 
