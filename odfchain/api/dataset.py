@@ -283,7 +283,6 @@ class Dataset:
 
         Raises:
             UsageError: the dataset is derivative, no source of this name is in force, or there are several.
-            RefConflictError: another writer was faster.
         """
         from odfchain.ingest.disabling import disable_source
 
@@ -377,9 +376,10 @@ class Dataset:
         Raises:
             InvalidIdError, UnsupportedPeerError, WorkspaceError: it is no place, or of no known repository.
         """
-        from odfchain.transfer.aliases import AliasKind
+        from odfchain.transfer.aliases import AliasKind, add_alias
 
-        return self._workspace._sharing.add_alias(self.id, AliasKind(kind), text)
+        self._workspace._sharing.url_of(text)
+        return add_alias(self._files, AliasKind(kind), text)
 
     def delete_alias(self, kind: str, text: str | None = None) -> tuple[str, ...]:
         """Forget a place, or all of this kind; what was is returned."""
@@ -407,7 +407,6 @@ class Dataset:
         Raises:
             WorkspaceError: the private key is not here, or others may read it.
             RefConflictError: another writer has moved the head; the next run signs that one.
-            StoreError, ChainError, CodecError: the head cannot be read, or the signature not be written.
         """
         from odfchain.trust.signing import sign_head
 
@@ -519,8 +518,7 @@ class Dataset:
         `drop_refs` gives up heads that were overwritten, reset or compacted before that.
 
         Raises:
-            UsageError: the grace period is too short.
-            BusyError: something is being pulled into the dataset.
+            UsageError, BusyError: the grace period is too short, or something is being pulled in.
             BrokenChainError: it cannot be said what is needed; nothing was removed.
         """
         from odfchain.upkeep.garbage import GcOptions, collect
@@ -542,9 +540,8 @@ class Dataset:
         be, when the caller knows it.
 
         Raises:
-            BusyError: something is being pulled into the dataset.
-            UsageError: the head that is given is not one that this dataset can have.
-            InvalidIdError, WorkspaceError, UnsupportedPeerError, AccessError: `source` cannot be used.
+            UsageError, BusyError: the head cannot be this dataset's, or something is being pulled in.
+            InvalidIdError, WorkspaceError, TransferError: `source` cannot be used.
             StorageFullError, StoreError: a good copy cannot be stored.
         """
         from odfchain.upkeep.repair import FsckOptions, fsck

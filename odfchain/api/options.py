@@ -1,7 +1,7 @@
 """The keywords of methods, typed once, and what they become for the code that does the work.
 
 A time is a `Timestamp`, a `datetime` (UTC where it says no zone) or a text such as `2025-07-06T00:00:00Z`; of
-a text that says less, such as `2025-07`, the first moment is meant, in UTC.
+a `date`, or a text that says less, such as `2025-07`, the first moment is meant, in UTC.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
 
-Time = Timestamp | dt.datetime | str
+Time = Timestamp | dt.date | str
 Block = Multihash | int | str
 """A block: its hash, or its sequence number."""
 
@@ -182,6 +182,8 @@ def as_time(value: Time) -> Timestamp:
         return value
     if isinstance(value, dt.datetime):
         return Timestamp.from_datetime(value)
+    if isinstance(value, dt.date):
+        value = value.isoformat()
     if "T" in value.upper():
         return Timestamp.parse(value)
     try:

@@ -35,14 +35,13 @@ from odfchain.transfer.aliases import (
     AliasKind,
     add_alias,
     aliases,
-    delete_alias,
     policy_of,
     read_reference,
     resolve_remote,
     set_policy,
 )
 from odfchain.transfer.open import PeerOptions, open_peer, options_of
-from odfchain.transfer.partial import FetchOutcome, LocalSlices, fetch_missing, local_slices
+from odfchain.transfer.partial import FetchOutcome, fetch_missing
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
@@ -212,36 +211,6 @@ class Sharing:
             return True
         return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
 
-    def aliases(self, ref: Ref, kind: AliasKind) -> tuple[str, ...]:
-        """Where a dataset is pulled from or pushed to; what was used last comes first.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset.
-            ManifestError, StoreError: what is remembered of it cannot be read.
-        """
-        return aliases(self.workspace.dataset(ref), kind)
-
-    def add_alias(self, ref: Ref, kind: AliasKind, text: str) -> str:
-        """A place is remembered for a dataset, before those that are known; returned as it is written down.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset.
-            WorkspaceError: no repository has this name.
-            And all errors of `odfchain.transfer.aliases.add_alias`.
-        """
-        dataset = self.workspace.dataset(ref)
-        self.url_of(text)
-        return add_alias(dataset, kind, text)
-
-    def delete_alias(self, ref: Ref, kind: AliasKind, text: str | None = None) -> tuple[str, ...]:
-        """A place of a dataset is forgotten, or all of this kind; what was is returned.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset.
-            And all errors of `odfchain.transfer.aliases.delete_alias`.
-        """
-        return delete_alias(self.workspace.dataset(ref), kind, text)
-
     # --- carrying datasets -------------------------------------------------------------------------
 
     def pull(
@@ -355,15 +324,6 @@ class Sharing:
             return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
 
     # --- looking -----------------------------------------------------------------------------------
-
-    def slices(self, ref: Ref) -> LocalSlices | None:
-        """How many slices of a partial copy are here; None for a dataset that is meant to be whole.
-
-        Raises:
-            DatasetNotFoundError: there is no such dataset here.
-            BrokenChainError, StoreError, CodecError: its chain cannot be read.
-        """
-        return local_slices(self.workspace.dataset(ref))
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
         """What a repository has, ordered by alias; it is named, or given by its URL.

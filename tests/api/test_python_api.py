@@ -351,7 +351,7 @@ def test_a_moment_is_a_block_or_a_time(scene: Scene) -> None:
     for at, records in [
         (3, 2), (blocks[3].hash, 2), (str(blocks[4].hash), 4), ("2025-02-10", 4), ("2025-02-09", 2),
         (dt.datetime(2025, 2, 10, tzinfo=dt.UTC), 4), (odf.Timestamp.parse("2025-02-09T23:59:59.999Z"), 2), ("2099", 9),
-        ("2025-01-02", 0), (None, 9),
+        ("2025-01-02", 0), (None, 9), (dt.date(2025, 2, 10), 4), ("2025-03", 4),
     ]:  # fmt: skip
         found = ds.scan(at=at)
         assert (len(found.to_arrow()), found.summary.record_count) == (records, records), at

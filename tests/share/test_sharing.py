@@ -24,7 +24,6 @@ from odfchain.repo.dependencies import with_upstream
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer import by_id
-from odfchain.transfer.aliases import AliasKind
 from odfchain.transfer.catalog import RepositoryEntry
 from odfchain.transfer.partial import LocalSlices
 from odfchain.transfer.sync import SyncOptions, SyncStatus
@@ -66,21 +65,21 @@ def test_a_reference_and_its_url_are_one_place(mine: Workspace, shelf: str, citi
     assert (pulled.outcome.status, pulled.outcome.new) == (SyncStatus.CREATED, cities.chain.head())
     again = mine._sharing.pull(shelf)
     assert (str(again.alias), again.outcome.status) == ("towns", SyncStatus.UP_TO_DATE)
-    assert mine._sharing.aliases("towns", AliasKind.PULL) == (f"{shelf}/", "shelf/cities")
+    assert mine["towns"].aliases("pull") == (f"{shelf}/", "shelf/cities")
     assert mine._sharing.pull("TOWNS").outcome.status is SyncStatus.UP_TO_DATE
     assert mine["towns"].head == cities.chain.head()
 
 
 def test_what_fails_is_not_remembered(mine: Workspace, theirs: Workspace, shelf: str) -> None:
     mine._sharing.pull(shelf)
-    before = mine._sharing.aliases("cities", AliasKind.PULL)
+    before = mine["cities"].aliases("pull")
     with pytest.raises(DatasetNotFoundError, match="there is no dataset"):
         mine._sharing.pull("shelf/nothing", "cities")
     with pytest.raises(WorkspaceError, match="no repository is called 'elsewhere'"):
         mine._sharing.push("cities", "elsewhere/cities")
     mine._sharing.plan_push("cities", "shelf")
-    assert mine._sharing.aliases("cities", AliasKind.PULL) == before
-    assert mine._sharing.aliases("cities", AliasKind.PUSH) == ()
+    assert mine["cities"].aliases("pull") == before
+    assert mine["cities"].aliases("push") == ()
 
 
 def test_a_forgotten_repository_or_damaged_settings_of_another_dataset_do_not_matter(
@@ -124,12 +123,12 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
     )
     for name in ("polled", "made"):
         theirs._sharing.push(name, "shelf")
-        theirs._sharing.add_alias(name, AliasKind.PULL, f"shelf/{name}")
+        theirs[name].add_alias("pull", f"shelf/{name}")
         mine._sharing.pull(f"shelf/{name}")
         assert mine._sharing.is_copy(name), "its source and its query are its owner's business"
         assert not theirs._sharing.is_copy(name), "it is continued here; the peer only has a backup"
     assert not theirs._sharing.is_copy("cities")
-    theirs._sharing.add_alias("cities", AliasKind.PULL, shelf)
+    theirs["cities"].add_alias("pull", shelf)
     assert theirs._sharing.is_copy("cities"), "there is nothing else to pull it from"
     assert [str(t) for t in mine.pull_targets(["made"], recursive=True)] == ["made"]
     assert {
@@ -139,9 +138,9 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
 
 def test_the_slices_of_a_partial_copy_are_counted(mine: Workspace, shelf: str) -> None:
     mine._sharing.pull(shelf, options=SyncOptions(last=1))
-    assert mine._sharing.slices("cities") == LocalSlices(present=1, total=2)
+    assert mine["cities"].local_slices() == LocalSlices(present=1, total=2)
     assert mine._sharing.fetch("cities").missing_slices == 0
-    assert mine._sharing.slices("cities") is None
+    assert mine["cities"].local_slices() is None
 
 
 # --- by id -----------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def test_a_dataset_of_a_folder_is_found_by_its_id(
     pulled = mine._sharing.pull(ref)
     assert (str(pulled.alias), pulled.where) == ("cities", f"{shelf}/")
     assert mine["cities"].id == cities.id
-    assert mine._sharing.aliases("cities", AliasKind.PULL) == (ref,)
+    assert mine["cities"].aliases("pull") == (ref,)
     add_slice(cities, 10)
     theirs._sharing.push("cities")
     assert mine._sharing.pull("cities").outcome.status is SyncStatus.UPDATED

@@ -200,7 +200,15 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
-    for line in ("up to date", "clean, 9 blocks", "created", "rows of icao string", "+A"):
+    for line in (
+        "up to date",
+        "clean, 9 blocks",
+        "created",
+        "\n6565\n",
+        "[7884 rows x 3 columns]",
+        "icao STRING",
+        "132 +A",
+    ):
         assert line in shown.stdout, shown.stdout
     done = subprocess.run(
         ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=environment(), capture_output=True, text=True,
