@@ -285,6 +285,8 @@ def test_the_wheel_carries_what_the_package_reads(tmp_path: Path) -> None:
         names = set(archive.namelist())
     for schema in (ROOT / "schemas").glob("*.[jf][sb]*"):
         assert f"odfchain/schemas/{schema.name}" in names
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f"odfchain/{name_of(page)}" in names
     assert {name_of(path) for path in PACKAGE.rglob("*.*") if "__pycache__" not in path.parts} <= names
     assert not [n for n in names if n.split("/")[0] in ("tests", "fixtures", "demo", "bench")]
 

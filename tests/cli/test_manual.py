@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -64,11 +63,3 @@ def test_a_terminal_gets_the_page_folded_and_by_a_pager(
     assert [line for line in lines if len(line) > 59] == [table, example]
     assert [line[:3] for line in lines if "word" in line] == ["- w", "  w", "wor", "wor"]
     assert capsys.readouterr().out == ""
-
-
-def test_the_wheel_carries_the_manual() -> None:
-    import tomllib
-
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
-    assert build["targets"]["wheel"]["force-include"]["docs"] == "odfchain/docs"
-    assert Path(ROOT / "docs").is_dir()
