@@ -95,6 +95,34 @@ def test_layers_import_downward_only(path: Path) -> None:
             assert layer_of(parts[1]) < layer_of(own), f"{name_of(path)} imports {module}"
 
 
+DRAWS_ITSELF = ("api", "lineage")
+"""Rooms with values whose methods stand in files of their own (RFC-027)."""
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """At whatever depth of the import."""
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
+    graph: dict[str, set[str]] = {}
+    for name, path in named.items():
+        found = {
+            part
+            for node, module in imports(ast.parse(path.read_text(encoding="utf-8")))
+            for part in (module, *(f"{module}.{a.name}" for a in getattr(node, "names", ())))
+        }
+        graph[name] = found & named.keys()
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [*graph[start]]
+        while waiting:
+            if (name := waiting.pop()) not in found:
+                found.add(name)
+                waiting += graph[name]
+        return found
+
+    assert [n for n in graph if n in reached(n) and n.split(".")[1] not in DRAWS_ITSELF] == []
+
+
 def test_no_file_name_occurs_in_two_rooms() -> None:
     names = Counter(path.name for path in MODULES if path.name != "__init__.py")
     assert {name: count for name, count in names.items() if count > 1} == {}

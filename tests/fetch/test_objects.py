@@ -151,6 +151,7 @@ def test_what_is_not_there(tmp_path: Path, bucket: Bucket) -> None:
         ("s3://bucket1/a?versionId=1", "an object has no query"),
         ("s3://bucket1/a#b", "an object has no query"),
         ("s3://[x/y", "not a valid URL"),
+        ("s3://KEY:secret@bucket1/x", "carries no credentials"),
         ("s3://bucket1/a//b", "empty path segment"),
         ("s3://bucket1/a/../b", "illegal character sequence"),
     ],
