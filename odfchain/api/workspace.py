@@ -336,11 +336,7 @@ class Workspace:
         return self._sharing.is_remote(ref)
 
     def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a dataset elsewhere stands for.
-
-        Raises:
-            InvalidIdError, WorkspaceError, UnsupportedPeerError: no reading fits.
-        """
+        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
         return self._sharing.url_of(ref)
 
     def repository_url(self, repository: str) -> PeerUrl:
@@ -448,17 +444,18 @@ class Workspace:
             QueryError, SchemaError, TransformError, EngineError: as `check`.
             TransformError: the query changes, it remembers something, and `state` is None.
             RefConflictError: another writer was faster.
-            And all errors of `Dataset.pull`.
         """
+        from odfchain.api.pull_targets import PullTarget, Way
         from odfchain.transform.update import update_dataset
 
         dataset = self[alias or snapshot.name]
+        own = PullTarget(str(dataset.alias), Way.INPUTS, dataset)  # also where it is a copy
         checker = self._checker(progress) if check else None
         snapshot = self._with_local_inputs(snapshot)
         files = dataset._files
         events = update_dataset(
             self._files, files, snapshot, checker, progress,
-            state=state, finish=lambda: dataset.pull(progress=progress),
+            state=state, finish=lambda: self.pull(own, progress=progress),
         )  # fmt: skip
         self._files.set_watermarks(files, snapshot)
         return dataset, events
