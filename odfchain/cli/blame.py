@@ -30,14 +30,16 @@ def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, 
 
     What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
     """
+    from odfchain.api.lineage_views import blame_document, blame_tree
+
     blame = open_workspace()[dataset].blame(offset, last, recursive=recursive)
     match output:
         case "json":
-            print_json(blame.to_document())
+            print_json(blame_document(blame))
         case "table":
-            print_records(_flat([blame.to_tree()]), ["level", "what"], "table", right=["level"])
+            print_records(_flat([blame_tree(blame)]), ["level", "what"], "table", right=["level"])
         case _:
-            print_trees([blame.to_tree()])
+            print_trees([blame_tree(blame)])
     if blame.damage is not None:
         raise ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"

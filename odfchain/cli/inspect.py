@@ -64,16 +64,18 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
     Datasets that are not here are shown as missing. Inputs that are used no more say until which block they
     were. The dot format is for Graphviz; html is one page with a drawing.
     """
+    from odfchain.api import lineage_views as views
+
     graph = open_workspace().lineage(datasets, downstream=downstream)
     match output:
         case "dot":
-            echo_document(graph.to_dot())
+            echo_document(views.to_dot(graph))
         case "html":
-            echo_page(graph.to_html())
+            echo_page(views.to_html(graph))
         case "json":
-            print_json(graph.to_document())
+            print_json(views.graph_document(graph))
         case _:
-            print_trees(graph.to_trees())
+            print_trees(views.trees_of(graph))
 
 
 @inspect_command.command("query")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.ids.did import DatasetId
@@ -24,9 +23,6 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.text import one_line
 from odfchain.transfer.aliases import AliasKind, aliases
-
-if TYPE_CHECKING:
-    from odfchain.lineage.graph_document import TextTree
 
 
 class NodeState(Enum):
@@ -112,30 +108,6 @@ class Graph:
     def end_of(self, edge: Edge) -> Node:
         """The node that an edge leads to."""
         return self.nodes[edge.downstream if self.downstream else edge.upstream]
-
-    def to_document(self) -> dict[str, Any]:
-        """The graph as JSON can hold it: nodes and edges."""
-        from odfchain.lineage.graph_document import graph_document  # noqa: PLC0415 - it imports this module
-
-        return graph_document(self)
-
-    def to_trees(self) -> list[TextTree]:
-        """The graph as indented lines, one for each dataset that was asked about."""
-        from odfchain.lineage.graph_document import trees_of  # noqa: PLC0415 - it imports this module
-
-        return trees_of(self)
-
-    def to_dot(self) -> str:
-        """The graph in the language of Graphviz."""
-        from odfchain.lineage.render_dot import to_dot  # noqa: PLC0415 - it imports this module
-
-        return to_dot(self)
-
-    def to_html(self) -> str:
-        """The graph as one page with a drawing."""
-        from odfchain.lineage.render_html import to_html  # noqa: PLC0415 - it imports this module
-
-        return to_html(self)
 
 
 def key_of(dataset: DatasetFiles) -> str:

@@ -11,7 +11,6 @@ Source: specification "ExecuteTransform", "ExecuteTransformInput", "AddData".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from odfchain.chain.chain import HashedBlock
 from odfchain.errors import ObjectCorruptedError, OdfchainError, SchemaError, StoreError, UsageError
@@ -28,9 +27,6 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import SliceRef
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.partial import is_partial
-
-if TYPE_CHECKING:
-    from odfchain.lineage.graph_document import TextTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +80,6 @@ class Blame:
     def damage(self) -> OdfchainError | None:
         """The first damaged slice, if one was met."""
         return next((t.damaged for t in self.transactions if t.damaged), None)
-
-    def to_document(self) -> dict[str, Any]:
-        """What is known, as JSON can hold it but for the values of records."""
-        from odfchain.lineage.blame_document import blame_document  # noqa: PLC0415 - it imports this module
-
-        return blame_document(self)
-
-    def to_tree(self) -> TextTree:
-        """What is known, as indented lines."""
-        from odfchain.lineage.blame_document import blame_tree  # noqa: PLC0415 - it imports this module
-
-        return blame_tree(self)
 
 
 def blame_records(
