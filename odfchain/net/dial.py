@@ -18,8 +18,9 @@ from urllib.parse import unquote, urlsplit
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.net.address import proxy_for, resolve
+from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, TransientError
-from odfchain.net.url import Route, Target, basic
+from odfchain.net.url import Target, basic
 from odfchain.net.wire import Connection
 from odfchain.text import one_line
 

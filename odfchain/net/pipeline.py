@@ -22,8 +22,8 @@ from odfchain.errors import FetchError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.pool import HttpPool
+from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, ProtocolError, Timing, TransientError
-from odfchain.net.url import Route
 from odfchain.net.wire import Connection
 
 _WORTH_IT = 16

@@ -1,6 +1,6 @@
 """Requests over connections that are kept for the next one: the one way in which odfchain speaks HTTP.
 
-What is asked for is followed over its redirects, each of which is judged (`odfchain.net.url`). Cookies,
+What is asked for is followed over its redirects, each of which is judged (`odfchain.net.redirects`). Cookies,
 password files and decoding there are none, and no URL is logged.
 """
 
@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.net.dial import dial, trusted_authorities
+from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline
-from odfchain.net.url import Route, Target
+from odfchain.net.url import Target
 from odfchain.net.wire import Connection, Response, StaleError
 from odfchain.versions import __version__
 

@@ -1,7 +1,7 @@
 """A dataset behind an http or https URL: any web server that hands out files, or an IPFS gateway.
 
 Every request is bounded: in time to connect, between bytes and in all, in headers, and in what the body may
-be. Redirects follow the rules of `odfchain.net.url`.
+be. Redirects follow the rules of `odfchain.net.redirects`.
 Source: RFC-007 of Open Data Fabric; RFC 9110 of the IETF; RFC-021.
 """
 
@@ -18,8 +18,9 @@ from odfchain.limits import SHARING, FetchLimits
 from odfchain.net.headers import ContentRange
 from odfchain.net.pipeline import HttpPipeline
 from odfchain.net.pool import HttpPool, request_headers
+from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, Timing
-from odfchain.net.url import Route, parse_target
+from odfchain.net.url import parse_target
 from odfchain.net.wire import Response
 from odfchain.text import one_line
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
