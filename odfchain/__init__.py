@@ -111,10 +111,10 @@ if TYPE_CHECKING:
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transform.state_change import StateChange
-    from odfchain.trust.policy import SignaturePolicy
     from odfchain.trust.problems import Problem
     from odfchain.trust.proof import Evidence
     from odfchain.trust.proof_store import KeptEvidence
+    from odfchain.trust.signature_policy import SignaturePolicy
     from odfchain.upkeep.batches import BatchLimits
     from odfchain.upkeep.downstream import Dependent, Remote
     from odfchain.upkeep.garbage import Collected
@@ -160,10 +160,10 @@ _PLACES = {
     "transfer.public_layout": "PeerUrl",
     "transfer.pushing": "PushOutcome PushPlan",
     "transform.state_change": "StateChange",
-    "trust.policy": "SignaturePolicy",
     "trust.problems": "Problem",
     "trust.proof": "Evidence",
     "trust.proof_store": "KeptEvidence",
+    "trust.signature_policy": "SignaturePolicy",
     "upkeep.batches": "BatchLimits",
     "upkeep.downstream": "Dependent Remote",
     "upkeep.garbage": "Collected",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.partial import FetchOutcome, LocalSlices
     from odfchain.transfer.pushing import PushOptions, PushOutcome, PushPlan
     from odfchain.trust.signed_head import HeadSignature
-    from odfchain.trust.statements import SignedHead
+    from odfchain.trust.signed_statements import SignedHead
     from odfchain.upkeep.batches import BatchLimits
     from odfchain.upkeep.garbage import Collected
     from odfchain.upkeep.hard_compaction import CompactPlan
@@ -201,7 +201,7 @@ class Dataset:
         Raises:
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
         """
-        from odfchain.repo.records import read_tail
+        from odfchain.repo.read_slices import read_tail
 
         return read_tail(self._files, self.summary, count, skip=skip)
 
@@ -408,7 +408,7 @@ class Dataset:
             WorkspaceError: the private key is not here, or others may read it.
             RefConflictError: another writer has moved the head; the next run signs that one.
         """
-        from odfchain.trust.signing import sign_head
+        from odfchain.trust.signer import sign_head
 
         return sign_head(self._workspace._files, self._files)
 

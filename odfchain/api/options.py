@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odfchain.repo.workspace_config import WorkspaceConfig
     from odfchain.transfer.sync import SyncOptions
     from odfchain.transform.execute import TransformOptions
-    from odfchain.trust.policy import SignaturePolicy
+    from odfchain.trust.signature_policy import SignaturePolicy
 
 _DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
 
@@ -310,6 +310,6 @@ def signature_policy(*, require: bool | None, max_age: float | None) -> Signatur
         return None
     if require is False and max_age is not None:
         raise UsageError("--max-age needs a signature, which --no-require-signature does without")
-    from odfchain.trust.policy import SignaturePolicy
+    from odfchain.trust.signature_policy import SignaturePolicy
 
     return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))

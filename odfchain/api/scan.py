@@ -13,7 +13,7 @@ from odfchain.errors import DatasetNotFoundError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.records import columns_of, read_all, read_state, read_tail
+from odfchain.repo.read_slices import columns_of, read_all, read_state, read_tail
 
 if TYPE_CHECKING:
     import pandas as pd

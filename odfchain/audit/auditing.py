@@ -26,8 +26,8 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.sharing import Sharing
 from odfchain.trust.attestation_lines import AttestationLine, add_attestation, read_attestations
 from odfchain.trust.canonical import report_digest
+from odfchain.trust.signed_statements import Attestation, EngineUsed, Verdict, sign_attestation
 from odfchain.trust.signing_keys import Did, parse_did, read_key_file
-from odfchain.trust.statements import Attestation, EngineUsed, Verdict, sign_attestation
 from odfchain.versions import __version__
 
 
@@ -194,7 +194,7 @@ def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -
         UsageError: its block is not in the chain.
         StoreError: there is no room for it, or it cannot be written.
     """
-    from odfchain.trust.statements import read_attestation  # noqa: PLC0415 - only here
+    from odfchain.trust.signed_statements import read_attestation  # noqa: PLC0415 - only here
 
     line = text.strip()
     item = read_attestation(line.encode())

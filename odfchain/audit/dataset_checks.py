@@ -52,7 +52,7 @@ from odfchain.ids.did import DatasetId
 from odfchain.model.enums import DatasetKind
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.trust.statements import Attestation
+from odfchain.trust.signed_statements import Attestation
 
 if TYPE_CHECKING:
     from odfchain.audit.slice_checks import SliceJob, SliceOutcome

@@ -17,8 +17,8 @@ from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.trust.attestation_lines import ATTESTATIONS_KEY, read_attestations
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus, check_head, read_head_signature
+from odfchain.trust.signed_statements import Attestation, Verdict
 from odfchain.trust.signing_keys import Did, parse_did
-from odfchain.trust.statements import Attestation, Verdict
 
 
 def check_signature(

@@ -30,7 +30,7 @@ from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.trust.offered import read_offer
 from odfchain.trust.parties import SignedFile
-from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.signature_policy import SignaturePolicy
 
 
 @dataclass(slots=True)

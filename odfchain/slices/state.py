@@ -12,8 +12,8 @@
   operations (RFC-018) may stand for the slices that it was computed from.
 
 Here the rule is in Arrow and numpy, for verification (`odfchain.audit.states`), commits of what takes rows
-back (`odfchain.repo.corrections`), rebuilt derivatives and answers without Spark (`odfchain.repo.records`).
-Its twins are expressions of Spark's: `odfchain.ingest.merge.latest_rows` and
+back (`odfchain.repo.corrections`), rebuilt derivatives, and answers without Spark
+(`odfchain.repo.read_slices`). Its twins are expressions of Spark's: `odfchain.ingest.merge.latest_rows` and
 `odfchain.engine.stream.in_force`. Property tests hold them to each other. Source: specification "Projection".
 """
 

@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from odfchain.spark.plan_walk import PlanNodes, jvm_of, walker_of
-from odfchain.sql import functions, nodes
+from odfchain.sql import allowed_functions as functions
+from odfchain.sql import nodes
 from odfchain.sql.messages import ONE_SELECT, asking_spark, option
 from odfchain.sql.refusals import TEMPORAL, QueryStep, StepChecker, items, order_hint, strings, tables_hint
 from odfchain.sql.size import PlanMeasure, TableSize, check_cubes

@@ -12,7 +12,8 @@ from typing import Any
 from odfchain.errors import RefusedQueryError
 from odfchain.limits import QUERY
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker
-from odfchain.sql import functions, nodes
+from odfchain.sql import allowed_functions as functions
+from odfchain.sql import nodes
 from odfchain.sql.java_dependence import (
     OF_JAVA,
     deciding_arguments,

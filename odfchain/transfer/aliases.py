@@ -22,7 +22,7 @@ from odfchain.repo.dataset_config import DatasetConfig, change_config, config_pa
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
-from odfchain.trust.policy import SignaturePolicy, as_fields, from_fields
+from odfchain.trust.signature_policy import SignaturePolicy, as_fields, from_fields
 
 
 class AliasKind(Enum):

@@ -60,8 +60,8 @@ from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.examination import Examination
 from odfchain.trust.offered import Offer, read_offer
-from odfchain.trust.policy import NO_POLICY
 from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signature_policy import NO_POLICY
 from odfchain.trust.signed_head import BlockAt
 
 

@@ -26,7 +26,7 @@ from odfchain.ids.names import RepoName
 from odfchain.store import fsio
 from odfchain.transfer.places import Place
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.trust.policy import NO_POLICY, SignaturePolicy, as_fields, from_fields
+from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy, as_fields, from_fields
 
 _READ_BYTES = 1 << 16
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)

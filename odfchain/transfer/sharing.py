@@ -56,9 +56,9 @@ from odfchain.transfer.pushing import (
 from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
 from odfchain.transfer.sync import SyncOptions, SyncOutcome
 from odfchain.trust.head_signature import head_signature
-from odfchain.trust.policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.signing_keys import parse_did
 

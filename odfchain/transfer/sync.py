@@ -10,7 +10,7 @@ from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.transfer.slice_files import Selection
-from odfchain.trust.policy import SignaturePolicy
+from odfchain.trust.signature_policy import SignaturePolicy
 from odfchain.trust.signed_head import HeadSignature
 
 

@@ -19,8 +19,8 @@ from odfchain.limits import ATTEST
 from odfchain.store import fsio
 from odfchain.trust.files import read_bounded
 from odfchain.trust.problems import Problem
+from odfchain.trust.signed_statements import Attestation, read_attestation
 from odfchain.trust.signing_keys import Did
-from odfchain.trust.statements import Attestation, read_attestation
 
 ATTESTATIONS_KEY = "attestations/audits.jws"
 """Where they are in the dataset's folder, and in the simple transfer layout."""

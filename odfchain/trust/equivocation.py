@@ -20,7 +20,7 @@ from odfchain.trust.proof import Claim, prove
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen
 from odfchain.trust.signed_head import BlockAt, HeadSignature, read_head_signature
-from odfchain.trust.statements import read_head
+from odfchain.trust.signed_statements import read_head
 
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 

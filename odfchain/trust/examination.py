@@ -21,9 +21,9 @@ from odfchain.trust.offered import (
     warnings,
 )
 from odfchain.trust.parties import KeyHolder, StatementReader, StoredDataset
-from odfchain.trust.policy import SignaturePolicy
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signature_policy import SignaturePolicy
 from odfchain.trust.signed_head import BlockAt, HeadSignature, SignatureStatus
 
 

@@ -20,8 +20,8 @@ from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 from odfchain.trust.attestation_lines import Merged, merge_attestations
 from odfchain.trust.parties import SignedFile, StatementReader, StoredDataset
-from odfchain.trust.policy import SignaturePolicy, length
 from odfchain.trust.problems import Problem
+from odfchain.trust.signature_policy import SignaturePolicy, length
 from odfchain.trust.signed_head import (
     HEAD_SIGNATURE_KEY,
     BlockAt,
@@ -30,8 +30,8 @@ from odfchain.trust.signed_head import (
     check_head,
     read_head_signature,
 )
+from odfchain.trust.signed_statements import Attestation, SignedHead, read_head
 from odfchain.trust.signing_keys import parse_did
-from odfchain.trust.statements import Attestation, SignedHead, read_head
 
 _NS = 1_000_000_000
 _PAUSES = (0.02, 0.1)

@@ -27,7 +27,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
 from odfchain.trust.canonical import canonical_json
 from odfchain.trust.problems import Problem
-from odfchain.trust.statements import SignedHead, read_head
+from odfchain.trust.signed_statements import SignedHead, read_head
 
 FORMAT = "odfchain-evidence/1"
 

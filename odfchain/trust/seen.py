@@ -21,7 +21,7 @@ from odfchain.ids.multibase import encode_base16
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
 from odfchain.store import fsio
-from odfchain.trust.statements import SignedHead, read_head
+from odfchain.trust.signed_statements import SignedHead, read_head
 
 _TEXT = re.compile(
     r"(0|[1-9][0-9]{0,19}) (f1620[0-9a-f]{64})(?:\n([A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+))?",

@@ -23,8 +23,8 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
 from odfchain.trust.files import read_bounded
 from odfchain.trust.problems import Problem
+from odfchain.trust.signed_statements import SignedHead, read_head
 from odfchain.trust.signing_keys import Did
-from odfchain.trust.statements import SignedHead, read_head
 
 HEAD_SIGNATURE_KEY = "refs/head.jws"
 """Where it is in the dataset's folder, and in the simple transfer layout."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.errors import BrokenChainError, RefConflictError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.store import fsio
@@ -22,7 +23,8 @@ from odfchain.text import printable
 
 if TYPE_CHECKING:
     from odfchain.ids.keys import DatasetKey
-    from odfchain.trust.statements import SignedHead
+    from odfchain.trust.parties import KeyHolder, StoredDataset
+    from odfchain.trust.signed_statements import SignedHead
 
 LoadKey = Callable[[], "DatasetKey | None"]
 """Finds the private key of a dataset, None where it is not here."""
@@ -68,7 +70,7 @@ class HeadSigner:
         """
         # Loaded here: most commands that open a dataset never sign.
         from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY  # noqa: PLC0415
-        from odfchain.trust.statements import SignedHead, sign_head  # noqa: PLC0415
+        from odfchain.trust.signed_statements import SignedHead, sign_head  # noqa: PLC0415
 
         signed = SignedHead(key.dataset_id, head, sequence_number, self.now())
         line = sign_head(key, signed).encode() + b"\n"
@@ -79,3 +81,24 @@ class HeadSigner:
                 return None
             fsio.replace_file(self.folder / HEAD_SIGNATURE_KEY, line)
         return signed
+
+
+def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
+    """Durably sign the head of a dataset anew, with the time of now; returns what was signed.
+
+    Raises:
+        WorkspaceError: its private key is not here, or others may read it.
+        RefConflictError: another writer has moved the head; the next run signs that one.
+        StoreError, ChainError, CodecError: the head cannot be read, or the signature not be written.
+    """
+    key = workspace.key(dataset.id)
+    head = dataset.chain.head()
+    if head is None:
+        raise BrokenChainError(f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
+    signer = HeadSigner(dataset.folder, lambda: key)
+    signed = signer.sign(key, head, dataset.chain.get(head).sequence_number)
+    if signed is None:
+        raise RefConflictError(
+            f"{dataset.alias}: the head moved while it was signed", expected=str(head), actual=None
+        )
+    return signed

@@ -15,8 +15,8 @@ from odfchain.trust.attestation_lines import read_lines
 from odfchain.trust.jws import StatementType, read_statement
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import HeadSignature, SignatureStatus, check_head
+from odfchain.trust.signed_statements import sign_attestation, sign_head
 from odfchain.trust.signing_keys import check_public_key
-from odfchain.trust.statements import sign_attestation, sign_head
 from tests.kit import curve
 from tests.kit.forge import (
     AUDITORS,

@@ -27,8 +27,7 @@ from odfchain.trust.attestation_lines import (
 from odfchain.trust.canonical import canonical_json, report_digest
 from odfchain.trust.jws import StatementType, sign_statement
 from odfchain.trust.problems import Problem
-from odfchain.trust.signing_keys import create_key_file, parse_did, read_key_file
-from odfchain.trust.statements import (
+from odfchain.trust.signed_statements import (
     Attestation,
     EngineUsed,
     SignedHead,
@@ -38,6 +37,7 @@ from odfchain.trust.statements import (
     sign_attestation,
     sign_head,
 )
+from odfchain.trust.signing_keys import create_key_file, parse_did, read_key_file
 from tests.kit.forge import AUDITORS, DATASET, OWNER, STRANGER, TIME, attestation, container, signed
 from tests.kit.support import hash_of
 

@@ -35,8 +35,7 @@ from odfchain.transform.start_over import reset_to_metadata
 from odfchain.trust.head_signature import head_signature
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, HeadSignature, SignatureStatus
-from odfchain.trust.signer import HeadSigner
-from odfchain.trust.signing import sign_head
+from odfchain.trust.signer import HeadSigner, sign_head
 from tests.kit.faults import faulty
 from tests.kit.support import RAW_SCHEMA, T0, derivative, manifest, push
 

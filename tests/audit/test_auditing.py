@@ -23,8 +23,8 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
 from odfchain.trust.canonical import report_digest
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.trust.signed_statements import Attestation, Verdict, read_attestation, sign_attestation
 from odfchain.trust.signing_keys import create_key_file
-from odfchain.trust.statements import Attestation, Verdict, read_attestation, sign_attestation
 from tests.kit.derived_dataset import FIRST, SECOND, command_line, forge, on_paper, with_level
 from tests.kit.support import ROOT, Result
 

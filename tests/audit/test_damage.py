@@ -29,8 +29,8 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.trust.attestation_lines import ATTESTATIONS_KEY, add_attestation
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.trust.signed_statements import Attestation, Verdict, sign_attestation
 from odfchain.trust.signer import HeadSigner
-from odfchain.trust.statements import Attestation, Verdict, sign_attestation
 from tests.kit.recorded_dataset import add, add_slice, schema_event
 
 KEY = DatasetKey.generate()

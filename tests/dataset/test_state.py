@@ -19,7 +19,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.records import read_all, read_tail
+from odfchain.repo.read_slices import read_all, read_tail
 from odfchain.store.scratch import MemoryScratch
 from tests.kit.commits import T, make_dataset
 from tests.kit.support import ChainBuilder, memory_chain, seeded_id

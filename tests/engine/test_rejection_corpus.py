@@ -9,7 +9,7 @@ import pytest
 
 from odfchain.errors import QueryError
 from odfchain.model.sources import SqlQueryStep, TransformSql
-from odfchain.sql import functions
+from odfchain.sql import allowed_functions as functions
 from odfchain.sql.query import check_queries, resolved_query, run_queries
 from tests.kit.query_corpus import SCHEMA, TABLES, own, queries, shared
 

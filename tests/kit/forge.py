@@ -11,7 +11,7 @@ from odfchain.ids.keys import DatasetKey
 from odfchain.model.timestamp import Timestamp
 from odfchain.trust.canonical import canonical_json
 from odfchain.trust.jws import StatementType
-from odfchain.trust.statements import Attestation, EngineUsed, SignedHead, Verdict
+from odfchain.trust.signed_statements import Attestation, EngineUsed, SignedHead, Verdict
 from tests.kit.support import hash_of
 
 OWNER, STRANGER = DatasetKey.generate(), DatasetKey.generate()

@@ -12,8 +12,8 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.sharing import Pulled, Sharing
 from odfchain.transfer.sync import SyncOptions
-from odfchain.trust.policy import SignaturePolicy
-from odfchain.trust.statements import SignedHead, sign_head
+from odfchain.trust.signature_policy import SignaturePolicy
+from odfchain.trust.signed_statements import SignedHead, sign_head
 from tests.kit import forge
 from tests.kit.scenario import Chain
 from tests.kit.support import RAW_SCHEMA, tree_of

@@ -24,7 +24,7 @@ from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.records import read_all
+from odfchain.repo.read_slices import read_all
 from odfchain.repo.workspace_files import WorkspaceFiles
 from tests.kit.recorded_dataset import add_slice, schema_event
 from tests.kit.support import IMPORTABLE, set_transform
@@ -160,7 +160,7 @@ _LOOP = """
     from pathlib import Path
     from tests.kit import upkeep_scenes as scenes
     import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.repair, odfchain.upkeep.garbage  # once, not in each child
-    import odfchain.trust.statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
+    import odfchain.trust.signed_statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
     from odfchain.repo.workspace_files import WorkspaceFiles
 
     template, target, work = Path(sys.argv[1]), Path(sys.argv[2]), scenes.OPERATIONS[sys.argv[3]]

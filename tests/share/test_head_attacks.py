@@ -27,10 +27,10 @@ from odfchain.errors import (
 from odfchain.ids.did import DatasetId
 from odfchain.model.timestamp import Timestamp
 from odfchain.transfer.sync import SyncStatus
-from odfchain.trust.policy import SignaturePolicy
 from odfchain.trust.problems import Problem
+from odfchain.trust.signature_policy import SignaturePolicy
 from odfchain.trust.signed_head import SignatureStatus
-from odfchain.trust.statements import sign_attestation
+from odfchain.trust.signed_statements import sign_attestation
 from tests.kit import curve, forge
 from tests.kit.forge import OWNER, STRANGER, container, header
 from tests.kit.scenario import Chain

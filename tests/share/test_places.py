@@ -10,7 +10,7 @@ from odfchain.errors import SignatureError
 from odfchain.ids.names import RepoName
 from odfchain.transfer.places import Place
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.trust.policy import NO_POLICY, SignaturePolicy
+from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
 from tests.kit.signed_heads import COMMON, Reader, owned, publish
 
 CHAIN = owned(COMMON)

@@ -28,11 +28,11 @@ from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.head_signature import head_signature
 from odfchain.trust.offered import read_offer
 from odfchain.trust.parties import SignedFile
-from odfchain.trust.policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.signed_head import SignatureStatus
-from odfchain.trust.signing import sign_head
-from odfchain.trust.statements import sign_attestation
+from odfchain.trust.signed_statements import sign_attestation
+from odfchain.trust.signer import sign_head
 from tests.kit.forge import AUDITORS, OWNER, attestation, signed
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain

@@ -196,7 +196,7 @@ def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
 ) -> None:
     from odfchain.ingest import recorded
     from odfchain.repo.dataset_state import DatasetState
-    from odfchain.repo.records import read_state
+    from odfchain.repo.read_slices import read_state
 
     monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
     (dataset,) = workspace.add(manifest("{kind: Snapshot, primaryKey: [city]}"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import QueryError
 from odfchain.model.sources import TransformSql
-from odfchain.sql import functions
+from odfchain.sql import allowed_functions as functions
 from odfchain.sql.query import check_queries, run_queries
 from tests.kit.support import conformance
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from odfchain.errors import PrepareError
-from odfchain.ingest.prepare.codecs import Codec, codec_of, decoded
+from odfchain.ingest.prepare.compression_formats import Codec, codec_of, decoded
 from odfchain.ingest.prepare.sink import (
     CHUNK_BYTES,
     BoundedOutput,
