@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         RollbackError,
         SchemaError,
         SignatureError,
+        SliceNotFoundError,
         SourceNotFoundError,
         StorageFullError,
         StoreError,
@@ -191,8 +192,8 @@ __all__ = [
     "QueryError", "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report",
     "RepositoryEntry", "ResetPlan", "RollbackError", "Scan", "SchemaError", "Seed", "SetAttachments",
     "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform", "SetVocab",
-    "SignatureError", "SignaturePolicy", "SoftPlan", "SourceNotFoundError", "StateChange",
-    "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError",
+    "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError",
+    "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError",
     "TransformError", "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError",
     "Workspace", "WorkspaceError", "__version__", "init", "open",
 ]  # fmt: skip

@@ -13,6 +13,7 @@
      │   └─ BrokenChainError        stored blocks do not form a chain
      ├─ StoreError                  objects and references
      │   ├─ ObjectNotFoundError
+     │   │   └─ SliceNotFoundError  the copy here lacks this slice
      │   ├─ ObjectCorruptedError    bytes do not hash to their name
      │   ├─ RefConflictError        compare-and-swap lost against another writer
      │   ├─ BusyError               another process is at work on the same dataset
@@ -176,6 +177,16 @@ class ObjectNotFoundError(StoreError):
     """No object has this name."""
 
     exit_code = 6
+
+
+class SliceNotFoundError(ObjectNotFoundError):
+    """The copy of a dataset that is here lacks this slice."""
+
+    @classmethod
+    def of(cls, alias: object, path: object) -> SliceNotFoundError:
+        """What is said of the slice of a dataset that should be at `path`."""
+        hint = f"a partial copy lacks slices: `odfchain fetch {alias}` brings them"
+        return cls(f"{path}: no such object: the slice is not here", hint=hint)
 
 
 class ObjectCorruptedError(StoreError):

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.codec.arrow import to_arrow
-from odfchain.errors import BadInputError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    SchemaError,
+    SliceNotFoundError,
+)
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.text import first_line, one_line
@@ -153,9 +159,9 @@ def _read_slice(
 def _verified(dataset: DatasetFiles, ref: SliceRef) -> Path:
     try:
         return dataset.data.verified_path(ref.slice.physical_hash)
-    except ObjectNotFoundError as error:
-        error.hint = f"a partial copy lacks slices: `odfchain fetch {dataset.alias}` brings them"
-        raise
+    except ObjectNotFoundError:
+        path = dataset.data.locate(ref.slice.physical_hash)
+        raise SliceNotFoundError.of(dataset.alias, path) from None
 
 
 def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
