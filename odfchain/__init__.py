@@ -193,9 +193,9 @@ __all__ = [
     "RepositoryEntry", "ResetPlan", "RollbackError", "Scan", "SchemaError", "Seed", "SetAttachments",
     "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform", "SetVocab",
     "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError",
-    "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError",
-    "TransformError", "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError",
-    "Workspace", "WorkspaceError", "__version__", "init", "open",
+    "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp",
+    "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
+    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "init", "open",
 ]  # fmt: skip
 
 
