@@ -74,6 +74,7 @@ def test_lines_of_a_trace_are_understood() -> None:
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_the_corpus_opens_nothing_runs_nothing_and_calls_nobody(tmp_path: Path) -> None:
     request, run_folder, private = (tmp_path / name for name in ("request", "run", "private"))

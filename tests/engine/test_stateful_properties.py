@@ -531,8 +531,7 @@ CHANGED = {
 """The lateness [h] with which a query is tried where time matters."""
 BRIEFLY = frozenset(
     {
-        "tumbling", "session", "over a window", "left join", "window, then window", "join, then window",
-        "inner join", "plain groups", "window, then plain groups",
+        "tumbling", "session", "left join", "window, then window", "plain groups",
     }
 )  # fmt: skip
 

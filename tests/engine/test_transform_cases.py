@@ -202,7 +202,12 @@ def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("cores", "fresh"), [(1, True), (1, False), pytest.param(4, True, marks=pytest.mark.soak)]
+    ("cores", "fresh"),
+    [
+        (1, False),
+        pytest.param(1, True, marks=pytest.mark.soak),
+        pytest.param(4, True, marks=pytest.mark.soak),
+    ],
 )
 def test_cores_and_processes_make_no_difference(
     here: dict[tuple[str, int], list[str]], tmp_path: Path, cores: int, fresh: bool

@@ -117,6 +117,7 @@ def test_the_check_runs_before_anything_is_installed(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.soak
 def test_the_runtime_of_the_registry_runs_spark(tmp_path: Path) -> None:
     """`odfchain[jvm]`: the small runtime without the vector module; and nothing survives a killed process."""
     code = textwrap.dedent("""
