@@ -12,8 +12,9 @@ import struct
 from functools import lru_cache
 from typing import cast
 
+from odfchain.codec.builder import FlatBufferBuilder
 from odfchain.codec.decoder import Decoder
-from odfchain.codec.encoder import Encoder, finished, new_builder
+from odfchain.codec.encoder import Encoder
 from odfchain.codec.fbs import load_fbs
 from odfchain.codec.flatbuffer import FlatBuffer
 from odfchain.digest.sha3 import sha3_256
@@ -29,6 +30,7 @@ MANIFEST_VERSION = 3
 TIMESTAMP_ALIGNMENT = {2: 1, 3: 4}
 """Manifest versions that are read, and the alignment of `Timestamp` in each."""
 
+_KIND = struct.pack("<q", Multicodec.ODF_METADATA_BLOCK)
 _i64 = struct.Struct("<q").unpack_from
 _i32 = struct.Struct("<i").unpack_from
 _u64 = struct.Struct("<Q").unpack_from
@@ -59,13 +61,17 @@ def encode_block(block: MetadataBlock, version: int = MANIFEST_VERSION) -> bytes
     if version not in TIMESTAMP_ALIGNMENT:
         raise UnsupportedVersionError(f"manifest version {version} cannot be written (2 and 3 can)")
     content = _encoder(version).encode("MetadataBlock", block)
-    builder = new_builder(len(content) + 64)
-    vector = builder.CreateByteVector(content)
-    builder.StartObject(3)
-    builder.PrependInt64Slot(0, Multicodec.ODF_METADATA_BLOCK, 0)
-    builder.PrependInt32Slot(1, version, 0)
-    builder.PrependUOffsetTRelativeSlot(2, vector, 0)
-    return finished(builder, builder.EndObject())
+    builder = FlatBufferBuilder()
+    vector = builder.byte_vector(content)
+    start = builder.size
+    slots = []
+    builder.push(_KIND, 8)
+    slots.append(builder.size)
+    builder.push(struct.pack("<i", version), 4)
+    slots.append(builder.size)
+    builder.push_offset(vector)
+    slots.append(builder.size)
+    return builder.finish(builder.end_table(start, slots))
 
 
 def block_hash(data: bytes) -> Multihash:

@@ -12,17 +12,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from odfchain.codec.encoder import finished, new_builder, offset_vector, push_number
+from odfchain.codec.builder import FlatBufferBuilder
 from odfchain.codec.fbs import SCALARS, FieldKind, load_fbs
 from odfchain.codec.flatbuffer import FlatBuffer, TableView
 from odfchain.errors import CodecError, DecodeError, SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import TimeUnit
-
-if TYPE_CHECKING:
-    from flatbuffers import Builder
 
 EXTENSION_NAME = "ARROW:extension:name"
 """Key of a field's metadata that names the extension type of the column (Arrow, "Extension types")."""
@@ -82,11 +78,13 @@ def encode_raw_arrow(schema: ds.DataSchema) -> bytes:
     Raises:
         SchemaError: a type that Arrow's schema cannot hold.
     """
-    builder = new_builder()
+    builder = FlatBufferBuilder()
     try:
         fields = [_build_field(builder, f) for f in schema.fields]
-        return finished(builder, _table(builder, "Schema", fields=_Offset(offset_vector(builder, fields))))
-    except TypeError as error:
+        vector = builder.offset_vector(fields)
+        root = _table(builder, "Schema", fields=_Offset(vector))
+        return builder.finish(root)
+    except struct.error as error:
         raise SchemaError(f"the schema cannot be written as Arrow: {error}") from error
 
 
@@ -94,24 +92,29 @@ class _Offset(int):
     """An offset, to tell it from an inline number."""
 
 
-def _table(builder: Builder, table: str, **fields: int | bool | None) -> int:
+def _table(builder: FlatBufferBuilder, table: str, **fields: int | bool | None) -> int:
     """Push a table's fields in the order given; None and inline defaults are left out."""
     slots_of = _slots(table)
-    builder.StartObject(max((slot for slot, _, _ in slots_of.values()), default=-1) + 1)
+    start = builder.size
+    slots = [0] * (max((slot for slot, _, _ in slots_of.values()), default=-1) + 1)
     for name, value in fields.items():
         slot, code, default = slots_of[name.removesuffix("_type") if name == "type_type" else name]
+        if name == "type_type":
+            slot, code, default = slot - 1, "B", 0
+        if value is None or (not isinstance(value, _Offset) and value == default):
+            continue
         if isinstance(value, _Offset):
-            builder.PrependUOffsetTRelativeSlot(slot, value, 0)
-        elif name == "type_type":
-            builder.PrependUint8Slot(slot - 1, value, 0)
-        elif value is not None:
-            push_number(builder, code, slot, value, default)
-    return int(builder.EndObject())
+            builder.push_offset(value)
+        else:
+            data = struct.pack("<" + code, value)
+            builder.push(data, len(data))
+        slots[slot] = builder.size
+    return builder.end_table(start, slots)
 
 
-def _build_field(builder: Builder, f: ds.DataField) -> int:
+def _build_field(builder: FlatBufferBuilder, f: ds.DataField) -> int:
     metadata = _Offset(_build_uuid_metadata(builder)) if ds.is_uuid(f.value_type, f.extra) else None
-    name = builder.CreateString(f.name)
+    name = builder.string(f.name)
     type_name, type_offset, children = _build_type(builder, f.value_type, f.extra)
     return _table(
         builder,
@@ -125,28 +128,28 @@ def _build_field(builder: Builder, f: ds.DataField) -> int:
     )
 
 
-def _build_uuid_metadata(builder: Builder) -> int:
-    key, value = builder.CreateString(EXTENSION_NAME), builder.CreateString(UUID_EXTENSION)
-    return offset_vector(builder, [_table(builder, "KeyValue", key=_Offset(key), value=_Offset(value))])
+def _build_uuid_metadata(builder: FlatBufferBuilder) -> int:
+    key, value = builder.string(EXTENSION_NAME), builder.string(UUID_EXTENSION)
+    return builder.offset_vector([_table(builder, "KeyValue", key=_Offset(key), value=_Offset(value))])
 
 
 def _build_type(
-    builder: Builder, data_type: ds.DataType, extra: ds.ExtraAttributes | None = None
+    builder: FlatBufferBuilder, data_type: ds.DataType, extra: ds.ExtraAttributes | None = None
 ) -> tuple[str, int, int]:
     """(name of the union member, offset of its table, offset of the children vector)."""
 
     def plain(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
         offset = _table(builder, name, **fields)
-        return name, offset, offset_vector(builder, [])
+        return name, offset, builder.offset_vector([])
 
     def children_first(name: str, **fields: int | bool | None) -> tuple[str, int, int]:
-        children = offset_vector(builder, [])
+        children = builder.offset_vector([])
         return name, _table(builder, name, **fields), children
 
     def nested(name: str, members: list[ds.DataField], **fields: int | bool | None) -> tuple[str, int, int]:
         built = [_build_field(builder, member) for member in members]
         offset = _table(builder, name, **fields)
-        return name, offset, offset_vector(builder, built)
+        return name, offset, builder.offset_vector(built)
 
     def unit_of(unit: TimeUnit | None) -> int:
         return _UNITS.index(unit or TimeUnit.MILLISECOND)
@@ -176,7 +179,7 @@ def _build_type(
             return plain("Duration", unit=unit_of(unit))
         case ds.DataTypeTimestamp(unit=unit, timezone=zone):
             name = "UTC" if zone is None else zone
-            text = _Offset(builder.CreateString(name))
+            text = _Offset(builder.string(name))
             return plain("Timestamp", unit=unit_of(unit), timezone=text if name else None)
         case ds.DataTypeList(item_type=item, fixed_length=None):
             return nested("List", [ds.DataField(name="item", type=item)])

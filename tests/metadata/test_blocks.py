@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flatbuffers import Builder
 from hypothesis import given
 
 from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block, open_manifest
@@ -17,7 +16,6 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
 from tests.kit.block_vectors import FILE, vectors
-from tests.kit.flat_tables import block_of, finished, manifest, table
 from tests.kit.strategies import BLOCKS
 
 
@@ -98,9 +96,36 @@ def test_text_that_utf8_cannot_hold_is_refused() -> None:
 
 def test_unknown_slots_are_ignored() -> None:
     """A newer writer may append fields; the block still reads, and its hash is over the bytes as they are."""
-    b = Builder()
-    event = table(b, (2, "Offset", b.CreateString("from the future")))
-    data = block_of(b, 8, event, (5, "Uint64", 7))
+    from odfchain.codec.builder import FlatBufferBuilder
+
+    builder = FlatBufferBuilder()
+    text = builder.string("from the future")
+    start = builder.size
+    builder.push_offset(text)
+    event = builder.end_table(start, [0, 0, builder.size])
+    start, slots = builder.size, [0] * 6
+    builder.push_struct(bytes(4) + b"\x01\x00" + bytes(10), 4)
+    slots[0] = builder.size
+    builder.push(b"\x08", 1)
+    slots[3] = builder.size
+    builder.push_offset(event)
+    slots[4] = builder.size
+    builder.push((7).to_bytes(8, "little"), 8)
+    slots[5] = builder.size
+    content = builder.finish(builder.end_table(start, slots))
+    patched = bytearray(content)
+    patched[patched.index(bytes(4) + b"\x01\x00") : patched.index(bytes(4) + b"\x01\x00") + 4] = (
+        2020
+    ).to_bytes(4, "little")
+    outer = FlatBufferBuilder()
+    vector = outer.byte_vector(bytes(patched))
+    start, slots = outer.size, []
+    for piece, width in (((0x400000).to_bytes(8, "little"), 8), ((3).to_bytes(4, "little"), 4)):
+        outer.push(piece, width)
+        slots.append(outer.size)
+    outer.push_offset(vector)
+    slots.append(outer.size)
+    data = outer.finish(outer.end_table(start, slots))
     assert decode_block(data).event == ev.SetInfo()
 
 
@@ -133,8 +158,19 @@ def test_missing_required_field_is_named() -> None:
 
 
 def _empty_block() -> bytes:
-    b = Builder()
-    return manifest(finished(b, table(b)))
+    from odfchain.codec.builder import FlatBufferBuilder
+
+    inner = FlatBufferBuilder()
+    content = inner.finish(inner.end_table(inner.size, []))
+    outer = FlatBufferBuilder()
+    vector = outer.byte_vector(content)
+    start, slots = outer.size, []
+    for piece, width in (((0x400000).to_bytes(8, "little"), 8), ((3).to_bytes(4, "little"), 4)):
+        outer.push(piece, width)
+        slots.append(outer.size)
+    outer.push_offset(vector)
+    slots.append(outer.size)
+    return outer.finish(outer.end_table(start, slots))
 
 
 def test_trees_of_values_are_plain() -> None:

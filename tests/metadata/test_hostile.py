@@ -13,16 +13,15 @@ import time
 from typing import Any
 
 import pytest
-from flatbuffers import Builder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odfchain.codec.blocks import decode_block, decode_header, encode_block, open_manifest
+from odfchain.codec.builder import FlatBufferBuilder
 from odfchain.codec.flatbuffer import FlatBuffer
 from odfchain.codec.raw_arrow import decode_raw_arrow
 from odfchain.errors import CodecError, DecodeError
 from odfchain.limits import Limits
-from tests.kit.flat_tables import block_of, manifest, offsets, table
 from tests.kit.strategies import BLOCKS
 from tests.kit.support import conformance
 
@@ -112,24 +111,60 @@ def test_arrow_schema_sweep() -> None:
             decode_raw_arrow(data[:length])
 
 
+def manifest(content: bytes) -> bytes:
+    outer = FlatBufferBuilder()
+    vector = outer.byte_vector(content)
+    start, slots = outer.size, []
+    for piece, width in (((0x400000).to_bytes(8, "little"), 8), ((3).to_bytes(4, "little"), 4)):
+        outer.push(piece, width)
+        slots.append(outer.size)
+    outer.push_offset(vector)
+    slots.append(outer.size)
+    return outer.finish(outer.end_table(start, slots))
+
+
 def schema_block(build_type: Any) -> bytes:
     """A SetDataSchema block with one field whose type `build_type(builder)` gives (type number, offset)."""
-    b = Builder()
+    b = FlatBufferBuilder()
     number, offset = build_type(b)
-    name = b.CreateString("x")
-    field = table(b, (0, "Offset", name), (1, "Uint8", number), (2, "Offset", offset))
-    schema = table(b, (0, "Offset", offsets(b, [field])))
-    return block_of(b, 10, table(b, (1, "Offset", schema)))
+    name = b.string("x")
+    start = b.size
+    b.push_offset(name)
+    slots = [b.size]
+    b.push(bytes([number]), 1)
+    slots.append(b.size)
+    b.push_offset(offset)
+    slots.append(b.size)
+    field = b.end_table(start, slots)
+    fields = b.offset_vector([field])
+    start = b.size
+    b.push_offset(fields)
+    schema = b.end_table(start, [b.size])
+    start = b.size
+    b.push_offset(schema)
+    event = b.end_table(start, [0, b.size])
+    start, slots = b.size, [0] * 5
+    b.push_struct(struct.pack("<iH2xII", 2020, 1, 0, 0), 4)
+    slots[0] = b.size
+    b.push(b"\x0a", 1)
+    slots[3] = b.size
+    b.push_offset(event)
+    slots[4] = b.size
+    return manifest(b.finish(b.end_table(start, slots)))
 
 
 OPTION, INT64, STRUCT = 20, 12, 21
 
 
 def nested_options(depth: int) -> Any:
-    def build(b: Builder) -> tuple[int, int]:
-        number, offset = INT64, table(b)
+    def build(b: FlatBufferBuilder) -> tuple[int, int]:
+        number, offset = INT64, b.end_table(b.size, [])
         for _ in range(depth):
-            number, offset = OPTION, table(b, (0, "Uint8", number), (1, "Offset", offset))
+            start = b.size
+            b.push(bytes([number]), 1)
+            type_slot = b.size
+            b.push_offset(offset)
+            number, offset = OPTION, b.end_table(start, [type_slot, b.size])
         return number, offset
 
     return build
@@ -147,12 +182,22 @@ def test_nesting_beyond_the_limit_is_refused() -> None:
 def test_shared_subtrees_do_not_multiply() -> None:
     """Thirty levels, each a struct that names the level below twice: a billion visits if unbounded."""
 
-    def build(b: Builder) -> tuple[int, int]:
-        number, offset = INT64, table(b)
-        name = b.CreateString("x")
+    def build(b: FlatBufferBuilder) -> tuple[int, int]:
+        number, offset = INT64, b.end_table(b.size, [])
+        name = b.string("x")
         for _ in range(30):
-            field = table(b, (0, "Offset", name), (1, "Uint8", number), (2, "Offset", offset))
-            number, offset = STRUCT, table(b, (0, "Offset", offsets(b, [field, field])))
+            start = b.size
+            b.push_offset(name)
+            slots = [b.size]
+            b.push(bytes([number]), 1)
+            slots.append(b.size)
+            b.push_offset(offset)
+            slots.append(b.size)
+            field = b.end_table(start, slots)
+            fields = b.offset_vector([field, field])
+            start = b.size
+            b.push_offset(fields)
+            number, offset = STRUCT, b.end_table(start, [b.size])
         return number, offset
 
     data = schema_block(build)
@@ -202,8 +247,23 @@ def test_random_offsets_in_random_buffers() -> None:
     ids=lambda t: t[:12],
 )  # fmt: skip
 def test_attributes_that_are_not_json_objects(text: str) -> None:
-    b = Builder()
-    extra = table(b, (0, "Offset", b.CreateString(text)))
-    data = block_of(b, 1, table(b, (6, "Offset", extra)))
+    def build(b: FlatBufferBuilder) -> int:
+        entries = b.string(text)
+        start = b.size
+        b.push_offset(entries)
+        extra = b.end_table(start, [b.size])
+        start = b.size
+        b.push_offset(extra)
+        return b.end_table(start, [0, 0, 0, 0, 0, 0, b.size])
+
+    b = FlatBufferBuilder()
+    event = build(b)
+    start, slots = b.size, [0] * 5
+    b.push_struct(struct.pack("<iH2xII", 2020, 1, 0, 0), 4)
+    slots[0] = b.size
+    b.push(b"\x01", 1)
+    slots[3] = b.size
+    b.push_offset(event)
+    slots[4] = b.size
     with pytest.raises(DecodeError):
-        decode_block(data)
+        decode_block(manifest(b.finish(b.end_table(start, slots))))
