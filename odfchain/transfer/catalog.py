@@ -126,9 +126,9 @@ def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
 
 
 def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
-    from odfchain.transfer.object_space import PEER_LIMITS, ObjectSpace  # noqa: PLC0415 - most commands ask nobody
+    from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace  # noqa: PLC0415 - most commands ask nobody
 
-    space = ObjectSpace(url, PEER_LIMITS)
+    space = ObjectSpace(url, STORE_LIMITS)
 
     def head(path: str) -> Multihash | None:
         try:

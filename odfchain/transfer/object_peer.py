@@ -30,7 +30,7 @@ from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
 from odfchain.store.local import conflict
 from odfchain.transfer.hint_file import encode_hint
 from odfchain.transfer.object_space import (
-    PEER_LIMITS,
+    STORE_LIMITS,
     ConditionsUnknownError,
     ObjectSpace,
     Version,
@@ -64,7 +64,7 @@ class Conditions:
 class ObjectPeer(WritablePeer):
     """A dataset below a URL of an object store; fulfils `WritablePeer`."""
 
-    def __init__(self, url: PeerUrl, limits: FetchLimits = PEER_LIMITS) -> None:
+    def __init__(self, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
         """Nothing is asked of the store yet.
 
         Raises:

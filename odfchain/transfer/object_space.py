@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from obstore import GetResult, PutMode
     from obstore.store import ObjectStore
 
-PEER_LIMITS = FetchLimits(
+STORE_LIMITS = FetchLimits(
     deadline=SHARING.request_seconds,
     connect_timeout=SHARING.connect_seconds,
     idle_timeout=SHARING.store_idle_seconds,

@@ -22,7 +22,7 @@ from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
 from odfchain.store.locations import Location
 from odfchain.transfer.object_peer import LOCK_KEY, ObjectPeer
-from odfchain.transfer.object_space import PEER_LIMITS, place_of
+from odfchain.transfer.object_space import STORE_LIMITS, place_of
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.trust.parties import SignedFile
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
@@ -36,7 +36,7 @@ ACCOUNT = """{"gcs_base_url": "{}", "disable_oauth": true, "client_email": "", "
 "private_key_id": ""}"""
 """With an account of its own the library asks nobody for a token."""
 
-QUICK = replace(PEER_LIMITS, retries=0, first_wait=0.001)
+QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
 
 
 @pytest.fixture(autouse=True)
