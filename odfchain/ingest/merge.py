@@ -70,7 +70,7 @@ class Merged:
     edits: Observation | None = None
     """Observes `edits`, the number of known keys with other values (Ledger, when they are looked for)."""
     duplicates: Observation | None = None
-    """Observes `copies` and `others`, the rows of the input that `one_row_per_key` leaves out."""
+    """Observes `repeated`, the rows of the input that `one_row_per_key` leaves out."""
 
 
 def takes_operations(strategy: MergeStrategy) -> bool:

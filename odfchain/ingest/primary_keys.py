@@ -21,8 +21,9 @@ from odfchain.text import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql.window import WindowSpec
 
-_COPY, _DIFFERS, _KEPT = "__odfchain_copy", "__odfchain_differs", "__odfchain_kept"
+_COPY, _DIFFERS = "__odfchain_copy", "__odfchain_differs"
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
 
 
@@ -45,35 +46,52 @@ def refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
 def one_row_per_key(
     new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys
 ) -> tuple[DataFrame, Observation]:
-    """One row of the input for each key, or a failed task where a key is null or rows contradict each other.
+    """One row of the input for each key, or a failed task where a key is null.
 
-    The observation counts the rows that are left out: `copies` of the row that is kept, and `others`.
+    The observation counts `repeated`, the rows that are left out. Where there are any `check_repeated` tells
+    what they are: comparing all values of rows whose keys differ anyway would take a third of a merge.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     seen = Observation()
-    numbered = _numbered(refuse_null_keys(new.frame, key), new, key, last=duplicates is DuplicateKeys.LAST)
-    observed = numbered.observe(
-        seen,
-        F.count_if((col(_COPY) > 1) & ~col(_DIFFERS)).alias("copies"),
-        F.count_if(col(_DIFFERS)).alias("others"),
+    copy = F.row_number().over(_same_key(key, last=duplicates is DuplicateKeys.LAST))
+    numbered = refuse_null_keys(new.frame, key).withColumn(_COPY, copy)
+    observed = numbered.observe(seen, F.count_if(col(_COPY) > 1).alias("repeated"))
+    return observed.where(col(_COPY) == 1).drop(_COPY), seen
+
+
+def check_repeated(new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys) -> tuple[int, int]:
+    """(rows left out that are copies of the one that is kept, rows left out that differ from it).
+
+    Raises:
+        BadInputError: there are rows that differ, and nobody said which counts.
+    """
+    from pyspark.sql import functions as F
+
+    numbered = _numbered(new, key, last=duplicates is DuplicateKeys.LAST)
+    copy = F.count_if((col(_COPY) > 1) & ~col(_DIFFERS))
+    ((copies, others),) = numbered.agg(copy, F.count_if(col(_DIFFERS))).collect()
+    if others and duplicates is DuplicateKeys.REFUSE and (refusal := first_bad_key(new, key)) is not None:
+        raise refusal
+    return copies, others
+
+
+def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
+    from pyspark.sql import Window
+
+    return Window.partitionBy(*[col(name) for name in key]).orderBy(
+        col(ROW_ID).desc() if last else col(ROW_ID).asc()
     )
-    kept = col(_COPY) == 1
-    if duplicates is DuplicateKeys.REFUSE:
-        failure = F.raise_error(F.lit(marker("duplicate-key"))).cast("boolean")
-        kept = F.when(col(_DIFFERS), failure).otherwise(kept)
-    return observed.where(kept).drop(_COPY, _DIFFERS), seen
 
 
-def _numbered(frame: DataFrame, new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
+def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
     """Rows with their number among those of their key, and whether they differ from the first of them."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    order = col(ROW_ID).desc() if last else col(ROW_ID).asc()
-    same = Window.partitionBy(*[col(name) for name in key]).orderBy(order)
-    numbered = frame.withColumn(_COPY, F.row_number().over(same))
+    same = _same_key(key, last=last)
+    numbered = new.frame.withColumn(_COPY, F.row_number().over(same))
     others = [comparable(col(f.name), f) for f in new.schema.fields if f.name not in key]
     if not others:
         return numbered.withColumn(_DIFFERS, F.lit(False))
@@ -97,7 +115,7 @@ def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True)
         return BadInputError(f"primary key {what}", file=new.file, row=row_number(null[0][ROW_ID]))
     if not unique:
         return None
-    differing = _numbered(new.frame, new, key, last=False).where(_DIFFERS)
+    differing = _numbered(new, key, last=False).where(_DIFFERS)
     twice = differing.orderBy(ROW_ID).limit(1).collect()
     if not twice:
         return None

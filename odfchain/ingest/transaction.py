@@ -18,7 +18,7 @@ from odfchain.ingest.write import WriteOptions, WriterState, Written, write_inpu
 from odfchain.model.sources import ReadStep, Transform
 from odfchain.progress import Progress
 from odfchain.spark.columns import col
-from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
+from odfchain.spark.read import ROW_ID, FinerTimes, InputFrame, first_bad_row
 from odfchain.spark.types import result_schema
 
 if TYPE_CHECKING:
@@ -103,12 +103,15 @@ def _stage(
 def _preprocessed(
     session: SparkSession, source: InputFrame, transform: Transform, progress: Progress
 ) -> InputFrame:
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     from odfchain.sql.query import run_queries
 
-    given = source.frame.select(*[col(name) for name in source.schema.names])
+    counted = FinerTimes(Observation(), source.finer)
+    observed = source.frame.observe(counted.observation, *counted.sums) if counted.numbers else source.frame
+    given = observed.select(*[col(name) for name in source.schema.names])
     result = run_queries(session, transform, {INPUT_TABLE: given}, note=progress.note)
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
-    return InputFrame(numbered, schema, source.file, finer=source.finer)
+    return InputFrame(numbered, schema, source.file, counted=counted)

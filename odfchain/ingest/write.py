@@ -34,7 +34,7 @@ from odfchain.ingest.merge import (
     takes_operations,
 )
 from odfchain.ingest.merge_input import MergeInput
-from odfchain.ingest.primary_keys import first_bad_key, notes_on_duplicates
+from odfchain.ingest.primary_keys import check_repeated, first_bad_key, notes_on_duplicates
 from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.ingest.schema_fit import (
     check_declared,
@@ -77,11 +77,11 @@ from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
-from odfchain.spark.read import FinerTimes, InputFrame, counting, empty_input, first_bad_row, is_milliseconds
+from odfchain.spark.read import FinerTimes, InputFrame, empty_input, first_bad_row, is_milliseconds
 from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +270,15 @@ def _run(
     for f in data.fields:
         if f.name not in source.schema.names:
             frame = frame.withColumn(f.name, F.lit(None).cast(physical_type(f.type)))
-    frame, finer = _in_milliseconds(frame, source, data)
-    event_time = col(vocabulary.event_time_column)
-    frame = frame.observe(
-        seen, F.count(F.lit(1)).alias("rows"), F.count_if(event_time.isNull()).alias("timeless")
-    )
+    cut = _microseconds_cut(source, data)
+    finer = [FinerTimes(seen, source.finer), FinerTimes(seen, cut, "cut")]
+    counts = [F.count(F.lit(1)).alias("rows")]
+    if vocabulary.event_time_column in primary_key(state.merge):
+        counts.append(F.count_if(col(vocabulary.event_time_column).isNull()).alias("timeless"))
+    # one observation for all that is counted: each costs a pass over the rows
+    frame = frame.observe(seen, *counts, *[total for times in finer for total in times.sums])
+    if cut:
+        frame = frame.withColumns({name: to_milliseconds(col(name)) for name in cut})
     if vocabulary.event_time_column in primary_key(state.merge):
         # a key is compared as it will be recorded
         frame = _with_event_times(frame, data, options, vocabulary)
@@ -296,45 +300,48 @@ def _run(
             raise
         raise cause from error
     rows = 0 if source.known_empty else _observed(seen, "rows")
+    notes = () if source.known_empty else _notes_on_keys(session(), new, merged, seen, state, options)
     edits = _observed(merged.edits, "edits") if merged.edits else 0
     if edits and edited is not None and options.late_edits is LateEdits.REFUSE:
         raise run_job(session(), lambda: first_edit(edited, new, primary_key(state.merge)))
     recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
-    notes = () if source.known_empty else _notes_on_keys(merged, seen, state, options)
     if not source.known_empty:
-        for counted in (source.finer, finer):
-            notes += notes_on_cut_times(counted.counts() if counted is not None else {})
+        for times in (*finer, *([source.counted] if source.counted else [])):
+            notes += notes_on_cut_times(times.counts())
     return _MergeRun(new, facts, rows, recorded, edits, notes)
 
 
-def _in_milliseconds(
-    frame: DataFrame, source: InputFrame, data: ds.DataSchema
-) -> tuple[DataFrame, FinerTimes | None]:
-    """The rows with timestamps cut to the milliseconds that the dataset declares, and what counts them."""
-    cut = [
-        f.name
+def _microseconds_cut(source: InputFrame, data: ds.DataSchema) -> dict[str, Column]:
+    """Whether a row's timestamp is cut to the milliseconds that the dataset declares, by column."""
+    return {
+        f.name: has_microseconds(col(f.name)).cast("int")
         for f in data.fields
         if is_milliseconds(f.value_type)
         and (given := source.schema.field(f.name)) is not None
         and isinstance(given.value_type, ds.DataTypeTimestamp)
         and not is_milliseconds(given.value_type)
-    ]
-    if not cut:
-        return frame, None
-    counted, finer = counting(frame, {name: has_microseconds(col(name)).cast("int") for name in cut})
-    return counted.withColumns({name: to_milliseconds(col(name)) for name in cut}), finer
+    }
 
 
 def _notes_on_keys(
-    merged: Merged, seen: Observation, state: WriterState, options: WriteOptions
+    session: SparkSession,
+    new: MergeInput,
+    merged: Merged,
+    seen: Observation,
+    state: WriterState,
+    options: WriteOptions,
 ) -> tuple[str, ...]:
-    """What the user should know about the keys of the input's rows."""
+    """What the user should know about the keys of the input's rows.
+
+    Raises:
+        BadInputError: a key occurs twice with other values.
+    """
     notes: tuple[str, ...] = ()
-    if merged.duplicates is not None:
-        copies, others = _observed(merged.duplicates, "copies"), _observed(merged.duplicates, "others")
-        notes = notes_on_duplicates(copies, others, options.duplicate_keys)
+    key, which = primary_key(state.merge), options.duplicate_keys
+    if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):
+        notes = notes_on_duplicates(*run_job(session, lambda: check_repeated(new, key, which)), which)
     name = state.vocabulary.event_time_column
-    if name in primary_key(state.merge) and (timeless := _observed(seen, "timeless")):
+    if name in key and (timeless := _observed(seen, "timeless")):
         notes += (f"rows without `{name}`, a part of the key: {timeless:,}; it is {options.event_time}",)
     return notes
 

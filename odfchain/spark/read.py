@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _SMALL_BATCH = 1_024
 
-ROW_ID, _BAD = f"{RESERVED}row", f"{RESERVED}bad"
+ROW_ID, _BAD, _FINER = f"{RESERVED}row", f"{RESERVED}bad", f"{RESERVED}finer_"
 """Column that orders the rows of an input as they stand in the file."""
 
 
@@ -57,28 +57,28 @@ class CsvOptions:
 
 @dataclass(frozen=True, slots=True)
 class FinerTimes:
-    """Counts values that are cut to the unit of their column, by column, once the rows were read."""
+    """Counts values that are cut to the unit of their column, by column, while the rows are read."""
 
     observation: Observation
-    columns: tuple[str, ...]
+    numbers: Mapping[str, Column]
+    """How many times of a row are cut, by column."""
+    name: str = "finer"
+    """What tells these sums from others of the observation."""
+
+    @property
+    def sums(self) -> list[Column]:
+        """What the observation has to observe."""
+        from pyspark.sql import functions as F
+
+        return [F.sum(number).alias(f"{self.name} {i}") for i, number in enumerate(self.numbers.values())]
 
     def counts(self) -> dict[str, int]:
-        """How many values each column lost digits of, where any did."""
-        found = self.observation.get
-        numbers = {name: int(found.get(f"finer {i}") or 0) for i, name in enumerate(self.columns)}
-        return {name: number for name, number in numbers.items() if number}
-
-
-def counting(frame: DataFrame, numbers: Mapping[str, Column]) -> tuple[DataFrame, FinerTimes | None]:
-    """The same rows, with the numbers of each column added up."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    if not numbers:
-        return frame, None
-    seen = Observation()
-    sums = [F.sum(number).alias(f"finer {i}") for i, number in enumerate(numbers.values())]
-    return frame.observe(seen, *sums), FinerTimes(seen, tuple(numbers))
+        """How many values each column lost digits of, where any did; after the rows were read."""
+        if not self.numbers:
+            return {}
+        seen = self.observation.get
+        sums = {name: int(seen.get(f"{self.name} {i}") or 0) for i, name in enumerate(self.numbers)}
+        return {name: number for name, number in sums.items() if number}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,10 @@ class InputFrame:
     """There are no rows, and that is known without reading."""
     short: bool = False
     """No row holds more than a few KiB."""
-    finer: FinerTimes | None = None
-    """Counts times that were finer than their column, where there can be some."""
+    finer: Mapping[str, Column] = field(default_factory=dict)
+    """How many times of a row were finer than their column, by column, as columns of the frame."""
+    counted: FinerTimes | None = None
+    """Has counted such times before the queries that made these rows."""
 
 
 def spark_path(path: Path) -> str:
@@ -251,15 +253,23 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
         for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
         if is_milliseconds(f.value_type) and found is not None and not is_milliseconds(found.value_type)
     }
-    raw, finer = counting(raw, numbers)
     columns = []
     for f in target.fields:
         found = own.field(f.name)
         assert found is not None  # noqa: S101 - missing ones were refused
         columns.append(_converted(col(f.name), found.type, f).alias(f.name))
         _check_conversion(raw, columns[-1], found, f, file)
-    frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns)
+    hidden, finer = _hidden(numbers)
+    frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns, *hidden)
     return InputFrame(frame, target, file, finer=finer)
+
+
+def _hidden(numbers: Mapping[str, Column]) -> tuple[list[Column], dict[str, Column]]:
+    """(columns to select besides those of the data, how they are read by the column that they tell of)."""
+    names = {name: f"{_FINER}{i}" for i, name in enumerate(numbers)}
+    return [number.alias(names[name]) for name, number in numbers.items()], {
+        name: col(hidden) for name, hidden in names.items()
+    }
 
 
 def _check_conversion(
@@ -368,12 +378,12 @@ def parsed(text: DataFrame, schema: ds.DataSchema, rules: TextRules, file: str) 
         SchemaError: a type that cannot be read from text.
     """
     counts = {f.name: n for f in schema.fields if (n := too_fine(col(f.name), f.type, rules)) is not None}
-    counted, finer = counting(text, counts)
+    hidden, finer = _hidden(counts)
     columns = [
         value_or_fail(col(f.name), f.type, f.name, rules, required=not f.optional).alias(f.name)
         for f in schema.fields
     ]
-    return InputFrame(counted.select(col(ROW_ID), *columns), schema, file, text, rules, finer=finer)
+    return InputFrame(text.select(col(ROW_ID), *columns, *hidden), schema, file, text, rules, finer=finer)
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError | None:

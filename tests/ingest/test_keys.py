@@ -16,6 +16,7 @@ from odfchain.errors import BadInputError
 from odfchain.ingest import recorded
 from odfchain.ingest.merge import merge
 from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.primary_keys import check_repeated
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.sources import (
@@ -135,9 +136,13 @@ def merged(
     result = merge(given, old, STRATEGIES[strategy], duplicates)
     try:
         found = result.frame.orderBy(*result.order).collect()
+        if result.duplicates is not None and result.duplicates.get["repeated"]:
+            check_repeated(given, STRATEGIES[strategy].primary_key, duplicates)
+    except BadInputError:
+        return None
     except Exception as error:
         marked = find_marker(str(error))
-        if marked is None or marked["kind"] not in ("null-key", "duplicate-key"):
+        if marked is None or marked["kind"] != "null-key":
             raise
         return None
     return [(row["op"], Record(row["t"], row["a"], row["b"], row["v"])) for row in found]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.ingest.read.csv_records import CsvDialect
@@ -99,16 +100,16 @@ def scan_text(
                 # `error.start` counts from the bytes the decoder had kept back from the chunk before
                 at = chunk[: max(error.start, 0)].count(b"\n")
                 raise _invalid(path, encoding, error, lines + at + 1) from None
-            breaks = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE))
+            low = _LowBytes.of(chunk)
             lengths.add(chunk)
             bound.add(chunk)
             if bound.long:
                 raise _too_long(path, lines + chunk.count(b"\n", 0, max(bound.start, 0)) + 1)
-            controls = controls or _has_controls(chunk, breaks, control_separator)
+            controls = controls or _has_controls(chunk, low, control_separator)
             if shape is not None:
-                shape.add(chunk, first=size == 0, bom=bom)
+                shape.add(chunk, low, first=size == 0, bom=bom)
             size += len(chunk)
-            lines += breaks
+            lines += low.newlines
             if progress is not None:
                 progress(len(chunk))
         try:
@@ -122,7 +123,41 @@ def scan_text(
     return TextTraits(size, bom, multiline, irregular, controls, lengths.long)
 
 
-_BLANK_LINE = re.compile(rb"(?:\A|[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20]+(?=[\r\n]|\Z)")
+@dataclass(frozen=True, slots=True)
+class _LowBytes:
+    """Where a chunk has bytes below 32, mostly its line breaks: found once for all checks."""
+
+    data: NDArray[np.uint8]
+    at: NDArray[np.intp]
+    values: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, chunk: bytes) -> _LowBytes:
+        data = np.frombuffer(chunk, dtype=np.uint8)
+        at = np.flatnonzero(data < 32)
+        return cls(data, at, data[at])
+
+    @property
+    def newlines(self) -> int:
+        return int(np.count_nonzero(self.values == _NEWLINE))
+
+    @property
+    def breaks(self) -> NDArray[np.intp]:
+        """Where line feeds and carriage returns stand."""
+        breaks: NDArray[np.intp] = self.at[(self.values == _NEWLINE) | (self.values == _RETURN)]
+        return breaks
+
+
+_BLANKS = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x20]+(?=[\r\n]|\Z)")
+
+
+def _blank_line(chunk: bytes, low: _LowBytes) -> bool:
+    """Whether a line holds blanks alone; a chunk's first and last line may go on in others, and count."""
+    starts = np.concatenate(([0], low.breaks + 1))
+    starts = starts[starts < len(chunk)]
+    first = low.data[starts]
+    suspects = starts[(first <= 32) & (first != _NEWLINE) & (first != _RETURN)]
+    return any(_BLANKS.match(chunk, at) for at in suspects.tolist())
 
 
 class _CsvShape:
@@ -149,7 +184,7 @@ class _CsvShape:
         """Whether the file has to be rewritten, or refused."""
         return not self._sure or self._odd or (self.multiline and self._returns)
 
-    def add(self, chunk: bytes, *, first: bool, bom: bool) -> None:
+    def add(self, chunk: bytes, low: _LowBytes, *, first: bool, bom: bool) -> None:
         """Go on with the next bytes."""
         if not self._sure:
             return
@@ -158,12 +193,12 @@ class _CsvShape:
         self._sure = not (
             b"\0" in chunk
             or (self._escaped and self._escaped in self._last + chunk)
-            or _BLANK_LINE.search(chunk)
+            or _blank_line(chunk, low)
             or (quoted and not self._quotes_fit(chunk[3:] if first and bom else chunk, first=first))
         )
         if quoted:
             self.quotes = True
-            spans, self._odd = _spans_lines(chunk, self._quote[0], odd=self._odd)
+            spans, self._odd = _spans_lines(low, self._quote[0], odd=self._odd)
             self.multiline = self.multiline or spans
         elif self._odd and (b"\n" in chunk or b"\r" in chunk):
             self.multiline = True
@@ -180,11 +215,10 @@ class _CsvShape:
         return bool(self._beside[data[opening - 1]].all() and self._beside[data[closing + 1]].all())
 
 
-def _has_controls(chunk: bytes, breaks: int, separator: bytes) -> bool:
-    """Whether there are control characters besides so many line breaks, and the separator."""
-    low = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) < 32))
-    expected = breaks + sum(chunk.count(c) for c in {b"\r", separator} if c in chunk)
-    return b"\x7f" in chunk or low != expected
+def _has_controls(chunk: bytes, low: _LowBytes, separator: bytes) -> bool:
+    """Whether there are control characters besides line breaks and the separator."""
+    expected = (low.values == _NEWLINE) | (low.values == _RETURN) | (low.values == separator[0])
+    return b"\x7f" in chunk or not expected.all()
 
 
 class _LineLengths:
@@ -226,13 +260,11 @@ def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) ->
     )
 
 
-def _spans_lines(chunk: bytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
+def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
     """(a line break stands inside quotes, the chunk ends inside quotes)."""
-    data = np.frombuffer(chunk, dtype=np.uint8)
-    inside = np.add.accumulate((data == quote).astype(np.uint8), dtype=np.uint8) & 1
-    if odd:
-        inside ^= 1
-    return bool(np.any(inside[(data == _NEWLINE) | (data == _RETURN)])), bool(inside[-1])
+    quotes = np.flatnonzero(low.data == quote)
+    before = np.searchsorted(quotes, low.breaks) + odd
+    return bool(np.any(before & 1)), bool((len(quotes) + odd) & 1)
 
 
 def transcode(source: Path, target: Path, encoding: str) -> None:
