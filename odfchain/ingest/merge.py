@@ -174,7 +174,8 @@ def same_key(key: tuple[str, ...], new: MergeInput) -> Column:
     parts = []
     for name in key:
         field, recorded = new.schema.field(name), col(old_name(name))
-        required = field is not None and not field.optional
+        # a key of one column is never null (`refuse_null_keys`), and a null-safe join has twice the keys
+        required = len(key) == 1 or (field is not None and not field.optional)
         parts.append(col(name) == recorded if required else col(name).eqNullSafe(recorded))
     return all_of(parts)
 

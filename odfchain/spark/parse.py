@@ -177,7 +177,9 @@ def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
             digits = len(str(_PER_SECOND[unit or TimeUnit.MILLISECOND])) - 1
             if isinstance(data_type, ds.DataTypeTimestamp):
                 digits = min(max(digits, 3), 6)
-            number = raw.rlike(rf":[0-9]{{2}}[.,][0-9]{{{digits}}}[0-9]*[1-9]").cast("int")
+            # most times have no fraction, and looking for its sign is cheaper than a pattern
+            fraction = raw.contains(".") | raw.contains(",")
+            number = (fraction & raw.rlike(rf":[0-9]{{2}}[.,][0-9]{{{digits}}}[0-9]*[1-9]")).cast("int")
         case ds.DataTypeList(item_type=item):
             number = total(raw, item)
         case ds.DataTypeMap(key_type=key, value_type=value):
