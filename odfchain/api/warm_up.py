@@ -77,10 +77,8 @@ def make_class_archive(progress: Progress = SILENT) -> Path:
                 hint="it needs its own archive of base classes: `java -Xshare:dump` makes that",
             )
         recorded.chmod(0o600)
-        try:
+        with fsio.storage_errors(target):
             recorded.replace(target)  # a cache: what a crash of the machine leaves of it, the JVM refuses
-        except OSError as error:
-            raise fsio.storage_error(error, target) from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(recorded)  # noqa: PTH108

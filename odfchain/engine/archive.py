@@ -190,15 +190,15 @@ def write_checkpoint(path: Path, manifest: Manifest, parts: Mapping[str, Path]) 
             raise EngineError(f"{path}: part name {name!r} (lower-case letters, digits, `_` and `-`)")
     temp = fsio.temp_path(path.parent)
     try:
-        with _mapped(path), temp.open("xb") as out:
+        with fsio.storage_errors(path), temp.open("xb") as out:
             _write_entry(out, MANIFEST_NAME, [text], len(text))
             for name in names:
-                with _mapped(parts[name]):
+                with fsio.storage_errors(parts[name]):
                     size = parts[name].stat().st_size
                 _write_entry(out, _entry_name(name), _chunks(parts[name]), size)
             out.write(_ZEROS * 2)
         fsio.sync_file(temp)
-        with _mapped(path):
+        with fsio.storage_errors(path):
             temp.replace(path)
     except BaseException:
         fsio.remove_quietly(temp)
@@ -232,7 +232,7 @@ def open_checkpoint(
         EngineError: a checkpoint of another format, or the folder is not empty.
         StoreError: the file cannot be read or the parts cannot be written.
     """
-    with _mapped(folder):
+    with fsio.storage_errors(folder):
         if any(folder.iterdir()):
             raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")
     with _opened(path) as (stream, total):
@@ -297,17 +297,9 @@ def _write_entry(out: BinaryIO, name: str, chunks: Iterator[bytes] | list[bytes]
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    with _mapped(path), path.open("rb") as stream:
+    with fsio.storage_errors(path), path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
-
-
-@contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise fsio.storage_error(error, path) from error
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -316,7 +308,7 @@ def _mapped(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """The file and its size; anything that is not a plain file is refused before it can block."""
-    with _mapped(path):
+    with fsio.storage_errors(path):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         found = os.fstat(fd)
@@ -329,7 +321,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def _read(stream: BinaryIO, count: int, path: Path) -> bytes:
-    with _mapped(path):
+    with fsio.storage_errors(path):
         data = stream.read(count)
     if len(data) != count:
         raise CodecError(f"{path}: the checkpoint is cut short")
@@ -400,7 +392,7 @@ def _read_manifest(stream: BinaryIO, entry: _Entry, path: Path, limits: ArchiveL
 def _unpack(stream: BinaryIO, entry: _Entry, target: Path, path: Path) -> None:
     stream.seek(entry.start)
     left = entry.size
-    with _mapped(target), target.open("xb") as out:
+    with fsio.storage_errors(target), target.open("xb") as out:
         while left:
             chunk = _read(stream, min(left, _CHUNK_BYTES), path)
             out.write(chunk)

@@ -53,13 +53,9 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
         StoreError: it cannot be read.
     """
     path = config_path(dataset)
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_READ_BYTES + 1)
-    except FileNotFoundError:
+    data = fsio.read_start(path, _READ_BYTES + 1)
+    if data is None:
         return DatasetConfig()
-    except OSError as error:
-        raise fsio.storage_error(error, path) from error
     if len(data) > _READ_BYTES:
         raise ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
     config: DatasetConfig = read_manifest(read_document(data, source=str(path)), DATASET_CONFIG, str(path))

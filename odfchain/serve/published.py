@@ -123,11 +123,8 @@ class Published:
     def _scan(self) -> None:
         before = {known.dataset.folder: known for known in self._known.values()}
         found = {}
-        try:
-            with os.scandir(self._folder) as entries:
-                folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            raise fsio.storage_error(error, self._folder) from error
+        with fsio.storage_errors(self._folder), os.scandir(self._folder) as entries:
+            folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
         for folder in sorted(folders):
             known = _current(folder, before.get(folder))
             if known is not None:

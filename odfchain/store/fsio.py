@@ -50,6 +50,17 @@ def storage_errors(path: Path | str) -> Iterator[None]:
         raise storage_error(error, path) from error
 
 
+def read_start(path: Path, limit: int) -> bytes | None:
+    """At most `limit` bytes of a file from its start, None when it is not there.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with storage_errors(path), contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        return stream.read(limit)
+    return None
+
+
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries durable.
 

@@ -118,10 +118,8 @@ class LocalObjectStore:
 
     def _replace(self, source: Path, path: Path) -> None:
         fsio.sync_file(source)
-        try:
+        with fsio.storage_errors(path):
             source.replace(path)
-        except OSError as error:
-            raise fsio.storage_error(error, path) from error
         fsio.sync_folder(self._folder)
 
     def _reuse(self, name: Multihash, repair: Callable[[], None]) -> bool:
@@ -200,14 +198,8 @@ class LocalRefStore:
     def get(self, name: str) -> Multihash | None:
         """What the reference file holds."""
         path = self._path(name)
-        try:
-            with path.open("rb") as stream:
-                data = stream.read(4096)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise fsio.storage_error(error, path) from error
-        return parse_ref(data, str(path))
+        data = fsio.read_start(path, 4096)
+        return None if data is None else parse_ref(data, str(path))
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
         """Compare under a lock that dies with its process, then replace the file."""

@@ -28,15 +28,13 @@ class LocalScratch:
         Raises:
             StoreError: the file cannot be written.
         """
-        try:
+        with fsio.storage_errors(self._path):
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 os.pwrite(fd, data, start)
                 os.ftruncate(fd, start + len(data))
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise fsio.storage_error(error, self._path) from error
 
 
 class MemoryScratch:

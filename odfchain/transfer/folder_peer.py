@@ -238,20 +238,17 @@ def _open_file(path: Path, name: str) -> int:
 
 def _copy(source: Path, staged: Path, key: ObjectKey, progress: Progress) -> None:
     """A verified copy of a local file."""
-    try:
-        with source.open("rb", buffering=0) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            with Incoming(key, size, staged, name=str(source), progress=progress) as incoming:
-                while (room := incoming.room) and (count := stream.readinto(room)):
-                    incoming.append(count)
-                try:
-                    intact = incoming.complete()
-                except CorruptedPeerError as error:
-                    raise ObjectCorruptedError(error.message) from None
-                if not intact:
-                    raise ObjectCorruptedError(f"{source}: became shorter while it was read")
-    except OSError as error:
-        raise fsio.storage_error(error, source) from error
+    with fsio.storage_errors(source), source.open("rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        with Incoming(key, size, staged, name=str(source), progress=progress) as incoming:
+            while (room := incoming.room) and (count := stream.readinto(room)):
+                incoming.append(count)
+            try:
+                intact = incoming.complete()
+            except CorruptedPeerError as error:
+                raise ObjectCorruptedError(error.message) from None
+            if not intact:
+                raise ObjectCorruptedError(f"{source}: became shorter while it was read")
 
 
 def _linked(name: str) -> CorruptedPeerError:

@@ -17,7 +17,7 @@ from odfchain.digest.sha3 import Hasher, sha3_256
 from odfchain.errors import CorruptedPeerError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import Progress
-from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.store.fsio import remove_quietly, storage_error, storage_errors
 from odfchain.transfer.public_layout import ObjectKey
 
 BUFFER_BYTES = 1 << 20
@@ -104,12 +104,10 @@ class Incoming:
             StorageFullError, StoreError: they cannot be written.
         """
         data = self._buffer[:count]
-        try:
+        with storage_errors(self._target):
             rest = data
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
-        except OSError as error:
-            raise storage_error(error, self._target) from error
         self._take(data)
 
     def _take(self, data: memoryview) -> None:
@@ -125,11 +123,9 @@ class Incoming:
         Raises:
             StoreError: the file cannot be emptied.
         """
-        try:
+        with storage_errors(self._target):
             os.lseek(self._fd, 0, os.SEEK_SET)
             os.ftruncate(self._fd, 0)
-        except OSError as error:
-            raise storage_error(error, self._target) from error
         self.received, self._inherited, self._hasher = 0, False, sha3_256()
 
     def complete(self) -> bool:

@@ -25,7 +25,7 @@ from odfchain.limits import LIMITS, FetchLimits
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.retry import Deadline
 from odfchain.progress import Progress
-from odfchain.store.fsio import storage_error
+from odfchain.store.fsio import storage_errors
 from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
 from odfchain.store.local import conflict
 from odfchain.transfer.hint_file import encode_hint
@@ -115,15 +115,13 @@ class ObjectPeer(WritablePeer):
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
         """
-        try:
+        with storage_errors(source):
             size = source.stat().st_size
             if size > _PART:
                 part = max(_PART, -(-size // _MOST_PARTS))
                 self._space.upload(str(key), _read_chunks(source, progress), part)
                 return
             data = source.read_bytes()
-        except OSError as error:
-            raise storage_error(error, source) from error
         self._write(str(key), data)
         progress.advance(size)
 
@@ -236,10 +234,7 @@ class ObjectPeer(WritablePeer):
 
 
 def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
-    try:
-        with source.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                yield chunk
-                progress.advance(len(chunk))
-    except OSError as error:
-        raise storage_error(error, source) from error
+    with storage_errors(source), source.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+            progress.advance(len(chunk))

@@ -61,13 +61,9 @@ def selection_of(dataset: DatasetFiles) -> Selection:
         StoreError: the mark cannot be read, or is damaged.
     """
     path = mark_path(dataset)
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_READ_BYTES)
-    except FileNotFoundError:
+    data = fsio.read_start(path, _READ_BYTES)
+    if data is None:
         return EVERYTHING
-    except OSError as error:
-        raise fsio.storage_error(error, path) from error
     try:
         return _parse(json.loads(data))
     except (ValueError, RecursionError, OdfchainError):
@@ -181,10 +177,8 @@ def unmark(dataset: DatasetFiles) -> None:
         StoreError: the mark cannot be removed.
     """
     path = mark_path(dataset)
-    try:
+    with fsio.storage_errors(path):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise fsio.storage_error(error, path) from error
 
 
 def incoming_folder(dataset: DatasetFiles) -> Path:

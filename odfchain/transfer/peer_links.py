@@ -70,10 +70,8 @@ class Spool:
         Raises:
             StoreError: the folder cannot be read.
         """
-        try:
+        with fsio.storage_errors(self.folder):
             return frozenset(path.name for path in self.folder.iterdir())
-        except OSError as error:
-            raise fsio.storage_error(error, self.folder) from error
 
     def get(self, name: Multihash) -> bytes | None:
         """The bytes of a block; None when it is not here, or what is here does not hash to its name.
@@ -84,15 +82,8 @@ class Spool:
         if (at_hand := self._at_hand.pop(name, None)) is not None:
             self._room += len(at_hand) + _ENTRY_BYTES
             return at_hand
-        path = self.path(name)
-        try:
-            with path.open("rb") as stream:
-                data = stream.read(LIMITS.block_bytes + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise fsio.storage_error(error, path) from error
-        return data if hash_bytes(data) == name else None
+        data = fsio.read_start(self.path(name), LIMITS.block_bytes + 1)
+        return data if data is not None and hash_bytes(data) == name else None
 
     def add(self, name: Multihash, data: bytes) -> None:
         """Keep the bytes of a block, which hash to its name.
@@ -123,15 +114,13 @@ class Spool:
         Raises:
             StoreError: the folder cannot be read or changed.
         """
-        try:
+        with fsio.storage_errors(self.folder):
             files = list(self.folder.iterdir())
             if len(files) > len(names):
                 wanted = {str(name) for name in names}
                 for path in files:
                     if path.name not in wanted:
                         path.unlink()
-        except OSError as error:
-            raise fsio.storage_error(error, self.folder) from error
 
 
 class PeerLinks:

@@ -7,6 +7,7 @@ Names are compared without regard to case, as all names are. Source: specificati
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,10 +133,8 @@ class Repositories:
             path = self._find(name)
             if path is None:
                 raise self._unknown(name)
-            try:
+            with fsio.storage_errors(path):
                 path.unlink()
-            except OSError as error:
-                raise fsio.storage_error(error, path) from error
             fsio.sync_folder(self._folder)
 
     def list(self) -> list[KnownRepository]:
@@ -188,28 +187,21 @@ class Repositories:
         )
 
     def _paths(self) -> dict[RepoName, Path]:
-        found = {}
-        try:
+        paths = {}
+        with fsio.storage_errors(self._folder), contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
                 name = _name_of(path)
                 if name is not None:
-                    found[name] = path
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise fsio.storage_error(error, self._folder) from error
-        return found
+                    paths[name] = path
+        return paths
 
     def _find(self, name: RepoName) -> Path | None:
         return self._paths().get(name)
 
     @staticmethod
     def _read(path: Path) -> KnownRepository:
-        try:
-            with path.open("rb") as stream:
-                data = stream.read(_READ_BYTES + 1)
-        except OSError as error:
-            raise fsio.storage_error(error, path) from error
+        with fsio.storage_errors(path), path.open("rb") as stream:
+            data = stream.read(_READ_BYTES + 1)
         if len(data) > _READ_BYTES:
             raise ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
         repository: Repository = read_manifest(read_document(data, source=str(path)), REPOSITORY, str(path))

@@ -189,11 +189,9 @@ def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:
 
 def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> None:
     """Sizes are a stranger's words: what cannot fit is refused before any of it fills the disk."""
-    try:
+    with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
         present = sum(path.stat().st_size for path in folder.iterdir())
-    except OSError as error:
-        raise fsio.storage_error(error, folder) from error
     lacking = sum(item.size for item in objects) - present
     if lacking > free:
         largest = max(objects, key=lambda item: item.size)
@@ -206,14 +204,12 @@ def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> Non
 
 def _receive(peer: Peer, item: DataObject, target: Path, progress: Progress) -> None:
     progress.advance(0)
-    try:
+    with fsio.storage_errors(target):
         if target.exists() and target.stat().st_size >= item.size:
             if hash_file(target)[0] == item.key.name:
                 progress.advance(item.size)
                 return
             target.unlink()
-    except OSError as error:
-        raise fsio.storage_error(error, target) from error
     peer.fetch(item.key, item.size, target, progress)
 
 

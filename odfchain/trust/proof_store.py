@@ -88,10 +88,8 @@ class EvidenceStore:
 
     def _paths(self, dataset_id: DatasetId | None) -> Iterator[Path]:
         wanted = "*" if dataset_id is None else encode_base16(dataset_id.to_bytes())
-        try:
+        with fsio.storage_errors(self.folder):
             yield from sorted(self.folder.glob(f"{wanted}/[0-9]*.json"))
-        except OSError as error:
-            raise fsio.storage_error(error, self.folder) from error
 
 
 def _load(path: Path) -> KeptEvidence:

@@ -56,13 +56,9 @@ class SeenHeads:
             StoreError: the file cannot be read, or is damaged.
         """
         path = self._path(dataset_id)
-        try:
-            with path.open("rb") as stream:
-                data = stream.read(_READ_BYTES)
-        except FileNotFoundError:
+        data = fsio.read_start(path, _READ_BYTES)
+        if data is None:
             return None
-        except OSError as error:
-            raise fsio.storage_error(error, path) from error
         found = _TEXT.fullmatch(data.decode("ascii", "replace"))
         if found is None:
             raise self._damaged(dataset_id)

@@ -34,7 +34,7 @@ from odfchain.model.events import SourceState
 from odfchain.model.sources import FetchStepContainer
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.template import expand, names_in
-from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.store.fsio import remove_quietly, storage_errors
 from odfchain.text import one_line
 
 RUNTIMES = ("podman", "docker")
@@ -98,15 +98,13 @@ def fetch_container(
 
 def _make_private(folder: Path, variables: str) -> None:
     """The folder that the container writes to, and its variables beside it."""
-    try:
+    with storage_errors(folder):
         # the process in the container may have any user id; what is above `out` is ours alone
         folder.mkdir(mode=0o700)
         (folder / "out").mkdir()
         (folder / "out").chmod(0o777)
         (folder / "variables").touch(mode=0o600)
         (folder / "variables").write_text(variables, encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise storage_error(error, folder) from error
 
 
 def _find_runtime() -> Path:

@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 from odfchain.errors import FetchError
 from odfchain.ingest.fetch.fetcher import FetchContext
 from odfchain.net.template import redact
-from odfchain.store.fsio import storage_error
+from odfchain.store.fsio import storage_errors
 from odfchain.text import one_line
 
 _CHUNK_BYTES = 1 << 20
@@ -52,16 +52,12 @@ def run_container(
 
 @contextlib.contextmanager
 def _output(path: Path) -> Iterator[BinaryIO]:
-    try:
+    with storage_errors(path):
         stream = path.open("xb")
-    except OSError as error:
-        raise storage_error(error, path) from error
     with stream:
         yield stream
-        try:
+        with storage_errors(path):
             stream.close()
-        except OSError as error:
-            raise storage_error(error, path) from error
 
 
 @contextlib.contextmanager
@@ -172,7 +168,5 @@ def _pump(
 
 
 def _write(output: BinaryIO, data: bytes, path: Path) -> None:
-    try:
+    with storage_errors(path):
         output.write(data)
-    except OSError as error:
-        raise storage_error(error, path) from error

@@ -13,7 +13,7 @@ from odfchain.errors import FetchError
 from odfchain.ingest.fetch.fetcher import FetchContext
 from odfchain.net.headers import ContentRange, Headers, range_validator
 from odfchain.net.retry import SIZE_HINT, Deadline, TransientError
-from odfchain.store.fsio import remove_quietly, storage_error
+from odfchain.store.fsio import remove_quietly, storage_errors
 from odfchain.text import one_line
 
 
@@ -67,15 +67,13 @@ class Download:
         self.received = 0
         self._total = headers.length()
         self._check_size(self._total or 0)
-        try:
+        with storage_errors(self._context.folder):
             if self._stream is None:
                 fd, path = tempfile.mkstemp(prefix="fetched-", dir=self._context.folder)
                 self._path = Path(path)
                 self._stream = os.fdopen(fd, "wb")
             self._stream.seek(0)
             self._stream.truncate()
-        except OSError as error:
-            raise storage_error(error, self._context.folder) from error
         self._context.progress.phase(f"Downloading {self._name}", self._total)
         encoding = (headers.get("content-encoding") or "identity").lower()
         if encoding != "identity":
@@ -123,10 +121,8 @@ class Download:
         self._check_size(self.received + len(chunk))
         if self._total is not None and self.received + len(chunk) > self._total:
             raise FetchError(f"{self._name}: the body is longer than the announced {self._total:,} bytes")
-        try:
+        with storage_errors(self._context.folder):
             self._stream.write(chunk)
-        except OSError as error:
-            raise storage_error(error, self._context.folder) from error
         self.received += len(chunk)
         self._context.progress.advance(len(chunk))
 
@@ -140,10 +136,8 @@ class Download:
         assert self._path is not None  # noqa: S101
         if self._total is not None and self.received < self._total:
             raise TransientError(f"the body ended after {self.received:,} of {self._total:,} bytes")
-        try:
+        with storage_errors(self._context.folder):
             self._stream.close()
-        except OSError as error:
-            raise storage_error(error, self._context.folder) from error
         self._finished = True
         return self._path
 
