@@ -17,7 +17,7 @@ from odfchain.digest.sha3 import Hasher, sha3_256
 from odfchain.errors import CorruptedPeerError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import Progress
-from odfchain.store.fsio import remove_quietly, storage_error, storage_errors
+from odfchain.store.fsio import remove_quietly, storage_errors
 from odfchain.transfer.public_layout import ObjectKey
 
 BUFFER_BYTES = 1 << 20
@@ -54,11 +54,9 @@ class Incoming:
     def __enter__(self) -> Self:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            self._fd = os.open(self._target, flags, 0o644)
-            self._adopt()
-        except OSError as error:
-            self._close()
-            raise storage_error(error, self._target) from error
+            with storage_errors(self._target):
+                self._fd = os.open(self._target, flags, 0o644)
+                self._adopt()
         except BaseException:
             self._close()
             raise

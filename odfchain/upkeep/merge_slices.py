@@ -53,10 +53,8 @@ def merge_slices(
     """
     path = folder / f"merged-{uuid.uuid4().hex}.parquet"
     try:
-        return _merge(dataset, slices, vocabulary, path)
-    except OSError as error:
-        fsio.remove_quietly(path)
-        raise fsio.storage_error(error, path) from error
+        with fsio.storage_errors(path):
+            return _merge(dataset, slices, vocabulary, path)
     except BaseException:
         fsio.remove_quietly(path)
         raise
