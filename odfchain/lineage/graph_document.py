@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odfchain.limits import LINEAGE
-from odfchain.lineage.graph import Edge, Graph, Node, NodeState, key_of, lineage_of
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.lineage.graph import Edge, Graph, Node, NodeState
 from odfchain.text import counted
 
 
@@ -23,15 +21,6 @@ class TextTree:
     text: str
     below: list[TextTree] = field(default_factory=list)
     style: str = ""
-
-
-def upstream_document(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
-    """What a dataset is or was made of, as nested `id`, `alias`, `kind`, `missing`, `inputs`; never an error.
-
-    The inputs of a dataset are listed where it comes first, and not below `LINEAGE.depth` levels.
-    """
-    graph = lineage_of(workspace, [dataset])
-    return _nested(graph, key_of(dataset), {key_of(dataset)}, 1)
 
 
 def _nested(graph: Graph, key: str, opened: set[str], depth: int) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """A place in a store, taken apart: what kind of store, which container, at which server, under which key.
 
 Inside, a place is a `Location` and never the text of a URL: nothing has to be escaped, unescaped or cut apart
-twice, and no credentials can hide in it. Texts become locations where they come in (`Location.parse`) and texts
-again where they go out (`Location.href`); `parse(href(x)) == x` where there is no endpoint.
+twice, and no credentials can hide in it. Texts become locations where they come in (`Location.parse`).
 
 | text | store, container, endpoint, key |
 |---|---|
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from odfchain.errors import InvalidIdError
 
@@ -39,7 +38,6 @@ _ACCOUNT = re.compile(
 )
 _WRITE = "write it like s3://bucket/path/to/object"
 _CONTAINER = re.compile(r"[^/?#@\s]+")
-_LITERAL = re.compile(r"[%?#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +112,6 @@ class Location:
     def below(self, key: str) -> Location:
         """What is under this key in the folder that this location is."""
         return replace(self, key=f"{self.key}/{key}" if self.key and key else self.key or key)
-
-    def href(self) -> str:
-        """The URL by which others know it; an endpoint is no part of it.
-
-        Keys of buckets stay as they are but for what ends a path, since other tools take them literally.
-        """
-        if self.store == "file":
-            escaped = quote(self.key, safe="/")
-            return f"file://{escaped}" if self.key.startswith("/") else f"./{escaped}"
-        if self.store in _PORTS:
-            return f"{self.container}/{quote(self.key, safe='/')}"
-        return f"{self.store}://{self.container}/{_LITERAL.sub(lambda found: quote(found[0]), self.key)}"
 
 
 def _scheme(text: str) -> str:
