@@ -22,7 +22,6 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from tests.kit.derived_dataset import (
     FIRST,
-    MADE,
     QUERIES,
     add_rows,
     block_at,
@@ -32,6 +31,7 @@ from tests.kit.derived_dataset import (
     make_template,
     with_level,
 )
+from tests.kit.root_rows import MADE
 from tests.kit.support import Result, hash_of, unchanged
 
 OTHER_VERSION = "odfchain_0-spark_4.3.0"

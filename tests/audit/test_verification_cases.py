@@ -20,7 +20,8 @@ from odfchain.model import events as ev
 from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from tests.kit.derived_dataset import FIRST, MADE, SECOND, derive, executions, forge, on_paper, with_level
+from tests.kit.derived_dataset import FIRST, SECOND, derive, executions, forge, on_paper, with_level
+from tests.kit.root_rows import MADE
 from tests.kit.support import conformance
 
 

@@ -14,31 +14,15 @@ import zipfile
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odfchain.api import Workspace
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
-from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
+from tests.kit import root_rows
+from tests.kit.root_rows import MADE, START, records, schema_with
 
-MS = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.uint64(), nullable=False),
-        pa.field("op", pa.uint8(), nullable=False),
-        pa.field("system_time", MS, nullable=False),
-        pa.field("event_time", MS, nullable=False),
-        pa.field("k", pa.string()),
-        pa.field("v", pa.int64()),
-    ]
-)
-MADE = Timestamp.parse("2100-01-01T00:00:00Z")
+SCHEMA = schema_with(pa.field("k", pa.string()), pa.field("v", pa.int64()))
 
 Row = tuple[int, int, str, int]
 """Operation, hours after the start of 2024, key, value."""
@@ -117,47 +101,18 @@ def manifest(name: str) -> str:
 
 def append(root: DatasetFiles, rows: list[Row], watermark: int) -> None:
     """A transaction of a root."""
-    state = DatasetState.read(root.chain)
-    start = 0 if state.last_offset is None else state.last_offset + 1
-    begin = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-    columns = [
-        range(start, start + len(rows)),
-        [op for op, *_ in rows],
-        [MADE.epoch_ms] * len(rows),
-        [begin + dt.timedelta(hours=hour) for _, hour, _, _ in rows],
-        [k for *_, k, _ in rows],
-        [v for *_, v in rows],
-    ]
-    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    mark = begin + dt.timedelta(hours=watermark)
-    with root.staging() as folder:
-        path = folder / "rows"
-        pq.write_table(table, path)
-        (physical, size), (logical, _) = hash_file(path), hash_parquet(path)
-        data = ev.DataSlice(
-            logical_hash=logical,
-            physical_hash=physical,
-            offset_interval=ev.OffsetInterval(start=start, end=start + len(rows) - 1),
-            size=size,
-        )
-        event = ev.AddData(
-            prev_offset=state.last_offset,
-            new_data=data,
-            new_watermark=Timestamp.from_epoch_ms(int(mark.timestamp() * 1_000)),
-        )
-        commit(root, state, [event], [StagedFile(path, physical)], system_time=MADE)
+    start = DatasetState.read(root.chain).record_count
+    times = [START + dt.timedelta(hours=hour) for _, hour, _, _ in rows]
+    columns = [k for *_, k, _ in rows], [v for *_, v in rows]
+    table = records(SCHEMA, start, [op for op, *_ in rows], times, *columns)
+    mark = START + dt.timedelta(hours=watermark)
+    root_rows.append(root, table, Timestamp.from_epoch_ms(int(mark.timestamp() * 1_000)))
 
 
 def add_roots(workspace: Workspace) -> tuple[DatasetFiles, DatasetFiles]:
     """`readings` and `places`, without rows."""
-    roots = []
-    for name in BOTH:
-        text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
-        files = workspace.add(text)[0]._files
-        schema = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-        commit(files, DatasetState.read(files.chain), [schema], [], system_time=MADE)
-        roots.append(files)
-    return roots[0], roots[1]
+    readings, places = (root_rows.add_root(workspace, name, SCHEMA) for name in BOTH)
+    return readings, places
 
 
 def make(workspace: Workspace) -> None:

@@ -15,32 +15,17 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.cli.main import main
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
 from odfchain.transform.planner import PlannedStep, plan_next
-from tests.kit.support import Result
+from tests.kit.root_rows import MADE, add_root, append, records, schema_event, schema_with, staged_slice
+from tests.kit.support import Result, derivative
 
-MS = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.uint64(), nullable=False),
-        pa.field("op", pa.uint8(), nullable=False),
-        pa.field("system_time", MS, nullable=False),
-        pa.field("event_time", MS, nullable=False),
-        pa.field("sensor", pa.string()),
-        pa.field("level", pa.int64()),
-    ]
-)
-MADE = Timestamp.parse("2100-01-01T00:00:00Z")
-"""System time of all blocks; later than any clock that made the datasets."""
+SCHEMA = schema_with(pa.field("sensor", pa.string()), pa.field("level", pa.int64()))
 
 QUERIES = {
     "doubled": "SELECT event_time, sensor, level * 2 AS level FROM readings",
@@ -50,16 +35,6 @@ QUERIES = {
 }
 """A query that looks at one row, one that is done with a day, and one that is never done."""
 
-MANIFEST = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: {kind}
-  metadata: {metadata}
-"""
-TRANSFORM = "[{{kind: SetTransform, inputs: [{{datasetRef: {input}, alias: readings}}], transform: {{kind: Sql, engine: spark, query: {query!r}}}}}]"
-
 Row = tuple[int, str, int]
 """Day of January 2024, sensor, level."""
 
@@ -68,15 +43,13 @@ SECOND: list[Row] = [(2, "south", 4), (3, "north", 5), (4, "south", 6)]
 
 
 def derive(workspace: Workspace, name: str, query: str, source: str = "readings") -> Dataset:
-    text = TRANSFORM.format(input=source, query=query)
-    return workspace.add(MANIFEST.format(name=name, kind="Derivative", metadata=text), check=False)[0]
+    inputs = f"[{{datasetRef: {source}, alias: readings}}]"
+    return workspace.add(derivative(query, name=name, inputs=inputs), check=False)[0]
 
 
 def make_template(workspace: Workspace) -> None:
     """`readings` with two transactions, and everything that is made of it, step by step."""
-    root = workspace.add(MANIFEST.format(name="readings", kind="Root", metadata="[]"))[0]._files
-    schema = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-    commit(root, DatasetState.read(root.chain), [schema], [], system_time=MADE)
+    root = add_root(workspace, "readings", SCHEMA)
     made = [derive(workspace, name, query) for name, query in QUERIES.items()]
     for rows in (FIRST, SECOND):
         add_rows(root, rows)
@@ -86,38 +59,11 @@ def make_template(workspace: Workspace) -> None:
 
 def add_rows(root: DatasetFiles, rows: list[Row]) -> None:
     """A transaction of the root; its watermark is the last day."""
-    state = DatasetState.read(root.chain)
-    start = 0 if state.last_offset is None else state.last_offset + 1
+    start = DatasetState.read(root.chain).record_count
     times = [dt.datetime(2024, 1, day, tzinfo=dt.UTC) for day, _, _ in rows]
-    columns = [
-        range(start, start + len(rows)),
-        [0] * len(rows),
-        [MADE.epoch_ms] * len(rows),
-        times,
-        [sensor for _, sensor, _ in rows],
-        [level for _, _, level in rows],
-    ]
-    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    with root.staging() as folder:
-        new, staged = staged_slice(folder, table)
-        event = ev.AddData(
-            prev_offset=state.last_offset,
-            new_data=new,
-            new_watermark=Timestamp.from_epoch_ms(int(times[-1].timestamp() * 1_000)),
-        )
-        commit(root, state, [event], [staged], system_time=MADE)
-
-
-def staged_slice(folder: Path, table: pa.Table) -> tuple[ev.DataSlice, StagedFile]:
-    """A slice with right hashes, whatever its rows say."""
-    path = folder / "forged"
-    pq.write_table(table, path)
-    physical, size = hash_file(path)
-    logical, _ = hash_parquet(path)
-    offsets = table["offset"].to_pylist()
-    interval = ev.OffsetInterval(start=offsets[0], end=offsets[-1])
-    new = ev.DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
-    return new, StagedFile(path, physical)
+    columns = [sensor for _, sensor, _ in rows], [level for _, _, level in rows]
+    table = records(SCHEMA, start, [0] * len(rows), times, *columns)
+    append(root, table, Timestamp.from_epoch_ms(int(times[-1].timestamp() * 1_000)))
 
 
 def copy_of(template: Path, target: Path) -> Workspace:
@@ -227,11 +173,9 @@ def command_line(capsys: pytest.CaptureFixture[str], *args: object) -> Result:
 
 def on_paper(workspace: Workspace, *transactions: list[Row]) -> tuple[DatasetFiles, DatasetFiles]:
     """(`readings`, a derivative that repeats its rows), both with real files, and no engine was needed."""
-    root = workspace.add(MANIFEST.format(name="readings", kind="Root", metadata="[]"))[0]._files
+    root = add_root(workspace, "readings", SCHEMA)
     copied = derive(workspace, "copied", "SELECT event_time, sensor, level FROM readings")._files
-    schema = ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-    for dataset in (root, copied):
-        commit(dataset, DatasetState.read(dataset.chain), [schema], [], system_time=MADE)
+    commit(copied, DatasetState.read(copied.chain), [schema_event(SCHEMA)], [], system_time=MADE)
     for rows in transactions:
         add_rows(root, rows)
         state = DatasetState.read(copied.chain)

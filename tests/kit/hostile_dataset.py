@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 from odfchain.api import Workspace
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.model import events as ev
 from odfchain.model import sources as src
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
 from tests.kit.recorded_dataset import add
+from tests.kit.root_rows import slice_of
 from tests.kit.support import T0, hash_of, seeded_id
 
 EVIL = (
@@ -92,11 +91,8 @@ def make_root(workspace: Workspace, name: str = "evil") -> DatasetFiles:
 def _append(root: DatasetFiles, rows: pa.Table, state: ev.SourceState) -> None:
     path = root.folder / "staged"
     pq.write_table(rows, path)
-    physical, size = hash_file(path)
-    logical, count = hash_parquet(path)
-    root.data.put_file(path, physical)
-    interval = ev.OffsetInterval(start=0, end=count - 1)
-    new = ev.DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
+    new = slice_of(path, 0)
+    root.data.put_file(path, new.physical_hash)
     add(root, ev.AddData(new_data=new, new_watermark=T0, new_source_state=state), unchecked=True)
 
 

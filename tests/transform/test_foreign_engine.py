@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.engine.interface import Executed
 from odfchain.engine.remote.service import serve
 from odfchain.errors import EngineError, OdfchainError, QueryError
@@ -27,59 +23,26 @@ from odfchain.model.engine_messages import TransformRequest
 from odfchain.model.events import OffsetInterval
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
+from tests.kit.root_rows import MADE, START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, tree_of
 
 if TYPE_CHECKING:
     from odfchain.api import Dataset
 
-MS = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.uint64(), nullable=False),
-        pa.field("op", pa.uint8(), nullable=False),
-        pa.field("system_time", MS, nullable=False),
-        pa.field("event_time", MS, nullable=False),
-        pa.field("city", pa.string()),
-    ]
-)
-MADE = Timestamp.parse("2100-01-01T00:00:00Z")
-START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-ROOT = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: cities, kind: Root, metadata: []}\n"
+SCHEMA = schema_with(pa.field("city", pa.string()))
 
 Row = tuple[int, str]
 """Operation and city."""
 
 
-def add_rows(dataset: Dataset, rows: Sequence[Row]) -> None:
+def add_rows(dataset: DatasetFiles, rows: Sequence[Row]) -> None:
     """A transaction of the root, whose watermark is later each time."""
-    files = dataset._files
-    state = DatasetState.read(files.chain)
-    events: list[ev.MetadataEvent] = []
-    if state.schema is None:
-        events.append(ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA))))
-    start = state.record_count
-    columns = [
-        range(start, start + len(rows)),
-        [op for op, _ in rows],
-        [MADE.epoch_ms] * len(rows),
-        [START] * len(rows),
-        [city for _, city in rows],
-    ]
-    table = pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-    with files.staging() as folder:
-        path = folder / "made"
-        pq.write_table(table, path)
-        physical, size = hash_file(path)
-        interval = OffsetInterval(start=start, end=start + len(rows) - 1)
-        new = ev.DataSlice(
-            logical_hash=hash_parquet(path)[0], physical_hash=physical, offset_interval=interval, size=size
-        )
-        mark = Timestamp(MADE.epoch_ns + start * 1_000_000_000)
-        event = ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=mark)
-        commit(files, state, [*events, event], [StagedFile(path, physical)], system_time=MADE)
+    start = DatasetState.read(dataset.chain).record_count
+    times, cities = [START] * len(rows), [city for _, city in rows]
+    table = records(SCHEMA, start, [op for op, _ in rows], times, cities)
+    append(dataset, table, Timestamp(MADE.epoch_ns + start * 1_000_000_000))
 
 
 class ForeignEngine:
@@ -113,7 +76,7 @@ class ForeignEngine:
             return Executed(offset_interval=None, watermark=max(marks, default=None))
         first = request.next_offset
         offsets = pa.array(range(first, first + rows.num_rows), pa.int64())
-        time = pa.scalar(request.system_time.epoch_ms, MS)
+        time = pa.scalar(request.system_time.epoch_ms, TIME)
         made = {
             "offset": offsets,
             "op": pc.cast(rows["op"], pa.int32()),
@@ -160,7 +123,7 @@ FOUR = [[(0, "A"), (0, "B")], [(1, "A")], [(2, "B"), (3, "C")], [(0, "A"), (1, "
 
 
 def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
-    (cities,) = here.add(ROOT)
+    cities = add_root(here, "cities", SCHEMA)
     for rows in FOUR:
         add_rows(cities, rows)
     with foreign(here, ForeignEngine()):
@@ -186,7 +149,7 @@ def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
 
 def test_what_was_recorded_before_counts(here: Workspace) -> None:
     """Slice by slice there is nothing to read in another order; a row may be taken back once."""
-    (cities,) = here.add(ROOT)
+    cities = add_root(here, "cities", SCHEMA)
     engine = ForeignEngine()
     with foreign(here, engine):
         made = copied(here)
@@ -222,13 +185,15 @@ BROKEN: dict[str, Break] = {
     "a -C alone": lambda rows: with_rows(rows, [(0, "A"), (2, "A")]),
     "a pair apart": lambda rows: with_rows(rows, [(0, "A"), (2, "A"), (0, "B"), (3, "C")]),
     "a -R of nothing": lambda rows: with_rows(rows, [(1, "A")]),
-    "no event time": lambda rows: rows.set_column(3, pa.field("event_time", MS), pa.nulls(rows.num_rows, MS)),
+    "no event time": lambda rows: rows.set_column(
+        3, pa.field("event_time", TIME), pa.nulls(rows.num_rows, TIME)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_whatever_is_recorded_verifies(here: Workspace, name: str) -> None:
-    (cities,) = here.add(ROOT)
+    cities = add_root(here, "cities", SCHEMA)
     add_rows(cities, [(0, "A"), (0, "B")])
     engine = ForeignEngine()
     engine.change = BROKEN[name]
@@ -242,7 +207,7 @@ def test_whatever_is_recorded_verifies(here: Workspace, name: str) -> None:
 
 def test_a_step_without_rows_needs_no_file(here: Workspace) -> None:
     """Not even the first one, which would have shown the schema; it is not repeated for nothing."""
-    (cities,) = here.add(ROOT)
+    cities = add_root(here, "cities", SCHEMA)
     add_rows(cities, [(0, "A")])
     engine = ForeignEngine()
     engine.change = lambda rows: rows.slice(0, 0)
@@ -263,7 +228,7 @@ def test_a_step_without_rows_needs_no_file(here: Workspace) -> None:
 
 
 def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
-    (cities,) = here.add(ROOT)
+    cities = add_root(here, "cities", SCHEMA)
     engine = ForeignEngine(checkpoint=b"state one")
     with foreign(here, engine):
         made = copied(here)
@@ -285,7 +250,7 @@ def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
 
 
 def test_add_says_that_the_library_is_missing(here: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    here.add(ROOT)
+    add_root(here, "cities", SCHEMA)
     (here.path / "config.yaml").write_text(
         "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {engines: {datafusion: 'localhost:1'}}}\n"
     )
@@ -309,7 +274,7 @@ def test_add_says_that_the_library_is_missing(here: Workspace, monkeypatch: pyte
 
 def test_a_query_of_ours_that_chooses_operations(workspace: Workspace) -> None:
     """The offset of a row is not that of what takes it back, so both differ."""
-    (cities,) = workspace.add(ROOT)
+    cities = add_root(workspace, "cities", SCHEMA)
     add_rows(cities, [(0, "A"), (1, "A")])
     (good,) = workspace.add(derivative("SELECT op, event_time, city FROM cities", name="good"))
     good.pull()

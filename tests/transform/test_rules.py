@@ -14,6 +14,7 @@ from odfchain.engine.engine_version import RULES, EngineRules, engine_version, r
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from tests.kit import derivative_histories as rules_1
+from tests.kit.root_rows import MADE
 from tests.kit.support import FIXTURES
 
 ARCHIVE = FIXTURES / "chains" / "rules-1.zip"
@@ -60,7 +61,7 @@ def test_a_dataset_goes_on_by_the_rules_of_its_transform_until_that_is_set_anew(
     assert [version_of(workspace, name) for name in ("old", "new")] == [f"odfchain_1-{SPARK}", RUNNING]
     rules_1.append(places, *rules_1.PLACES[0])
     for dataset in made:
-        dataset.pull(system_time=rules_1.MADE)
+        dataset.pull(system_time=MADE)
     counts = [d.scan(["k", "n"]).to_arrow().to_pylist() if d.schema else [] for d in made]
     assert counts == [[], [{"k": "x", "n": 1}, {"k": "y", "n": 1}, {"k": "z", "n": 1}]]
     for text, appended in ((old.replace(f", version: odfchain_1-{SPARK}", ""), []), (new, [])):

@@ -12,83 +12,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import UsageError
-from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_state import DatasetState
-from odfchain.slices.hashes import hash_parquet
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.spark.read import spark_path
 from odfchain.spark.session import SparkEngine
+from tests.kit.root_rows import START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, write_lying
 
 if TYPE_CHECKING:
-    from odfchain.api import Dataset, Workspace
+    from odfchain.api import Workspace
 
-MS = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.uint64(), nullable=False),
-        pa.field("op", pa.uint8(), nullable=False),
-        pa.field("system_time", MS, nullable=False),
-        pa.field("event_time", MS, nullable=False),
-        pa.field("f", pa.float64()),
-        pa.field("n", pa.int64()),
-    ]
-)
-MADE = Timestamp.parse("2100-01-01T00:00:00Z")
-START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+SCHEMA = schema_with(pa.field("f", pa.float64()), pa.field("n", pa.int64()))
 NAN, INF = math.nan, math.inf
-
-ROOT = """
-kind: DatasetSnapshot
-version: 1
-content: {name: numbers, kind: Root, metadata: []}
-"""
 
 
 def table_of(start: int, values: Sequence[float | None], ops: Sequence[int] | None = None) -> pa.Table:
-    count = len(values)
-    columns = [
-        range(start, start + count),
-        ops or [0] * count,
-        [MADE.epoch_ms] * count,
-        [START + dt.timedelta(minutes=start + i) for i in range(count)],
-        list(values),
-        range(start, start + count),
-    ]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    numbers = range(start, start + len(values))
+    times = [START + dt.timedelta(minutes=number) for number in numbers]
+    return records(SCHEMA, start, ops or [0] * len(values), times, values, numbers)
 
 
-def add_slice(dataset: Dataset, table: pa.Table, said: pa.Table | None = None) -> None:
+def add_slice(dataset: DatasetFiles, table: pa.Table, said: pa.Table | None = None) -> None:
     """Record a slice as a foreign writer made it; its watermark is a day after its rows."""
-    files = dataset._files
-    state = DatasetState.read(files.chain)
-    events: list[ev.MetadataEvent] = []
-    if state.schema is None:
-        events.append(ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA))))
-    with files.staging() as folder:
-        path = folder / "made"
-        if said is None:
-            pq.write_table(table, path)
-        else:
-            write_lying(path, table, said)
-        physical, size = hash_file(path)
-        logical, rows = hash_parquet(path)
-        start = table["offset"][0].as_py()
-        new = ev.DataSlice(
-            logical_hash=logical,
-            physical_hash=physical,
-            offset_interval=ev.OffsetInterval(start=start, end=start + rows - 1),
-            size=size,
-        )
-        mark = Timestamp.from_epoch_ms(int((START + dt.timedelta(days=1 + start)).timestamp() * 1_000))
-        event = ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=mark)
-        commit(files, state, [*events, event], [StagedFile(path, physical)], system_time=MADE)
+    mark = START + dt.timedelta(days=1 + table["offset"][0].as_py())
+    append(dataset, table, Timestamp.from_epoch_ms(int(mark.timestamp() * 1_000)), said)
 
 
 SPECIAL = (NAN, -0.0, 0.0, INF, -INF, None)
@@ -130,7 +79,7 @@ def query(where: str, name: str, columns: str = "event_time, f, n") -> str:
 
 def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
     """Slices with NaN are read one by one, as they are; the others all as one file."""
-    (numbers,) = workspace.add(ROOT)
+    numbers = add_root(workspace, "numbers", SCHEMA)
     every = " UNION ALL ".join(
         f"SELECT event_time, '{name}' AS name, n FROM numbers WHERE {where}"
         for name, (where, _) in QUERIES.items()
@@ -157,7 +106,7 @@ def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
 
 def test_slices_whose_bounds_lie(workspace: Workspace) -> None:
     """Wrong and truncated bounds, null counts, and operations that are said to be appends."""
-    (numbers,) = workspace.add(ROOT)
+    numbers = add_root(workspace, "numbers", SCHEMA)
     (large,) = workspace.add(
         query("f > 2", "large", "op, date_trunc('YEAR', event_time) AS event_time, f"), check=False
     )
@@ -190,7 +139,7 @@ content:
       merge: {kind: Append}
 """
     (dataset,) = workspace.add(text)
-    times = pa.array([START] * 4, MS)
+    times = pa.array([START] * 4, TIME)
     pq.write_table(pa.table({"event_time": times, "f": [NAN, 1.0, 2.5, NAN]}), tmp_path / "a.parquet")
     write_lying(
         tmp_path / "b.parquet",

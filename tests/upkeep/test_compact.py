@@ -18,7 +18,6 @@ from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.chain.chain import MetadataChain
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
 from odfchain.errors import (
     NameCollisionError,
     ObjectCorruptedError,
@@ -38,6 +37,7 @@ from odfchain.slices.writer import ObservedParquet
 from odfchain.upkeep.batches import BatchLimits, batches
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.upkeep.soft import PROVENANCE
+from tests.kit import root_rows
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of
 from tests.kit.support import (
     RAW_SCHEMA,
@@ -260,11 +260,8 @@ def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles, upk
     table = narrow.drop_columns(["city"])
     offsets = pa.array([1], pa.uint64())
     pq.write_table(table.set_column(0, table.schema.field("offset"), offsets), path)
-    physical, size = hash_file(path)
-    logical, _ = hash_parquet(path)
-    dataset.data.put_file(path, physical)
-    interval = ev.OffsetInterval(start=1, end=1)
-    new = ev.DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
+    new = root_rows.slice_of(path, 1)
+    dataset.data.put_file(path, new.physical_hash)
     add(dataset, ev.AddData(prev_offset=0, new_data=new))
     assert upkeep["cities"].plan_compact().nothing
 

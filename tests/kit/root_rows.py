@@ -1,0 +1,84 @@
+"""Roots whose rows are chosen one by one: real files with right hashes, whatever the rows say, and no source."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odfchain.api import Workspace
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.digest.physical import hash_file
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.hashes import hash_parquet
+from tests.kit.support import write_lying
+
+TIME = pa.timestamp("ms", "UTC")
+MADE = Timestamp.parse("2100-01-01T00:00:00Z")
+"""System time of all blocks; later than any clock that made the datasets."""
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def schema_with(*columns: pa.Field) -> pa.Schema:
+    """The system columns, then these."""
+    system = {"offset": pa.uint64(), "op": pa.uint8(), "system_time": TIME, "event_time": TIME}
+    return pa.schema([*(pa.field(name, kind, nullable=False) for name, kind in system.items()), *columns])
+
+
+def schema_event(schema: pa.Schema) -> ev.SetDataSchema:
+    return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema)))
+
+
+def add_root(workspace: Workspace, name: str, schema: pa.Schema) -> DatasetFiles:
+    """A root that has a schema and no rows."""
+    text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
+    root = workspace.add(text)[0]._files
+    commit(root, DatasetState.read(root.chain), [schema_event(schema)], [], system_time=MADE)
+    return root
+
+
+def records(
+    schema: pa.Schema, start: int, ops: Sequence[int], times: Sequence[dt.datetime], *columns: Sequence[Any]
+) -> pa.Table:
+    """Records from an offset on: operations, event times, then the columns that are no system columns."""
+    values = [range(start, start + len(ops)), ops, [MADE.epoch_ms] * len(ops), times, *columns]
+    arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def slice_of(path: Path, start: int) -> ev.DataSlice:
+    """What a block says of the slice in a file, by the number of its rows."""
+    (physical, size), (logical, count) = hash_file(path), hash_parquet(path)
+    interval = ev.OffsetInterval(start=start, end=start + count - 1)
+    return ev.DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
+
+
+def staged_slice(
+    folder: Path, table: pa.Table, said: pa.Table | None = None
+) -> tuple[ev.DataSlice, StagedFile]:
+    """A slice with these records; with `said`, its file says of them what would be true of those."""
+    path = folder / "made"
+    if said is None:
+        pq.write_table(table, path)
+    else:
+        write_lying(path, table, said)
+    new = slice_of(path, table["offset"][0].as_py())
+    return new, StagedFile(path, new.physical_hash)
+
+
+def append(root: DatasetFiles, table: pa.Table, watermark: Timestamp, said: pa.Table | None = None) -> None:
+    """A transaction of a root, its slice as `staged_slice` makes it."""
+    state = DatasetState.read(root.chain)
+    with root.staging() as folder:
+        new, staged = staged_slice(folder, table, said)
+        event = ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=watermark)
+        commit(root, state, [event], [staged], system_time=MADE)
