@@ -223,9 +223,9 @@ class MetadataChain:
                     return None
                 target = self._index.row(number)
                 if target is not None and target.kind in kinds:
-                    found = self.get(target.hash)
-                    if found.sequence_number == number and target.kind == found.event.KIND:
-                        return HashedBlock(target.hash, found)
+                    linked = self.get(target.hash)
+                    if linked.sequence_number == number and target.kind == linked.event.KIND:
+                        return HashedBlock(target.hash, linked)
             if attempt == 1:
                 self._index.rebuild(link)
         # The scratch file cannot hold rows (read-only media, say): walk.
@@ -233,11 +233,11 @@ class MetadataChain:
 
     def nearest_all(self, *kinds: str, head: Multihash | None = None) -> Iterator[HashedBlock]:
         """All blocks with these event kinds, newest first, skipping the others."""
-        found = self.nearest(*kinds, head=head)
-        while found is not None:
-            yield found
-            prev = found.block.prev_block_hash
-            found = self.nearest(*kinds, head=prev) if prev is not None else None
+        hashed = self.nearest(*kinds, head=head)
+        while hashed is not None:
+            yield hashed
+            prev = hashed.block.prev_block_hash
+            hashed = self.nearest(*kinds, head=prev) if prev is not None else None
 
     def hashes(self, head: Multihash) -> list[Multihash]:
         """Hashes of all blocks up to `head`, seed first, as the index says; the blocks are not read.
@@ -356,13 +356,13 @@ class _IndexedHistory:
         return self._chain.get(self._prev)
 
     def nearest(self, *kinds: str) -> MetadataBlock | None:
-        found = self._chain.nearest(*kinds, head=self._prev)
-        return found.block if found else None
+        hashed = self._chain.nearest(*kinds, head=self._prev)
+        return hashed.block if hashed else None
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
-        found = self._chain.nearest_all("AddPushSource", "DisablePushSource", head=self._prev)
-        return sources_in_force(block.block.event for block in found)
+        blocks = self._chain.nearest_all("AddPushSource", "DisablePushSource", head=self._prev)
+        return sources_in_force(block.block.event for block in blocks)
 
     def has_odf_schema(self) -> bool:
-        found = self._chain.nearest_all("SetDataSchema", head=self._prev)
-        return any(is_odf_schema(block.block.event) for block in found)
+        blocks = self._chain.nearest_all("SetDataSchema", head=self._prev)
+        return any(is_odf_schema(block.block.event) for block in blocks)

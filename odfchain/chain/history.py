@@ -110,8 +110,8 @@ class ReplayHistory:
 
     def nearest(self, *kinds: str) -> MetadataBlock | None:
         """The newest block of one of these kinds."""
-        found = [self._nearest[kind] for kind in kinds if kind in self._nearest]
-        return max(found, key=lambda block: block.sequence_number, default=None)
+        blocks = [self._nearest[kind] for kind in kinds if kind in self._nearest]
+        return max(blocks, key=lambda block: block.sequence_number, default=None)
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         """What the blocks so far leave in force."""

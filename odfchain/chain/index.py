@@ -64,8 +64,8 @@ class IndexRow(NamedTuple):
 
     def nearest_of(self, kinds: tuple[str, ...]) -> int | None:
         """The largest sequence number among these kinds."""
-        found = [n for kind in kinds if (n := self.nearest[EVENT_KINDS.index(kind)]) is not None]
-        return max(found, default=None)
+        numbers = [n for kind in kinds if (n := self.nearest[EVENT_KINDS.index(kind)]) is not None]
+        return max(numbers, default=None)
 
 
 class Link(NamedTuple):
@@ -112,16 +112,16 @@ class ChainIndex:
 
     def hashes(self, count: int) -> list[Multihash] | None:
         """The hashes of rows 0 to `count` - 1; None when one of them is missing or damaged."""
-        found: list[Multihash] = []
-        while len(found) < count:
-            rows = min(_ROWS_AT_ONCE, count - len(found))
-            data = self._scratch.read(len(found) * ROW_BYTES, rows * ROW_BYTES)
+        hashes: list[Multihash] = []
+        while len(hashes) < count:
+            rows = min(_ROWS_AT_ONCE, count - len(hashes))
+            data = self._scratch.read(len(hashes) * ROW_BYTES, rows * ROW_BYTES)
             for start in range(0, rows * ROW_BYTES, ROW_BYTES):
                 row = _unpack(data[start : start + ROW_BYTES])
                 if row is None:
                     return None
-                found.append(row.hash)
-        return found
+                hashes.append(row.hash)
+        return hashes
 
     def sync(self, head: Link) -> None:
         """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`.

@@ -233,8 +233,8 @@ def _polling_source(history: History) -> None:
 
 
 def _polls(history: History) -> bool:
-    found = history.nearest("SetPollingSource", "DisablePollingSource")
-    return found is not None and isinstance(found.event, ev.SetPollingSource)
+    latest = history.nearest("SetPollingSource", "DisablePollingSource")
+    return latest is not None and isinstance(latest.event, ev.SetPollingSource)
 
 
 def _push_source(event: ev.AddPushSource, history: History) -> None:

@@ -179,15 +179,15 @@ def _type_change(old: ds.DataType, new: ds.DataType, path: str, *, ignore_option
 def canonical(data_type: ds.DataType) -> ds.DataType:
     """The type with its defaults written out, so that equal meanings compare equal."""
 
-    def change(found: ds.DataType) -> ds.DataType | None:
-        match found:
+    def change(part: ds.DataType) -> ds.DataType | None:
+        match part:
             case ds.DataTypeTimestamp(unit=unit, timezone=zone):
                 zone = "UTC" if zone is None else zone
                 return ds.DataTypeTimestamp(unit=unit or TimeUnit.MILLISECOND, timezone=zone)
             case ds.DataTypeTime(unit=None) | ds.DataTypeDuration(unit=None):
-                return replace(found, unit=TimeUnit.MILLISECOND)
+                return replace(part, unit=TimeUnit.MILLISECOND)
             case ds.DataTypeMap(keys_sorted=None):
-                return canonical(replace(found, keys_sorted=False))
+                return canonical(replace(part, keys_sorted=False))
         return None
 
     return ds.with_types(data_type, change)
@@ -196,13 +196,13 @@ def canonical(data_type: ds.DataType) -> ds.DataType:
 def without_units(data_type: ds.DataType) -> ds.DataType:
     """The type with all timestamps in milliseconds, for telling whether two types differ in more."""
 
-    def change(found: ds.DataType) -> ds.DataType | None:
-        match found:
+    def change(part: ds.DataType) -> ds.DataType | None:
+        match part:
             case ds.DataTypeTimestamp(timezone=zone):
                 zone = "UTC" if zone is None else zone
                 return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone=zone)
             case ds.DataTypeMap():
-                return found
+                return part
         return None
 
     return ds.with_types(data_type, change)

@@ -35,8 +35,8 @@ def times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) 
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
     back = pc.is_in(table[op].cast(pa.int32()), pa.array(TAKES_BACK, pa.int32()))
     late = times.filter(pc.and_not(pc.greater(times, bound.epoch_ms), back))
-    found: list[int] = late.unique().to_pylist()[:_TIMES]
-    return found
+    late_times: list[int] = late.unique().to_pylist()[:_TIMES]
+    return late_times
 
 
 def first_future_row(
@@ -51,12 +51,12 @@ def first_future_row(
     future = new.frame.where(F.unix_millis(time).isin(times))
     shown = [col(n).cast("string").alias(f"c{i}") for i, n in enumerate(_plain(new))]
     columns = [col(ROW_ID), time.cast("string").alias("time"), given.isNull().alias("none"), *shown]
-    found = future.orderBy(ROW_ID).limit(1).select(*columns).collect()
+    rows = future.orderBy(ROW_ID).limit(1).select(*columns).collect()
     after = Duration(bound.epoch_ms - system_time.epoch_ms)
     limit = f"{bound} ({after} after the system time {system_time})"
-    if not found:  # the input does not read the same twice
+    if not rows:  # the input does not read the same twice
         return _refused(f"{new.file}: a row has an event time later than {limit}")
-    row = found[0]
+    row = rows[0]
     number = new.frame.where(col(ROW_ID) < row[ROW_ID]).count() + 1
     values = ", ".join(f"{n}={row[f'c{i}']!r}" for i, n in enumerate(_plain(new)) if n != name)
     whose = "the row has no event time, and that of the source" if row["none"] else "its event time"

@@ -68,10 +68,10 @@ def read_description(path: Path) -> StateCheckpoint | None:
 
     try:
         with open_parquet(path) as file:
-            found = file.metadata
+            footer = file.metadata
     except BadInputError:
         return None
-    text = (found.metadata or {}).get(METADATA_KEY)
+    text = (footer.metadata or {}).get(METADATA_KEY)
     if text is None:
         return None
     try:
@@ -79,7 +79,7 @@ def read_description(path: Path) -> StateCheckpoint | None:
         if tree["version"] != _VERSION:
             return None
         key = tuple(str(name) for name in tree["primaryKey"])
-        return StateCheckpoint(path, key, int(tree["lastOffset"]), found.num_rows)
+        return StateCheckpoint(path, key, int(tree["lastOffset"]), footer.num_rows)
     except (ValueError, KeyError, TypeError) as error:
         raise CodecError(f"{path}: the description of the state checkpoint is damaged: {error}") from None
 

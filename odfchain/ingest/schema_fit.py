@@ -216,12 +216,12 @@ def _difference(expected: ds.DataField, actual: ds.DataField) -> list[str]:
 
 
 def _without_nullability(data_type: ds.DataType) -> ds.DataType:
-    def change(found: ds.DataType) -> ds.DataType | None:
-        match found:
+    def change(part: ds.DataType) -> ds.DataType | None:
+        match part:
             case ds.DataTypeOption(inner=inner):
                 return _without_nullability(inner)
             case ds.DataTypeMap():
-                return found
+                return part
         return None
 
     return ds.with_types(data_type, change)

@@ -100,8 +100,8 @@ class DatasetState:
     @property
     def last_data(self) -> DataEvent | None:
         """The latest AddData or ExecuteTransform."""
-        found = self.chain.nearest(*DATA_EVENTS, head=self.head)
-        event = found.block.event if found else None
+        hashed = self.chain.nearest(*DATA_EVENTS, head=self.head)
+        event = hashed.block.event if hashed else None
         return event if isinstance(event, AddData | ExecuteTransform) else None
 
     @property

@@ -49,8 +49,8 @@ def _in_force(event: ev.MetadataEvent, state: DatasetState) -> bool:
             return any(_same_columns(declared, old) for old in (state.schema, _declared_schema(state)))
         case ev.SetTransform():
             return state.transform is not None and _same_transform(event, state.transform)
-    found = state.chain.nearest(event.KIND, head=state.head)
-    return found is not None and found.block.event == event
+    latest = state.chain.nearest(event.KIND, head=state.head)
+    return latest is not None and latest.block.event == event
 
 
 def _declared_schema(state: DatasetState) -> DataSchema | None:
@@ -58,11 +58,11 @@ def _declared_schema(state: DatasetState) -> DataSchema | None:
 
     The first schema of a chain counts as declared, whoever wrote it.
     """
-    found = list(state.chain.nearest_all("SetDataSchema", head=state.head))
-    if not found:
+    schemas = list(state.chain.nearest_all("SetDataSchema", head=state.head))
+    if not schemas:
         return None
     names = state.chain.hashes(state.head)
-    for block in (item.block for item in found):
+    for block in (item.block for item in schemas):
         number = block.sequence_number + 1
         following = state.chain.get(names[number]) if number < len(names) else None
         by_a_run = (
@@ -70,7 +70,7 @@ def _declared_schema(state: DatasetState) -> DataSchema | None:
             and isinstance(following.event, DataEvent)
             and following.system_time == block.system_time
         )
-        if not by_a_run or block is found[-1].block:
+        if not by_a_run or block is schemas[-1].block:
             event = block.event
             assert isinstance(event, ev.SetDataSchema)  # noqa: S101 - asked for this kind
             return schema_of_event(event.raw_arrow_schema, event.schema)

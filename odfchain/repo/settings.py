@@ -210,17 +210,17 @@ def _replaced(text: str, keys: tuple[str, str], value: Any, source: str) -> str:
     content = _member(yaml.compose(text, Loader=yaml.SafeLoader), "content")
     if content is None:
         raise ManifestError("the manifest has no 'content'", source=source)
-    found = _member(content, section)
-    if found is None:
+    members = _member(content, section)
+    if members is None:
         if not _has_lines(content):
             return _put(text, content, {**_plain(text, content), section: {name: value}}, source)
         return _insert(text, content, f"{section}:\n", f"  {name}: {_flow(value)}\n")
-    old = _member(found, name)
+    old = _member(members, name)
     if old is not None:
         return _put(text, old, value, source)
-    if not _has_lines(found):
-        return _put(text, found, {**_plain(text, found), name: value}, source)
-    return _insert(text, found, f"{name}: {_flow(value)}\n")
+    if not _has_lines(members):
+        return _put(text, members, {**_plain(text, members), name: value}, source)
+    return _insert(text, members, f"{name}: {_flow(value)}\n")
 
 
 def _member(node: yaml.Node | None, key: str) -> yaml.Node | None:

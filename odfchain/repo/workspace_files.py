@@ -113,13 +113,13 @@ class WorkspaceFiles:
 
     def datasets(self) -> Iterator[DatasetFiles]:
         """Every dataset, ordered by alias. Folders that cannot be opened are passed over."""
-        found = []
+        datasets = []
         for folder in (self.root / "datasets").iterdir():
             try:
-                found.append(self._open(folder))
+                datasets.append(self._open(folder))
             except OdfchainError:
                 continue
-        yield from sorted(found, key=lambda d: d.alias)
+        yield from sorted(datasets, key=lambda d: d.alias)
 
     def _folder(self, dataset_id: DatasetId) -> Path:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
