@@ -31,7 +31,7 @@ def hint_bytes(limit: int) -> int:
 def parse_hint(data: bytes, limit: int) -> HashList | None:
     """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`.
 
-    A stranger chose how many lines there are, so none is kept as an object of its own.
+    An untrusted publisher chose how many lines there are, so none is kept as an object of its own.
     """
     if not data or len(data) > hint_bytes(limit):
         return None

@@ -144,5 +144,5 @@ def _damaged(why: str) -> SignatureError:
 
 
 def _shown(value: Any) -> str:
-    """What a stranger wrote, as one short printable word."""
+    """What an untrusted publisher wrote, as one short printable word."""
     return repr(printable(value, _SHOWN)) if isinstance(value, str) else type(value).__name__

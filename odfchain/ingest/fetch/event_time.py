@@ -1,9 +1,9 @@
 """Event time from the name of a file or the path of a URL.
 
-The expression comes from a manifest, perhaps a stranger's, and runs over names that others choose. So it is
-matched by RE2 (from Arrow), whose time is linear in the text, whatever the expression: there is nothing to
-hang. Its syntax is that of the reference implementation's engine; lookaround and back-references, which Java
-has, are refused. Source: specification "EventTimeSource::FromPath".
+The expression comes from a manifest, perhaps an untrusted publisher's, and runs over names that others
+choose. So it is matched by RE2 (from Arrow), whose time is linear in the text, whatever the expression: there
+is nothing to hang. Its syntax is that of the reference implementation's engine; lookaround and
+back-references, which Java has, are refused. Source: specification "EventTimeSource::FromPath".
 """
 
 from __future__ import annotations
