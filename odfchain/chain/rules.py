@@ -45,6 +45,7 @@ def check_append(block: MetadataBlock, history: History | None) -> None:
         case ev.AddData() | ev.ExecuteTransform() as event:
             _watermark(event, history)
             _offsets(event, history)
+            _schema_first(event, history)
             if isinstance(event, ev.AddData):
                 _add_data(event, history)
             else:
@@ -194,13 +195,13 @@ def _offsets(event: DataEvent, history: History) -> None:
         )
 
 
-def _add_data(event: ev.AddData, history: History) -> None:
+def _schema_first(event: DataEvent, history: History) -> None:
     if event.new_data is not None and history.nearest("SetDataSchema") is None:
-        raise AppendError(
-            "InvalidEvent",
-            "add-data-schema-first",
-            "SetDataSchema must come before the first event with data",
-        )
+        rule = "add-data-schema-first" if isinstance(event, ev.AddData) else "execute-transform-schema-first"
+        raise AppendError("InvalidEvent", rule, "SetDataSchema must come before the first event with data")
+
+
+def _add_data(event: ev.AddData, history: History) -> None:
     block = history.nearest("AddData")
     earlier = block.event if block is not None else None
     assert earlier is None or isinstance(earlier, ev.AddData)  # noqa: S101 - asked for this kind

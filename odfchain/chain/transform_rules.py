@@ -65,17 +65,11 @@ def check_set_transform(event: ev.SetTransform) -> None:
 
 
 def check_execute_transform(event: ev.ExecuteTransform, history: History) -> None:
-    """An execution has a schema and a transform before it and continues the previous execution.
+    """An execution has a transform before it and continues the previous execution.
 
     Raises:
         AppendError: InvalidEvent or NoOpEvent.
     """
-    if event.new_data is not None and history.nearest("SetDataSchema") is None:
-        raise AppendError(
-            "InvalidEvent",
-            "execute-transform-schema-first",
-            "SetDataSchema must come before the first event with data",
-        )
     transform = history.nearest("SetTransform")
     last = history.nearest("ExecuteTransform")
     earlier = last.event if last is not None else None
