@@ -29,7 +29,7 @@ from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import PUBLIC_FOLDERS, DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.transfer.hints import chain_hint
+from odfchain.transfer.hints import HintCache
 from odfchain.transfer.open import open_peer
 from odfchain.transfer.public_layout import HINT_KEY, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
@@ -238,7 +238,9 @@ def bench_clone() -> Iterator[Figure]:
                 for how, rates in found.items():
                     hint.unlink(missing_ok=True)
                     if how == "hint":
-                        hint.write_bytes(chain_hint(dataset))
+                        head = dataset.chain.head()
+                        assert head is not None
+                        hint.write_bytes(HintCache().get(dataset.chain, head))
                     url = f"{served}long/" if how == "serve" else base  # it makes the hint itself
                     target = root / f"copy-{number}-{how}"
                     rates.append(BLOCKS / seconds(partial(pulled, url, target)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 
-_U16 = struct.Struct("<H").pack
 _U32 = struct.Struct("<I").pack
 _I32 = struct.Struct("<i").pack
 _PADDING = tuple(bytes(n) for n in range(16))

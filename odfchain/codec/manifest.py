@@ -68,12 +68,6 @@ def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, Me
     return document.value["version"], block
 
 
-def read_event(text: str | bytes, *, source: str | None = None) -> MetadataEvent:
-    """The event of a `MetadataEvent` document."""
-    event: MetadataEvent = read_manifest(read_document(text, source=source), METADATA_EVENT, source)
-    return event
-
-
 def read_manifest(document: Document, kind: ManifestKind, source: str | None) -> Any:
     """The content of a document that must be a manifest of this kind, validated against its JSON Schema."""
     try:

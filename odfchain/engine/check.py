@@ -73,17 +73,6 @@ def check_output(
     return found
 
 
-def same_types(
-    declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary | None = None
-) -> bool:
-    """Whether a file with the schema `found` can be committed to a dataset with the schema `declared`.
-
-    Offsets may be int64 for uint64 and operations int32 for uint8, or the other way round, and columns may
-    be required that are declared optional; `rewrite` gives such a file the declared types.
-    """
-    return _difference(declared, found, vocabulary or DatasetVocabulary()) is None
-
-
 def rewrite(
     path: Path,
     declared: ds.DataSchema,
@@ -208,7 +197,7 @@ def _check_columns(
         if name in found.names[:index]:
             raise _broken(f"column `{name}` comes twice")
     if declared is not None:
-        problem = _difference(declared, found, vocabulary)
+        problem = schema_difference(declared, found, vocabulary)
         if problem is not None:
             raise _broken(f"the output does not have the schema of the dataset: {problem}")
     elif found.names[:4] != vocabulary.columns:
@@ -236,8 +225,14 @@ def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType,
     }
 
 
-def _difference(declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary) -> str | None:
-    """How a file's schema differs from the declared one beyond what `same_types` allows, or None."""
+def schema_difference(
+    declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary
+) -> str | None:
+    """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None.
+
+    Offsets may be int64 for uint64 and operations int32 for uint8, or the other way round, and columns may
+    be required that are declared optional; `rewrite` gives such a file the declared types.
+    """
     for name in declared.names:
         if name not in found.names:
             return f"column `{name}` is missing"
@@ -324,7 +319,7 @@ def _check_system_time(times: np.ndarray[Any, Any], position: int, expected: Tim
 
 def _batches(path: Path, declared: ds.DataSchema, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
     with _reading(path), open_parquet(path) as file:
-        problem = _difference(declared, _schema_of(file), vocabulary)
+        problem = schema_difference(declared, _schema_of(file), vocabulary)
         if problem is not None:
             raise _broken(f"the output does not have the schema of the dataset: {problem}")
         yield from file.batches()

@@ -10,32 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.errors import BrokenChainError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.transfer.hint_file import encode_hint
 
 _CACHE_BYTES = 64 << 20
-
-
-def chain_hint(dataset: DatasetFiles) -> bytes:
-    """The hint for the dataset's head, empty for a chain that is too long for one.
-
-    Raises:
-        BrokenChainError: the dataset has no head, or its chain cannot be followed.
-        StoreError: the head cannot be read.
-    """
-    head = dataset.chain.head()
-    if head is None:
-        raise BrokenChainError(f"{dataset.folder}: the dataset has no head")
-    return _hint(dataset.chain, head)
-
-
-def _hint(chain: MetadataChain, head: Multihash) -> bytes:
-    if chain.get(head).sequence_number >= SHARING.hinted_blocks:
-        return b""
-    return encode_hint(chain.hashes(head))
 
 
 class HintCache:
@@ -47,16 +26,17 @@ class HintCache:
         self._size = 0
 
     def get(self, chain: MetadataChain, head: Multihash) -> bytes:
-        """The hint for a head of the chain, as `chain_hint` would make it.
+        """The hint for a head of the chain, empty for a chain that is too long for one.
 
         Raises:
-            BrokenChainError, StoreError: as `chain_hint`.
+            BrokenChainError, StoreError: the chain cannot be followed.
         """
         found = self._hints.get(head)
         if found is not None:
             self._hints.move_to_end(head)
             return found
-        made = _hint(chain, head)
+        too_long = chain.get(head).sequence_number >= SHARING.hinted_blocks
+        made = b"" if too_long else encode_hint(chain.hashes(head))
         if len(made) <= self._capacity:
             self._hints[head] = made
             self._size += len(made)

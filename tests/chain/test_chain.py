@@ -21,8 +21,8 @@ from odfchain.errors import (
 )
 from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategyAppend, ReadStepCsv
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import ChainBuilder, data_slice, hash_of, memory_chain, seeded_id
 
 

@@ -27,10 +27,10 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.pulling import pull_dataset
 from tests.kit.memory_peer import MemoryPeer
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.scenario import Chain, chain_of, numbered
 from tests.kit.support import cases
 

@@ -19,9 +19,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.store.local import LocalObjectStore
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import T0, ChainBuilder, hash_of, seeded_id
 
 

@@ -28,7 +28,7 @@ from odfchain.model.sources import (
     TransformSql,
 )
 from odfchain.model.timestamp import Timestamp
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from odfchain.codec.manifest import read_event, read_snapshots
+from odfchain.codec.manifest import METADATA_EVENT, read_manifest, read_snapshots
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.model.duration import Duration
@@ -97,7 +97,7 @@ def test_a_rule_that_is_malformed(text: str, message: str) -> None:
 def test_an_event_for_a_block_has_no_place_for_it() -> None:
     text = "kind: MetadataEvent\nversion: 1\ncontent: {kind: SetPollingSource, fetch: {kind: Url, url: x}, read: {kind: NdJson}, merge: {kind: Append}, watermark: fromSystemTime}"
     with pytest.raises(ManifestError, match="unknown property 'watermark'"):
-        read_event(text)
+        read_manifest(read_document(text), METADATA_EVENT, None)
 
 
 def test_only_sources_have_one() -> None:

@@ -29,12 +29,12 @@ from odfchain.model.enums import DatasetKind
 from odfchain.progress import SILENT
 from odfchain.store.interfaces import HEAD, ObjectStore, check_object_name, parse_ref
 from odfchain.store.local import LocalObjectStore, LocalRefStore
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import LocalScratch
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from tests.kit.case_language import Expected, Given, attempts, check_refusal
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import (
     cases,
     conformance,

@@ -31,7 +31,7 @@ from odfchain.serve import connection
 from odfchain.serve.application import repository
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.hint_file import parse_hint
-from odfchain.transfer.hints import HintCache, chain_hint
+from odfchain.transfer.hints import HintCache
 from odfchain.transfer.repository_index import RepositoryIndex, parse_index, render_index
 from odfchain.trust.parties import SignedFile
 from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
@@ -490,6 +490,12 @@ def test_the_hint_lists_all_blocks_seed_first(url: str, dataset: DatasetFiles) -
     reply = ask(url, "/Org/Cities/hints/chain")
     assert parse_hint(reply.body, 100) == [found.hash for found in dataset.chain.walk()][::-1]
     assert ask(url, "/Org/Cities/hints/chain", If_None_Match=reply.headers["etag"]).status == 304
+
+
+def chain_hint(dataset: DatasetFiles) -> bytes:
+    head = dataset.chain.head()
+    assert head is not None
+    return HintCache().get(dataset.chain, head)
 
 
 def test_the_hint_reads_no_block_but_the_newest(dataset: DatasetFiles) -> None:

@@ -19,8 +19,8 @@ from odfchain.errors import (
 from odfchain.ids.multicodec import Multicodec
 from odfchain.ids.multihash import Multihash
 from odfchain.store.local import LocalObjectStore, LocalRefStore
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import LocalScratch, MemoryScratch
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 
 
 @pytest.fixture(params=["local", "memory"])

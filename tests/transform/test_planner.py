@@ -20,7 +20,6 @@ from odfchain.model.engine_messages import Watermark
 from odfchain.model.enums import DatasetKind
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 from odfchain.transform.planner import (
     PlannedInput,
@@ -32,6 +31,7 @@ from odfchain.transform.planner import (
 )
 from odfchain.transform.start_over import reset_to_metadata
 from tests.kit.derivation import Derived, Grown, Root, at, in_memory, on_disk, schema_of, transform_of
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import conformance
 
 

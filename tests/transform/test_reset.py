@@ -15,11 +15,11 @@ from odfchain.model import events as ev
 from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store.memory import MemoryObjectStore, MemoryRefStore
 from odfchain.store.scratch import MemoryScratch
 from odfchain.transform.planner import UpToDate
 from odfchain.transform.start_over import reset_to_metadata
 from tests.kit.derivation import Derived, Grown, Root, at, in_memory, on_disk, transform_of
+from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The same promises in memory: for tests, simulators and scratch chains."""
+"""The promises of the stores, kept in memory: for tests and simulators."""
 
 from __future__ import annotations
 
