@@ -10,13 +10,11 @@ from odfchain.codec.manifest import ManifestKind, read_manifest
 from odfchain.codec.tree import to_tree
 from odfchain.codec.yaml_reader import read_document
 from odfchain.codec.yaml_writer import dump_yaml
-from odfchain.errors import ManifestError
+from odfchain.limits import LIMITS
 from odfchain.model.sources import WatermarkRule
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.store import fsio
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +51,9 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
         StoreError: it cannot be read.
     """
     path = config_path(dataset)
-    data = fsio.read_start(path, _READ_BYTES + 1)
+    data = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if data is None:
         return DatasetConfig()
-    if len(data) > _READ_BYTES:
-        raise ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
     config: DatasetConfig = read_manifest(read_document(data, source=str(path)), DATASET_CONFIG, str(path))
     return config
 

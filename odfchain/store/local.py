@@ -57,10 +57,8 @@ class LocalObjectStore:
         path = self._path(name)
         try:
             return path.stat().st_size
-        except FileNotFoundError:
-            raise _not_found(path) from None
         except OSError as error:
-            raise fsio.storage_error(error, path) from error
+            raise _unreadable(path, error) from error
 
     def get(self, name: Multihash) -> bytes:
         """The object's bytes, hashed before they are returned; only blocks are read whole."""
@@ -72,10 +70,8 @@ class LocalObjectStore:
                     f"{path}: {found.st_size:,} bytes; a block has at most {LIMITS.block_bytes:,}"
                 )
             data = path.read_bytes()
-        except FileNotFoundError:
-            raise _not_found(path) from None
         except OSError as error:
-            raise fsio.storage_error(error, path) from error
+            raise _unreadable(path, error) from error
         actual = hash_bytes(data)
         if actual != name:
             raise _corrupted(path, actual)
@@ -90,10 +86,8 @@ class LocalObjectStore:
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)
-        except FileNotFoundError:
-            raise _not_found(path) from None
         except OSError as error:
-            raise fsio.storage_error(error, path) from error
+            raise _unreadable(path, error) from error
         if actual != name:
             raise _corrupted(path, actual)
         with self._verified_lock:
@@ -248,8 +242,9 @@ def _ordinary(path: Path) -> os.stat_result:
     return found
 
 
-def _not_found(path: Path) -> StoreError:
-    return ObjectNotFoundError(f"{path}: no such object")
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    absent = isinstance(error, FileNotFoundError)
+    return ObjectNotFoundError(f"{path}: no such object") if absent else fsio.storage_error(error, path)
 
 
 def _corrupted(path: Path, actual: Multihash) -> StoreError:
