@@ -126,6 +126,13 @@ class ManifestError(OdfchainError):
         )
 
 
+def child_path(path: str, key: str | int) -> str:
+    """The path of a member of the node at `path`, as `ManifestError` has it."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
+
 class CodecError(OdfchainError):
     """Bytes are not what they claim to be."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import difflib
 import struct
 import typing
 from collections.abc import Callable, Mapping
@@ -25,8 +24,7 @@ from typing import Any, TypeVar
 
 from odfchain.codec.binding import field_defaults, field_types
 from odfchain.codec.fbs import SCALARS, load_fbs
-from odfchain.codec.yaml_reader import child_path
-from odfchain.errors import ManifestError, OdfchainError
+from odfchain.errors import ManifestError, OdfchainError, child_path
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
@@ -156,6 +154,8 @@ def _read_base64(value: Any, path: str) -> bytes:
 
 
 def _suggest(word: str, known: list[str]) -> str:
+    import difflib  # noqa: PLC0415 - only for the message
+
     by_case = [name for name in known if name.lower() == word.lower()]
     close = by_case or difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from odfchain.errors import ManifestError
+from odfchain.errors import ManifestError, child_path
 from odfchain.limits import LIMITS, Limits
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)", re.ASCII)
@@ -44,13 +44,6 @@ class Document:
                 return self.lines[path]
             path = re.sub(r"(^|\.)[^.\[]*$|\[\d+\]$", "", path)
         return self.lines.get("")
-
-
-def child_path(path: str, key: str | int) -> str:
-    """The path of a member of the node at `path`."""
-    if isinstance(key, int):
-        return f"{path}[{key}]"
-    return f"{path}.{key}" if path else key
 
 
 def read_documents(

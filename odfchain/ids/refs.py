@@ -121,3 +121,14 @@ def parse_ref_any(text: str) -> DatasetRefAny:
     if alias.account is None:
         return AmbiguousAlias(str(alias.repo), alias.name)
     return alias
+
+
+def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:
+    """The local alias that a reference may mean, None for ids, remote aliases and URLs."""
+    match ref:
+        case DatasetAlias():
+            return ref
+        case AmbiguousAlias():
+            alias = ref.resolve(prefix_is_repo=False)
+            return alias if isinstance(alias, DatasetAlias) else None
+    return None

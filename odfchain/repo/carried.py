@@ -15,8 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from odfchain.chain.schema_rules import canonical
 from odfchain.codec.raw_arrow import encode_raw_arrow, schema_of_event
-from odfchain.codec.yaml_reader import child_path
-from odfchain.errors import ManifestError, SchemaError
+from odfchain.errors import ManifestError, SchemaError, child_path
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
 from odfchain.model.ddl import format_ddl, parse_ddl, type_name

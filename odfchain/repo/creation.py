@@ -14,7 +14,7 @@ from odfchain.chain.transform_rules import check_normalized
 from odfchain.errors import AppendError, ManifestError, OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import AmbiguousAlias, DatasetRefAny, RemoteDatasetId
+from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId, local_alias
 from odfchain.model import events as ev
 from odfchain.model.ddl import parse_ddl
 from odfchain.model.enums import DatasetKind
@@ -153,17 +153,6 @@ def _resolve(ref: DatasetRefAny, resolve: Resolve) -> DatasetId | None:
         return resolve(ref)
     except OdfchainError:
         return None
-
-
-def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:
-    """The local alias that a reference may mean, None for ids, remote aliases and URLs."""
-    match ref:
-        case DatasetAlias():
-            return ref
-        case AmbiguousAlias():
-            alias = ref.resolve(prefix_is_repo=False)
-            return alias if isinstance(alias, DatasetAlias) else None
-    return None
 
 
 def in_creation_order(snapshots: Iterable[DatasetSnapshot]) -> list[DatasetSnapshot]:

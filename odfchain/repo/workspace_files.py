@@ -33,11 +33,10 @@ from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multibase import encode_base16
 from odfchain.ids.names import DatasetAlias
 from odfchain.ids.patterns import DatasetPattern, parse_ref_pattern
-from odfchain.ids.refs import DatasetRef, DatasetRefAny, RemoteDatasetId, parse_ref
+from odfchain.ids.refs import DatasetRef, DatasetRefAny, RemoteDatasetId, local_alias, parse_ref
 from odfchain.model.events import MetadataEvent, Seed
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.creation import events_of, local_alias
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.store import fsio
@@ -190,6 +189,8 @@ class WorkspaceFiles:
             AppendError: an event breaks an append rule.
             StoreError: it cannot be written.
         """
+        from odfchain.repo.creation import events_of  # noqa: PLC0415 - most commands create nothing
+
         alias = alias or snapshot.name
         with fsio.locked(self.root / "lock"):
             self._empty_trash()

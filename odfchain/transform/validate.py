@@ -18,13 +18,12 @@ from odfchain.digest.sha3 import sha3_256
 from odfchain.errors import DatasetNotFoundError, EngineError, QueryError, TransformError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
+from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId, local_alias
 from odfchain.model import events as ev
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import Transform
 from odfchain.progress import Progress
-from odfchain.repo.creation import local_alias
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 
