@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
-python bench/bench.py [codec] [digest] [chain] [ingest] [flights] [merges] [snapshots] [memory] [transform]
-    [share] [verify]
+python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
+    [transform] [share] [verify]
 
 Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
@@ -17,6 +17,7 @@ import sys
 from bench_chain import bench_chain
 from bench_codec import bench_codec
 from bench_digest import bench_digest
+from bench_documents import bench_documents
 from bench_flights import bench_flights
 from bench_ingest import bench_ingest
 from bench_memory import bench_memory
@@ -34,6 +35,7 @@ PARTS = {
     "digest": bench_digest,
     "chain": bench_chain,
     "ingest": bench_ingest,
+    "documents": bench_documents,
     "flights": bench_flights,
     "merges": bench_merges,
     "snapshots": bench_snapshots,

@@ -9,6 +9,7 @@ data, and nothing is written in between. What is wrong travels as a marker in th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.columns import check_columns
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
+from odfchain.spark.json_pieces import SplitDocument, UnsureError
 from odfchain.spark.json_values import (
     Record,
     RecordError,
@@ -30,6 +32,7 @@ from odfchain.spark.json_values import (
     check_named,
     picked,
     text_for_inference,
+    text_type,
 )
 from odfchain.spark.parse import TextRules
 from odfchain.spark.read import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 BATCH_ROWS = 4_096
 BATCH_CHARACTERS = 4 << 20
 """Size of one Arrow batch: whichever of the two is reached first."""
+
+PIECES_OF_A_TASK = 4
+"""Of a document that is read by several; a task is started in the time of some 100 KB."""
 
 _KIND = "bad-document"
 _BLANK = " \t\r\n"
@@ -89,12 +95,12 @@ class _Batches:
         self._fields = fields
         types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
         names = [f"c{index}" for index in range(len(types))]
-        self._schema = pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
+        self.schema = pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
         self._clear()
 
     def _clear(self) -> None:
         self._ids: list[int] = []
-        self._columns: list[list[Any]] = [[] for _ in range(len(self._schema) - 1)]
+        self._columns: list[list[Any]] = [[] for _ in range(len(self.schema) - 1)]
         self._size = 0
 
     def add(self, row_id: int, record: Record, size: int) -> Iterator[pa.RecordBatch]:
@@ -124,35 +130,19 @@ class _Batches:
 
         if self._ids:
             columns = [self._ids, *self._columns]
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
             self._clear()
 
 
-def text_type(data_type: ds.DataType) -> pa.DataType:
-    """The Arrow type of a column before parsing: text in the form of the column."""
-    import pyarrow as pa
-
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return text_type(inner)
-        case ds.DataTypeList(item_type=item):
-            return pa.list_(pa.field("element", text_type(item)))
-        case ds.DataTypeMap(value_type=value):
-            return pa.map_(pa.string(), text_type(value))
-        case ds.DataTypeStruct(fields=fields):
-            return pa.struct([pa.field(f.name, text_type(f.type)) for f in fields])
-    return pa.string()
-
-
-def record_batches(source: RecordSource, fields: Fields = None) -> Iterator[pa.RecordBatch]:
-    """The records with their numbers from 0, whole or these columns of them, in batches of bounded size.
+def record_batches(source: RecordSource, fields: Fields = None, first: int = 0) -> Iterator[pa.RecordBatch]:
+    """The records with their numbers, whole or these columns of them, in batches of bounded size.
 
     Raises:
         DocumentInputError: the file is not of the declared form, or cannot be read.
     """
     batches = _Batches(fields)
-    row = 0
+    row = first
     try:
         for record in source.records():
             row += 1
@@ -169,6 +159,49 @@ def record_batches(source: RecordSource, fields: Fields = None) -> Iterator[pa.R
         message = f"cannot be read: {error.strerror or error}"
         raise DocumentInputError(marker(_KIND, message=message, row=0)) from None
     yield from batches.rest()
+
+
+@dataclass(frozen=True, slots=True)
+class _ExactPiece:
+    document: SplitDocument
+    members: bytes
+    rows: int
+
+    def records(self) -> Iterator[Record]:
+        rows = 0
+        for record in self.document.exact(self.members):
+            rows += 1
+            yield record
+        if rows != self.rows:
+            raise RecordError("not the records that were counted; the file changed while it was read")
+
+
+def piece_batches(
+    document: SplitDocument, numbers: Iterable[int], fields: Fields = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of these pieces, as `record_batches` gives them.
+
+    Raises:
+        DocumentInputError: the file is not of the declared form, which the whole of it tells better.
+    """
+    import pyarrow as pa
+
+    schema, marked = _Batches(fields).schema, document.needs_marks(fields)
+    with open(document.whole.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
+        for number in numbers:
+            piece = document.pieces[number]
+            try:
+                members = document.members(stream, piece)
+            except RecordError as error:
+                raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
+            for way in dict.fromkeys((marked, True)):
+                with contextlib.suppress(UnsureError):
+                    columns, marked = document.columns(members, piece.rows, fields, marked=way), way
+                    ids = pa.array(range(piece.row, piece.row + piece.rows), pa.int64())
+                    yield pa.RecordBatch.from_arrays([ids, *columns], schema=schema)
+                    break
+            else:
+                yield from record_batches(_ExactPiece(document, members, piece.rows), fields, piece.row)
 
 
 def _size(record: Record) -> int:
@@ -237,7 +270,7 @@ class LineFile:
 def _frame(session: SparkSession, source: RecordSource | LineFile, fields: Fields) -> DataFrame:
     """Rows of `row_id`, in the order of the file, and `c0`, `c1`, …: these columns, or the whole as JSON.
 
-    Lines are split by Spark and parsed by all workers; a document is read by one.
+    Lines are split by Spark and parsed by all workers, as pieces are; another document is read by one.
     """
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
@@ -245,6 +278,15 @@ def _frame(session: SparkSession, source: RecordSource | LineFile, fields: Field
     texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]
     columns = [t.StructField(f"c{index}", kind) for index, kind in enumerate(texts)]
     schema = t.StructType([t.StructField("row_id", t.LongType()), *columns])
+    if isinstance(source, SplitDocument):
+        document = source
+
+        def read_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            numbers = [n for batch in batches for n in batch.column(0).to_pylist()]
+            yield from piece_batches(document, numbers, fields)
+
+        count = len(document.pieces)
+        return session.range(0, count, 1, -(-count // PIECES_OF_A_TASK)).mapInArrow(read_pieces, schema)
     if isinstance(source, LineFile):
         form = source.form
         lines = session.read.text(spark_path(source.path))
@@ -284,9 +326,9 @@ def infer_records(session: SparkSession, source: RecordSource | LineFile, file: 
         columns = run_job(session, lambda: reader.json(texts)).schema.fields
         none = not columns and run_job(session, records.isEmpty)
     except Exception as error:
-        raise (isinstance(source, LineFile) and source.first_bad(None, file)) or document_error(
-            error, file
-        ) from error
+        again = isinstance(source, LineFile | SplitDocument)
+        found = bad_record(session, source, None, file) if again else None
+        raise found or document_error(error, file) from error
     if none:
         return None
     if not columns:
@@ -348,7 +390,7 @@ def read_records(
 
 
 def bad_record(
-    session: SparkSession, source: RecordSource | LineFile, schema: ds.DataSchema, file: str
+    session: SparkSession, source: RecordSource | LineFile, fields: Fields, file: str
 ) -> BadInputError | None:
     """What is wrong with the form of the file, as an error; None when nothing is.
 
@@ -360,9 +402,11 @@ def bad_record(
     from pyspark.sql import functions as F
 
     if isinstance(source, LineFile):
-        return source.first_bad(schema.fields, file)
+        return source.first_bad(fields, file)
+    if isinstance(source, SplitDocument):
+        source = source.whole
     try:
-        _frame(session, source, schema.fields).where(F.col("row_id") < 0).collect()
+        _frame(session, source, fields).where(F.col("row_id") < 0).collect()
     except Exception as failure:
         error = document_error(failure, file)
         if isinstance(error, BadInputError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from odfchain.spark.json_records import Events, JsonSource, events_of, faults_of, members_of, skip, value_of
 from odfchain.spark.json_values import Record, RecordError, Value, json_text, parse_object
@@ -30,15 +31,33 @@ class FeatureCollection:
             OSError: the file cannot be read.
         """
         with open(self.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
-            source = JsonSource(stream)
-            with faults_of(source):
-                events = events_of(source)
-                event, _ = next(events)
-                if event != "start_map":
-                    _check_type("FeatureCollection", None)
-                yield from _collection(events, source)
-                for _ in events:
-                    raise RecordError("more than one JSON value")
+            yield from self.records_of(stream)
+
+    def records_of(self, stream: BinaryIO) -> Iterator[Record]:
+        """The same of a stream."""
+        source = JsonSource(stream)
+        with faults_of(source):
+            events = events_of(source)
+            event, _ = next(events)
+            if event != "start_map":
+                _check_type("FeatureCollection", None)
+            yield from _collection(events, source)
+            for _ in events:
+                raise RecordError("more than one JSON value")
+
+    def record(self, members: Record) -> Record:
+        """What an object of the features is as a record."""
+        return feature_record(members)
+
+    @property
+    def encoding(self) -> str:
+        """Of the text."""
+        return "utf-8"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The way to the features."""
+        return ("features",)
 
 
 @dataclass(frozen=True, slots=True)

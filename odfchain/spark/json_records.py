@@ -73,6 +73,15 @@ class _CharacterCheck:
         self._line += text.count("\n")
 
 
+def check_characters(text: str) -> None:
+    """Look for what parsers let pass in a whole text.
+
+    Raises:
+        RecordError: there is a control character, or half of a pair without the other half.
+    """
+    _CharacterCheck(1).check(text, last=True)
+
+
 class JsonSource:
     """A binary stream as UTF-8 without byte order mark, whatever its encoding; counts what it gives."""
 
@@ -280,24 +289,36 @@ class JsonArray:
             RecordError: the document is not JSON, or not of this form.
             OSError: the file cannot be read.
         """
-        keys = self.sub_path.split(".") if self.sub_path else []
         with open(self.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
-            source = JsonSource(stream, self.encoding)
-            with faults_of(source):
-                events = events_of(source)
-                _enter(events, source, keys)
-                for event, _ in events:
-                    if event == "end_array":
-                        break
-                    source.next_record()
-                    if event != "start_map":
-                        raise RecordError("not a JSON object")
-                    yield members_of(events)
-                source.row = None
-                _leave(events, source, keys)
+            yield from self.records_of(stream)
+
+    def records_of(self, stream: BinaryIO) -> Iterator[Record]:
+        """The same of a stream."""
+        source = JsonSource(stream, self.encoding)
+        with faults_of(source):
+            events = events_of(source)
+            _enter(events, source, self.keys)
+            for event, _ in events:
+                if event == "end_array":
+                    break
+                source.next_record()
+                if event != "start_map":
+                    raise RecordError("not a JSON object")
+                yield members_of(events)
+            source.row = None
+            _leave(events, source, self.keys)
+
+    def record(self, members: Record) -> Record:
+        """What an object of the array is as a record."""
+        return members
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The way to the array."""
+        return tuple(self.sub_path.split(".")) if self.sub_path else ()
 
 
-def _enter(events: Events, source: JsonSource, keys: list[str]) -> None:
+def _enter(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
     """Go to the first element of the array.
 
     Raises:
@@ -324,7 +345,7 @@ def _find(events: Events, source: JsonSource, key: str) -> str:
     return "null"
 
 
-def _leave(events: Events, source: JsonSource, keys: list[str]) -> None:
+def _leave(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
     """Read on to the end of the document.
 
     Raises:

@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odfchain.limits import INPUT
 from odfchain.model import data_schema as ds
 from odfchain.text import cut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 quoted = encode_basestring
 """A text as a JSON string."""
@@ -223,6 +226,22 @@ def column_value(value: Value, data_type: ds.DataType) -> Value:
     return column_text(value)
 
 
+def text_type(data_type: ds.DataType) -> pa.DataType:
+    """The Arrow type of a column before parsing: text in the form of the column."""
+    import pyarrow as pa
+
+    match data_type:
+        case ds.DataTypeOption(inner=inner):
+            return text_type(inner)
+        case ds.DataTypeList(item_type=item):
+            return pa.list_(pa.field("element", text_type(item)))
+        case ds.DataTypeMap(value_type=value):
+            return pa.map_(pa.string(), text_type(value))
+        case ds.DataTypeStruct(fields=fields):
+            return pa.struct([pa.field(f.name, text_type(f.type)) for f in fields])
+    return pa.string()
+
+
 def _of_form(value: Value, form: type) -> Any:
     if not isinstance(value, form):
         raise RecordError(
@@ -308,12 +327,13 @@ def check_named(value: Value) -> None:
 def text_for_inference(record: Record) -> str:
     """A record as JSON in which empty objects are null: a type without fields would drop its column."""
     text = json_text(record)
-    return json_text(_without_empty(record)) if _EMPTY_OBJECT.search(text) else text
+    return json_text(without_empty(record)) if _EMPTY_OBJECT.search(text) else text
 
 
-def _without_empty(value: Value) -> Value:
+def without_empty(value: Value) -> Value:
+    """A value in which empty objects are null."""
     if isinstance(value, dict):
-        return {k: _without_empty(v) if v != {} else None for k, v in value.items()}
+        return {k: without_empty(v) if v != {} else None for k, v in value.items()}
     if isinstance(value, list):
-        return [_without_empty(v) if v != {} else None for v in value]
+        return [without_empty(v) if v != {} else None for v in value]
     return value

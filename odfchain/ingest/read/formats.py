@@ -372,6 +372,10 @@ def _open_document(
     if path.stat().st_size == 0:
         return _empty(session, path, schema)
     source, notes = record_source(path, read, schema, scratch)
+    from odfchain.spark.json_pieces import Document, split
+
+    if isinstance(source, Document):
+        source = split(source)
     opened = _open_records(session, path, read, schema, source)
     return dataclasses.replace(opened, notes=notes)
 
@@ -396,7 +400,7 @@ def _open_records(
         rules = _text_rules(read)
     return OpenedInput(
         read_records(session(), source, columns, rules, file),
-        malformed=lambda: bad_record(session(), source, columns, file),
+        malformed=lambda: bad_record(session(), source, columns.fields, file),
     )
 
 

@@ -1,0 +1,105 @@
+"""JSON and GeoJSON documents read to typed columns, beside Spark's own NDJSON reader of the same records."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from figures import Figure, seconds, tell
+
+from odfchain import Workspace
+from odfchain.ingest.read.formats import open_input
+from odfchain.model.sources import ReadStep, ReadStepGeoJson, ReadStepJson
+
+ROWS = 500_000
+FEATURES = 200_000
+ROUNDS = 3
+TARGET = 40.0
+"""On two cores [MB/s]."""
+PLAIN = ("id BIGINT NOT NULL", "event_time TIMESTAMP", "city STRING", "amount DOUBLE", "open BOOLEAN")
+FEATURE = ("id BIGINT NOT NULL", "name STRING", "height DOUBLE", "geometry STRING")
+
+
+def plain_records(rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Records of five short values."""
+    for number in range(ROWS):
+        yield {
+            "id": number,
+            "event_time": f"2020-01-{rng.randint(1, 28):02}T10:00:{number % 60:02}Z",
+            "city": f"city {rng.randrange(5_000)}",
+            "amount": round(rng.random() * 1_000, 6),
+            "open": rng.random() < 0.5,
+        }
+
+
+def features(rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Features with polygons of nine points."""
+    for number in range(FEATURES):
+        ring = [[round(rng.uniform(-180, 180), 7), round(rng.uniform(-90, 90), 7)] for _ in range(8)]
+        yield {
+            "type": "Feature",
+            "properties": {"id": number, "name": f"building {number}", "height": round(rng.random() * 90, 2)},
+            "geometry": {"type": "Polygon", "coordinates": [[*ring, ring[0]]]},
+        }
+
+
+def write(path: Path, lines: Path, records: Iterator[dict[str, Any]], around: tuple[str, str]) -> None:
+    """The same records as a document and as lines."""
+    with path.open("w") as document, lines.open("w") as stream:
+        document.write(around[0])
+        for number, record in enumerate(records):
+            text = json.dumps(record)
+            document.write(f",\n{text}" if number else text)
+            stream.write(f"{text}\n")
+        document.write(around[1])
+
+
+def bench_documents() -> Iterator[Figure]:
+    """Rates of both kinds with a schema and without, and their times as multiples of Spark's."""
+    with tempfile.TemporaryDirectory() as root, Workspace.init(Path(root)) as workspace:
+        folder = Path(root)
+        session = workspace.session()
+
+        def ours(path: Path, step: ReadStep) -> None:
+            opened = open_input(lambda: session, path, step, scratch=folder)
+            if opened.frame is None:
+                raise RuntimeError("no rows")
+            opened.frame.frame.write.format("noop").mode("overwrite").save()
+
+        def spark(path: Path, ddl: str | None) -> None:
+            reader = session.read.schema(ddl) if ddl else session.read
+            reader.json(str(path)).write.format("noop").mode("overwrite").save()
+
+        kinds: list[tuple[str, Callable[..., Any], tuple[str, str], tuple[str, ...], str]] = [
+            ("JSON", plain_records, ("[", "]"), PLAIN, ", ".join(PLAIN)),
+            (
+                "GeoJSON",
+                features,
+                ('{"type":"FeatureCollection","features":[', "]}"),
+                FEATURE,
+                "properties STRUCT<id: BIGINT, name: STRING, height: DOUBLE>, geometry STRING",
+            ),
+        ]
+        for name, records, around, columns, ddl in kinds:
+            path, lines = folder / f"{name}.json", folder / f"{name}.ndjson"
+            tell(f"writing a {name} document")
+            write(path, lines, records(random.Random(11)), around)  # noqa: S311 - no secrets
+            size = path.stat().st_size / 1e6
+            step = ReadStepJson if name == "JSON" else ReadStepGeoJson
+            for declared in (True, False):
+                run = partial(ours, path, step(ddl_schema=columns if declared else None))
+                beside = partial(spark, lines, ddl if declared else None)
+                pairs = [(seconds(run), seconds(beside)) for _ in range(ROUNDS + 1)][1:]
+                took, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
+                what = f"{name} document, {'with a schema' if declared else 'types inferred'}"
+                rates = tuple(size / first for first, _ in pairs)
+                target = TARGET if declared else None
+                yield Figure(what, size / took, "MB/s", target, at_least=True, samples=rates)
+                remark = f"{took:.2f} s against {theirs:.2f} s, {size:.0f} MB"
+                yield Figure(f"{what} ÷ Spark's NDJSON", took / theirs, "×", remark=remark)

@@ -1,0 +1,427 @@
+"""Large JSON documents as pieces that tasks read side by side, each made values by C in one call.
+
+A first pass guesses where records end. Nothing rests on the guess: where each piece is a list of objects by
+itself, with a comma before it, and what surrounds them is a document with one object in their place, there
+the whole is that document with those records. Whatever is not sure is read by the exact parser
+(`json_records`), which alone says what is wrong.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+
+from odfchain.limits import INPUT
+from odfchain.model import data_schema as ds
+from odfchain.spark.geo import GEOMETRY, FeatureCollection
+from odfchain.spark.json_records import JsonArray, check_characters, number_value
+from odfchain.spark.json_values import (
+    Record,
+    RecordError,
+    Value,
+    check_case,
+    check_named,
+    quoted,
+    text_type,
+    without_empty,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+SMALL = 2 << 20
+"""Documents up to this size are read as a whole [bytes]."""
+PIECE = 1 << 20
+"""A piece ends with the first record that ends behind so much [bytes]; a worker holds one piece at a time."""
+_CHUNK = 4 << 20
+_AROUND = 1 << 18
+"""Most that may surround the records, on either side [bytes]."""
+_LEVELS = 32
+"""Nesting that every bound allows, that of types as well."""
+_BLANK = b" \t\r\n"
+_TOKENS = bytes(c in b'"[]{}' for c in range(256))
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG = b"0" * 40
+"""A number with so many digits in a row may have to be spelled in another way, or have too many of them."""
+_MINUS_ZERO = re.compile(r"-0(?![.0-9])")
+_MARK = "\x7f"
+"""Stands on both sides of a number that is held as a text; no such character is in the piece then."""
+_COORDINATES = re.compile(r'("coordinates"[ \t\r\n]*:[ \t\r\n]*)(\[[-0-9.,\[\] \t\r\n]*\])')
+"""A list of numbers without exponents, or of such lists; the last bracket before the next key or the end."""
+_NO_BREAKS = dict.fromkeys(map(ord, "\t\r\n"))
+
+Document: TypeAlias = JsonArray | FeatureCollection
+
+
+class UnsureError(Exception):
+    """The quick way does not know; the exact parser has to look."""
+
+
+# --- where records end -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some records of a document: where they stand, the number of the first one from 0, how many they are."""
+
+    start: int
+    end: int
+    row: int
+    rows: int
+
+
+@dataclass(slots=True)
+class _Brackets:
+    """Finds the brackets that are outside of texts, chunk by chunk."""
+
+    at: int = 0
+    """Where the next chunk begins."""
+    _depth: int = 0
+    _inside: int = 0
+    """1 within a text."""
+    _kept: bytes = b""
+
+    def feed(self, chunk: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """Where they are, and how many are open behind each of them."""
+        import numpy as np
+
+        data = self._kept + chunk
+        whole = data.rstrip(b"\\") if data.endswith(b"\\") else data
+        self._kept = data[len(whole) :]
+        data = whole.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in whole else whole
+        places = np.flatnonzero(np.frombuffer(data.translate(_TOKENS), np.bool_))
+        kinds = np.frombuffer(data, np.uint8)[places]
+        quotes = kinds == ord('"')
+        inside = (np.cumsum(quotes, dtype=np.uint8) + np.uint8(self._inside)) & 1
+        if len(inside):
+            self._inside = int(inside[-1])
+        outside = ~(quotes | inside.view(np.bool_))
+        places = places[outside] + self.at
+        # opening brackets have the second bit, closing ones do not
+        steps = (kinds[outside] & 2).view(np.int8) - np.int8(1)
+        depth = np.cumsum(steps, dtype=np.int32) + np.int32(self._depth)
+        if len(depth):
+            self._depth = int(depth[-1])
+        self.at += len(data)
+        return places, depth
+
+
+def split(document: Document) -> Document | SplitDocument:
+    """The document in pieces, where it is large and nothing speaks against it; else as it is."""
+    try:
+        size = Path(document.path).stat().st_size
+        if size > SMALL and document.encoding in ("utf-8", "ascii"):
+            with open(document.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
+                return _split(document, stream, size)
+    except (UnsureError, RecordError, OSError):
+        pass
+    return document
+
+
+def _split(document: Document, stream: BinaryIO, size: int) -> SplitDocument:
+    head = stream.read(_AROUND)
+    head = head[: _first_record(head, document.keys)]
+    stream.seek(len(head))
+    pieces = tuple(_pieces(stream, len(head)))
+    if not pieces or size - pieces[-1].end > _AROUND:
+        raise UnsureError
+    stream.seek(pieces[-1].end)
+    token = uuid.uuid4().hex
+    around = head + b'{"type":"Feature","properties":{"%s":0}}' % token.encode() + stream.read()
+    found = list(document.records_of(io.BytesIO(around)))
+    if len(found) != 1 or token not in str(found):
+        raise UnsureError
+    return SplitDocument(document, pieces)
+
+
+def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
+    """Where the list at this place begins, behind its bracket; it is the first that may be meant."""
+    places, depth = _Brackets().feed(head)
+    for place in places[depth == len(keys) + 1].tolist():
+        before = head[:place].rstrip(_BLANK)
+        if head[place : place + 1] == b"[" and (
+            not keys or before[:-1].rstrip(_BLANK).endswith(quoted(keys[-1]).encode())
+        ):
+            return int(place) + 1
+    raise UnsureError
+
+
+def _pieces(stream: BinaryIO, start: int) -> Iterator[Piece]:
+    import numpy as np
+
+    brackets, row, rows = _Brackets(start), 0, 0
+    while chunk := stream.read(_CHUNK):
+        places, depth = brackets.feed(chunk)
+        ended = np.flatnonzero(depth < 0)[:1]
+        if len(ended):
+            depth = depth[: ended[0]]
+        if depth.max(initial=0) > _LEVELS or brackets.at - start > INPUT.record_bytes // 2:
+            raise UnsureError
+        ends = places[: len(depth)][depth == 0] + 1
+        index = int(np.searchsorted(ends, start + PIECE))
+        while index < len(ends):
+            end, before = int(ends[index]), row
+            row = rows + index + 1
+            yield Piece(start, end, before, row - before)
+            start = end
+            index = int(np.searchsorted(ends, start + PIECE))
+        rows += len(ends)
+        if len(ended):
+            yield Piece(start, int(places[ended[0]]), row, rows - row)
+            return
+    raise UnsureError
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+def _members(pairs: list[tuple[str, Value]]) -> Record:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise UnsureError
+    return members
+
+
+def _constant(_: str) -> Value:
+    raise UnsureError
+
+
+def _float(text: str) -> str:
+    return text if "e" not in text and "E" not in text else str.__str__(number_value(Decimal(text)))
+
+
+def _marked(text: str) -> str:
+    return f"{_MARK}{'0' if text == '-0' else _float(text)}{_MARK}"
+
+
+def _decoder(integer: Callable[[str], str], other: Callable[[str], str]) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=_members, parse_int=integer, parse_float=other, parse_constant=_constant
+    )
+
+
+_PLAIN, _MARKING = _decoder(str, _float), _decoder(_marked, _marked)
+_TEXTS = json.JSONDecoder(parse_int=str, parse_float=str)
+_WRITTEN, _SORTED = (
+    json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=s)
+    for s in (False, True)
+)
+
+
+def _coordinates_as_texts(text: str) -> str:
+    """Members of a list, whose lists of coordinates are marked as numbers are, so that they stay as written.
+
+    Raises:
+        ValueError: a list of coordinates is not JSON.
+    """
+    found: list[str] = []
+
+    def replaced(match: re.Match[str]) -> str:
+        found.append(match[2].replace(" ", "").translate(_NO_BREAKS))
+        return f'{match[1]}"{_MARK}{found[-1]}{_MARK}"'
+
+    changed = _COORDINATES.sub(replaced, text)
+    # each is one list: a text stands between them, which could not be in one of them
+    together = '"",'.join([f"{t}," for t in found])
+    if _MINUS_ZERO.search(together):
+        return text
+    values = _TEXTS.decode(f'[{together}""]')
+    if len(values) != 2 * len(found) + (not found) or values[1::2] != [""] * len(found):
+        raise UnsureError
+    return changed
+
+
+def _json(value: Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
+    """A value with marked numbers as `json_text` writes it."""
+    return encoder.encode(value).replace(f'"{_MARK}', "").replace(f'{_MARK}"', "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Makes columns of values; each value as `column_value` makes it."""
+
+    marked: bool
+    """Numbers have marks, and are told from texts by them."""
+
+    def column(self, values: list[Value], kind: ds.DataType) -> pa.Array:
+        """One column.
+
+        Raises:
+            UnsureError: a value may not be of this form.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        match kind:
+            case ds.DataTypeOption(inner=inner):
+                return self.column(values, inner)
+            case ds.DataTypeList(item_type=item):
+                _only(values, list)
+                items = self.column(list(itertools.chain.from_iterable(v for v in values if v)), item)
+                ends = np.cumsum([0, *[len(v) if v else 0 for v in values]], dtype=np.int32)
+                nulls = pa.array([v is None for v in values], pa.bool_())
+                return pa.ListArray.from_arrays(pa.array(ends), items, text_type(kind), mask=nulls)
+            case ds.DataTypeStruct(fields=fields):
+                _only(values, dict)
+                nulls = pa.array([v is None for v in values], pa.bool_())
+                columns = self.columns([v or {} for v in values], fields)
+                return pa.StructArray.from_arrays(columns, fields=list(text_type(kind)), mask=nulls)
+            case ds.DataTypeMap():
+                raise UnsureError
+        return self.texts(values)
+
+    def columns(self, records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
+        """The columns of records.
+
+        Raises:
+            UnsureError: a value may not be of this form, or a key differs from a column only by case.
+        """
+        try:
+            check_case(set().union(*records), fields)
+        except RecordError:
+            raise UnsureError from None
+        return [self.column([r.get(f.name) for r in records], f.type) for f in fields]
+
+    def texts(self, values: list[Value]) -> pa.Array:
+        """A column of text."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            array = pa.array(values, pa.string())
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            if {type(v) for v in values} <= {bool, type(None)}:
+                return pa.array(values, pa.bool_()).cast(pa.string())
+            array = pa.array([self._text(v) for v in values], pa.string())
+        return pc.replace_substring(array, _MARK, "") if self.marked else array
+
+    def _text(self, value: Value) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        if not self.marked and not isinstance(value, bool):
+            raise UnsureError
+        return _json(value)
+
+    def records(self, records: list[Record]) -> pa.Array:
+        """Records as JSON for inference, as `text_for_inference` makes it."""
+        import pyarrow as pa
+
+        if any(len(r) > INPUT.columns for r in records):
+            raise UnsureError
+        texts = []
+        for record in records:
+            text = _json(record)
+            if '"":' in text:
+                check_named(record)
+            texts.append(_json(without_empty(record)) if "{}" in text else text)
+        return pa.array(texts, pa.string())
+
+
+def _only(values: list[Value], kind: type) -> None:
+    if not {type(v) for v in values} <= {kind, type(None)}:
+        raise UnsureError
+
+
+def _has_geometry(fields: tuple[ds.DataField, ...]) -> bool:
+    return any(f.name == GEOMETRY for f in fields)
+
+
+def _features(values: list[Record], *, wanted: bool) -> list[Record]:
+    """Features with marked numbers as `feature_record` makes them; their geometry only where it is wanted."""
+    records = []
+    for value in values:
+        properties, geometry = value.get("properties"), value.get(GEOMETRY)
+        if value.get("type") != "Feature" or not isinstance(properties, dict | None):
+            raise UnsureError
+        if not isinstance(geometry, dict | None):
+            raise UnsureError
+        record = {} if properties is None else properties
+        record[GEOMETRY] = _json(geometry, _SORTED) if wanted and geometry is not None else None
+        records.append(record)
+    return records
+
+
+# --- pieces ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDocument:
+    """A large document whose records are in pieces; what surrounds them was found to be right."""
+
+    whole: Document
+    pieces: tuple[Piece, ...]
+
+    def records(self) -> Iterator[Record]:
+        """The records in order, by the exact parser."""
+        return self.whole.records()
+
+    def members(self, stream: BinaryIO, piece: Piece) -> bytes:
+        """A piece of the file as the members of a list, to be put into brackets.
+
+        Raises:
+            RecordError: no comma separates it from the piece before.
+        """
+        stream.seek(piece.start)
+        text = stream.read(piece.end - piece.start)
+        if piece.row == 0 or piece.rows == 0:
+            return text
+        rest = text.lstrip(_BLANK)
+        if not rest.startswith(b","):
+            raise RecordError("not valid JSON: no comma")
+        return rest[1:]
+
+    def exact(self, members: bytes) -> Iterator[Record]:
+        """The records of a piece, by the exact parser."""
+        elements = JsonArray(self.whole.path, self.whole.encoding).records_of(io.BytesIO(b"[%s]" % members))
+        return map(self.whole.record, elements)
+
+    def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
+        """Whether there are always values that are taken as texts and are none."""
+        return fields is None or (isinstance(self.whole, FeatureCollection) and _has_geometry(fields))
+
+    def columns(
+        self, members: bytes, rows: int, fields: tuple[ds.DataField, ...] | None, *, marked: bool
+    ) -> list[pa.Array]:
+        """These columns of a piece's records, or the whole as JSON, just as by the exact parser.
+
+        With `marked` numbers, values that are no texts may be taken as texts.
+
+        Raises:
+            UnsureError: they may not be what they should be, or not in this way.
+        """
+        if _LONG in members.translate(_DIGITS):
+            raise UnsureError
+        collecting = gc.isenabled()
+        gc.disable()  # which finds nothing in what is made here, and takes a third of the time
+        try:
+            text = str(members, self.whole.encoding)
+            if "\\ud" in text or "\\uD" in text:
+                check_characters(text)
+            if (_MARK in text or "\\u007" in text) if marked else _MINUS_ZERO.search(text):
+                raise UnsureError
+            if marked and isinstance(self.whole, FeatureCollection):
+                text = _coordinates_as_texts(text)
+            records = (_MARKING if marked else _PLAIN).decode(f"[{text}]")
+            if len(records) != rows:
+                raise UnsureError
+            _only(records, dict)
+            if isinstance(self.whole, FeatureCollection):
+                records = _features(records, wanted=self.needs_marks(fields))
+            made = _Columns(marked)
+            return [made.records(records)] if fields is None else made.columns(records, fields)
+        except (RecordError, ValueError, ArithmeticError, RecursionError):
+            raise UnsureError from None
+        finally:
+            if collecting:
+                gc.enable()

@@ -1,0 +1,380 @@
+"""Documents in pieces give what the exact parser gives of the whole, or refuse what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from odfchain.errors import BadInputError
+from odfchain.ingest.read.formats import open_input
+from odfchain.model.ddl import parse_ddl
+from odfchain.model.sources import ReadStepGeoJson, ReadStepJson
+from odfchain.spark import json_pieces
+from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, record_batches
+from odfchain.spark.geo import FeatureCollection
+from odfchain.spark.json_pieces import SplitDocument, UnsureError, split
+from odfchain.spark.json_records import JsonArray
+from tests.kit.reader_harness import Harness
+from tests.kit.support import unchanged
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
+
+FIELDS = parse_ddl(
+    (
+        "a BIGINT",
+        "s STRING",
+        "l ARRAY<STRING>",
+        "o STRUCT<x: INT, y: ARRAY<STRUCT<x: STRING>>>",
+        "g BOOLEAN",
+        "geometry STRING",
+        "m MAP<STRING, STRING>",
+    )
+).fields
+WITHOUT_MAP = FIELDS[:-1]
+NUMBERS = [
+    "0", "-0", "7", "-12", "1.50", "-0.0", "1e5", "1E-7", "0.0000001", "-1e400", "12345678901234567890123",
+    "0." + "0" * 45 + "1", "9" * 300, "1e99999999999999999999",
+]  # fmt: skip
+TEXTS = [
+    "", "x", "é😀", 'a"b', "\\", "{[", "]}", "},{", ",", "\x7f", "null", "1.0", "-0", "\\ud83d", "\u2028", "\t\n", "0" * 50
+]  # fmt: skip
+KEYS = ["a", "s", "l", "o", "g", "x", "y", "geometry", "coordinates", "type", "m", "é", 'q"']
+BREAKS = [
+    "",
+    '"',
+    "\\",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    " ",
+    "\t",
+    "0",
+    "-",
+    "e",
+    "\x00",
+    "\ud800",
+    "\ufeff",
+    "//",
+    "NaN",
+]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every document is in pieces, of about one record."""
+    monkeypatch.setattr(json_pieces, "SMALL", 0)
+    monkeypatch.setattr(json_pieces, "PIECE", 40)
+    monkeypatch.setattr(json_pieces, "_CHUNK", 64)
+
+
+class Writer:
+    """Random JSON texts: odd ones that are valid, and few that are not."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def blank(self) -> str:
+        return self.rng.choice(["", "", "", " ", "\n", " \t\r\n"])
+
+    def text(self, value: str) -> str:
+        if self.rng.random() < 0.02:
+            return r'"\ud800"'
+        written = json.dumps(value, ensure_ascii=self.rng.random() < 0.4)
+        return written.replace("x", "\\u0078") if self.rng.random() < 0.1 else written
+
+    def number(self) -> str:
+        return self.rng.choice(NUMBERS if self.rng.random() < 0.2 else NUMBERS[:6])
+
+    def value(self, depth: int = 0) -> str:
+        kind = self.rng.randrange(5 if depth > 3 else 8)
+        if kind < 2:
+            return self.number()
+        if kind < 4:
+            return self.text(self.rng.choice(TEXTS if self.rng.random() < 0.3 else TEXTS[:3]))
+        if kind == 4:
+            return self.rng.choice(["true", "false", "null"])
+        if kind == 5:
+            return self.listed([self.value(depth + 1) for _ in range(self.rng.randrange(4))])
+        return self.object(depth + 1)
+
+    def listed(self, values: list[str]) -> str:
+        between = f"{self.blank()},{self.blank()}"
+        return f"[{self.blank()}{between.join(values)}{self.blank()}]"
+
+    def point(self) -> str:
+        return self.listed([self.number() for _ in range(2)])
+
+    def geometry(self) -> str:
+        if self.rng.random() < 0.3:
+            return self.rng.choice(["null", self.object(2)])
+        lists = self.rng.choice(
+            [self.point(), self.listed([self.point() for _ in range(3)]), "[]", "[1],[2]", "[[1]"]
+        )
+        members = [f'"coordinates"{self.blank()}:{self.blank()}{lists}', '"type": "Point"']
+        self.rng.shuffle(members)
+        return "{" + ",".join(members) + "}"
+
+    def member(self, key: str, depth: int) -> str:
+        fitting = {
+            "l": lambda: self.listed([self.number() for _ in range(self.rng.randrange(3))]),
+            "s": lambda: self.text("x"),
+            "a": self.number,
+            "o": lambda: f'{{"x":1,"y":[{{"x":{self.number()}}}]}}',
+            "m": lambda: '{"k":1}',
+            "g": lambda: self.rng.choice(["true", "false", "null"]),
+        }
+        use = fitting.get(key) if self.rng.random() < 0.93 else None
+        return f"{json.dumps(key)}{self.blank()}:{self.blank()}{use() if use else self.value(depth)}"
+
+    def object(self, depth: int = 0) -> str:
+        keys = self.rng.sample(KEYS, self.rng.randrange(6))
+        if keys and self.rng.random() < 0.02:
+            keys.append(self.rng.choice([keys[0], "A", ""]))
+        between = f"{self.blank()},{self.blank()}"
+        return "{" + between.join(self.member(key, depth) for key in keys) + self.blank() + "}"
+
+    def feature(self) -> str:
+        kind = '"Feature"' if self.rng.random() < 0.98 else self.value()
+        properties = self.object() if self.rng.random() < 0.95 else "null"
+        members = [f'"type":{kind}', f'"properties": {properties}', f'"geometry":{self.geometry()}']
+        self.rng.shuffle(members)
+        return "{" + ",".join(members) + "}"
+
+    def broken(self, text: str) -> str:
+        for _ in range(self.rng.choice([0, 0, 0, 1, 1, 2])):
+            at = self.rng.randrange(len(text))
+            text = text[:at] + self.rng.choice(BREAKS) + text[at + self.rng.randrange(2) :]
+        return text
+
+    def document(self, path: Path) -> JsonArray | FeatureCollection:
+        sub_path, geo = self.rng.choice(["", "", "a", "x.l"]), self.rng.random() < 0.5
+        count = self.rng.randrange(1, 9)
+        records = self.listed([self.feature() if geo else self.object() for _ in range(count)])
+        if geo:
+            kind = '"type":"FeatureCollection"'
+            around = [kind, f'"features" : {records}', f'"crs":{self.value()}']
+            self.rng.shuffle(around)
+            text = "{" + ",".join(around) + "}"
+        else:
+            for key in reversed(sub_path.split(".") if sub_path else []):
+                records = f'{{"k":{self.value()},"{key}" :{records},"z":[{{"{key}":[]}}]}}'
+            text = records
+        path.write_bytes(self.broken(text).encode("utf-8", "surrogatepass"))
+        return FeatureCollection(str(path)) if geo else JsonArray(str(path), "utf-8", sub_path)
+
+
+def rows(batches: Any) -> list[Any] | None:
+    """All rows; None where the document is refused."""
+    try:
+        return [row for batch in batches for row in batch.to_pylist()]
+    except DocumentInputError:
+        return None
+
+
+def compare(document: JsonArray | FeatureCollection, fields: Fields, seen: Counter[str]) -> None:
+    """Both ways give the same."""
+    exact = rows(record_batches(document, fields))
+    found = split(document)
+    if not isinstance(found, SplitDocument):
+        seen["whole"] += 1
+        return
+    seen["pieces" if exact is not None else "refused"] += 1
+    assert rows(piece_batches(found, range(len(found.pieces)), fields)) == exact, Path(
+        document.path
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("fields", [FIELDS, WITHOUT_MAP, None], ids=["maps", "columns", "inferred"])
+def test_random_documents(
+    tmp_path: Path, small_pieces: None, fields: Fields, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many of them by the quick way as make the comparison worth something."""
+    seen: Counter[str] = Counter()
+    columns = SplitDocument.columns
+
+    def counted(self: SplitDocument, *arguments: Any, **named: Any) -> list[pa.Array]:
+        try:
+            found = columns(self, *arguments, **named)
+        except UnsureError:
+            seen["unsure"] += 1
+            raise
+        seen["quick"] += 1
+        return found
+
+    monkeypatch.setattr(SplitDocument, "columns", counted)
+    for seed in range(1_500):
+        compare(Writer(seed).document(tmp_path / "in"), fields, seen)
+    assert seen["pieces"] > 200, seen
+    assert seen["refused"] > 200, seen
+    assert seen["quick"] > 1_000 or fields is FIELDS, seen
+    assert seen["unsure"] > 200, seen
+
+
+TWO = '{"a":1},{"a":2}'
+LONG = '"' + "x" * 60 + '"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[{TWO},]",
+        f"[,{TWO}]",
+        f"[{TWO}\x0b,{TWO}]",
+        f"[{TWO}],[{TWO}]",
+        f'[{{"s":{LONG}}} {{"s":{LONG}}}]',
+        f'[{{"s":{LONG}}},{{"s":{LONG}}},]',
+        f'[{{"s":{LONG}}}, x]',
+        f'[{{"s":{LONG}}},,{{"s":{LONG}}}]',
+        f'[{{"s":{LONG}}}, {{"s":{LONG}}}, 7]',
+        '[{"s":"\\\\"},{"s":"\\""},{"s":"\\\\\\""}]',
+        '[{"s":"' + "\\\\" * 100 + '"},{"s":"}"}]',
+    ],
+)
+def test_lists_at_the_seams_of_pieces(tmp_path: Path, small_pieces: None, text: str) -> None:
+    path = tmp_path / "in"
+    path.write_text(text)
+    compare(JsonArray(str(path)), FIELDS, Counter())
+    path.write_text(f'{{"y":[{{"a":9}}],"x":{{"a":{text}}}}}')
+    compare(JsonArray(str(path), "utf-8", "x.a"), FIELDS, Counter())
+
+
+def test_lists_of_coordinates_are_lists_one_by_one(tmp_path: Path, small_pieces: None) -> None:
+    """Joined they would be as many lists."""
+    path = tmp_path / "in"
+    geometries = ["[1],[2]", "[[1]", "[2]]"]
+    features = ",".join(
+        [f'{{"type":"Feature","geometry":{{"type":"Point","coordinates":{g}}}}}' for g in geometries]
+    )
+    path.write_text(f'{{"type":"FeatureCollection","features":[{features}]}}')
+    seen: Counter[str] = Counter()
+    compare(FeatureCollection(str(path)), FIELDS, seen)
+    with pytest.raises(UnsureError):
+        json_pieces._coordinates_as_texts(features)
+
+
+def test_another_list_of_that_name_is_not_taken(tmp_path: Path, small_pieces: None) -> None:
+    path = tmp_path / "in"
+    path.write_text('{"z":{"b":[{"a":1}]},"a":{"b":[{"a":2}]}}')
+    document = JsonArray(str(path), "utf-8", "a.b")
+    assert split(document) is document
+
+
+def test_small_and_deep_documents_and_other_encodings_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "in"
+    path.write_text(f"[{TWO}]")
+    assert isinstance(split(JsonArray(str(path))), JsonArray)
+    monkeypatch.setattr(json_pieces, "SMALL", 0)
+    assert isinstance(split(JsonArray(str(path))), SplitDocument)
+    assert isinstance(split(JsonArray(str(path), "utf-16")), JsonArray)
+    assert isinstance(split(JsonArray(str(tmp_path / "none"))), JsonArray)
+    path.write_text('[{"a":' + "[" * 40 + "]" * 40 + "}]")
+    assert isinstance(split(JsonArray(str(path))), JsonArray)
+
+
+def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) -> None:
+    """Whichever way they come."""
+    path = tmp_path / "in"
+    path.write_text('[{"l":[1],"o":{"x":1,"y":[{"x":2}]},"s":{"k":[1.50]}}]')
+    found = split(JsonArray(str(path)))
+    assert isinstance(found, SplitDocument)
+    (quick,) = piece_batches(found, [0], WITHOUT_MAP)
+    (exact,) = record_batches(found, WITHOUT_MAP)
+    assert quick.equals(exact, check_metadata=True)
+    quick.validate(full=True)
+
+
+MEASURE = """
+import resource, sys
+from odfchain.spark.documents import piece_batches
+from odfchain.spark.json_pieces import split
+from odfchain.spark.json_records import JsonArray
+def peak(path):
+    document = split(JsonArray(path))
+    rows = sum(len(batch) for batch in piece_batches(document, range(len(document.pieces))))
+    return rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+_, before = peak(sys.argv[1])
+rows, after = peak(sys.argv[2])
+print(rows, (after - before) >> 10)
+"""
+
+
+def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
+    """Six times the document, and less than its size more memory."""
+    element = '{"text":"' + "x" * 500 + '","numbers":[1,2.5]}'
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_text("[" + ",".join([element] * 40_000) + "]")
+    large.write_text("[" + ",".join([element] * 240_000) + "]")
+    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
+    count, grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert int(count) == 240_000
+    assert int(grown) < 16
+
+
+# --- on Spark --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [ReadStepJson(), ReadStepGeoJson()], ids=lambda step: step.KIND)
+@pytest.mark.parametrize("ddl", [None, ("a BIGINT", "s STRING")])
+def test_pieces_on_spark_give_the_rows_in_order(
+    tmp_path: Path,
+    engine: SparkEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Any,
+    ddl: tuple[str, ...] | None,
+) -> None:
+    records = ",".join([f'{{"a":{n},"s":"{n}x"}}' for n in range(500)])
+    if isinstance(step, ReadStepGeoJson):
+        features = ",".join(
+            [f'{{"type":"Feature","properties":{r}}}' for r in records.replace("},", "}\n").split()]
+        )
+        records = f'{{"type":"FeatureCollection","features":[{features}]}}'
+    else:
+        records = f"[{records}]"
+    monkeypatch.setattr(json_pieces, "SMALL", 0)
+    monkeypatch.setattr(json_pieces, "PIECE", 1_000)
+    path = tmp_path / "in"
+    path.write_text(records)
+    opened = open_input(lambda: engine.session, path, type(step)(ddl_schema=ddl), scratch=tmp_path)
+    assert opened.frame is not None
+    assert opened.frame.frame.rdd.getNumPartitions() > 2
+    found = opened.frame.frame.orderBy("__odfchain_row").select("__odfchain_row", "a", "s").collect()
+    assert [tuple(r) for r in found] == [(n, n, f"{n}x") for n in range(500)]
+
+
+@pytest.mark.parametrize("ddl", [None, ("a BIGINT NOT NULL",)])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("tru", "row 81: not valid JSON: lexical error: invalid string in json text."),
+        ('1,"a":1', "row 81: key 'a' occurs twice in one object"),
+        (r'"\ud800"', r"line 3: not valid JSON: \ud800 is half of a surrogate pair, without the other half"),
+    ],
+)
+def test_what_is_wrong_in_a_piece_is_said_as_of_the_whole(
+    tmp_path: Path,
+    engine: SparkEngine,
+    small_pieces: None,
+    bad: str,
+    message: str,
+    ddl: tuple[str, ...] | None,
+) -> None:
+    good = ",".join(['{"a":1}'] * 80)
+    text = f'[\n{good},\n{{"a":{bad}}},{good}]'
+    harness = Harness(tmp_path / "d", engine.session)
+    with unchanged(harness.dataset.folder), pytest.raises(BadInputError) as caught:
+        harness.write(text.encode(), ReadStepJson(ddl_schema=ddl))
+    assert message in str(caught.value)
