@@ -87,6 +87,8 @@ class _Brackets:
 
     at: int = 0
     """Where the next chunk begins."""
+    plain: bool = True
+    """There was no escape and no DEL so far: no text holds a control character, where it is JSON."""
     _depth: int = 0
     _inside: int = 0
     """1 within a text."""
@@ -100,6 +102,7 @@ class _Brackets:
         whole = data.rstrip(b"\\") if data.endswith(b"\\") else data
         self._kept = data[len(whole) :]
         data = whole.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in whole else whole
+        self.plain = self.plain and b"\\" not in chunk and b"\x7f" not in chunk
         places = np.flatnonzero(np.frombuffer(data.translate(_TOKENS), np.bool_))
         kinds = np.frombuffer(data, np.uint8)[places]
         quotes = kinds == ord('"')
@@ -133,7 +136,8 @@ def _split(document: Document, stream: BinaryIO, size: int) -> SplitDocument:
     head = stream.read(_AROUND)
     head = head[: _first_record(head, document.keys)]
     stream.seek(len(head))
-    pieces = tuple(_pieces(stream, len(head)))
+    brackets = _Brackets(len(head))
+    pieces = tuple(_pieces(stream, brackets))
     if not pieces or size - pieces[-1].end > _AROUND:
         raise UnsureError
     stream.seek(pieces[-1].end)
@@ -142,7 +146,7 @@ def _split(document: Document, stream: BinaryIO, size: int) -> SplitDocument:
     found = list(document.records_of(io.BytesIO(around)))
     if len(found) != 1 or token not in str(found):
         raise UnsureError
-    return SplitDocument(document, pieces)
+    return SplitDocument(document, pieces, brackets.plain)
 
 
 def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
@@ -157,10 +161,10 @@ def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
     raise UnsureError
 
 
-def _pieces(stream: BinaryIO, start: int) -> Iterator[Piece]:
+def _pieces(stream: BinaryIO, brackets: _Brackets) -> Iterator[Piece]:
     import numpy as np
 
-    brackets, row, rows = _Brackets(start), 0, 0
+    start, row, rows = brackets.at, 0, 0
     while chunk := stream.read(_CHUNK):
         places, depth = brackets.feed(chunk)
         ended = np.flatnonzero(depth < 0)[:1]
@@ -337,6 +341,14 @@ def _has_geometry(fields: tuple[ds.DataField, ...]) -> bool:
     return any(f.name == GEOMETRY for f in fields)
 
 
+def _geometry(geometry: Record) -> str:
+    kind, coordinates = geometry.get("type"), geometry.get("coordinates")
+    usual = len(geometry) == 2 and isinstance(kind, str) and isinstance(coordinates, str)
+    if usual and kind.isalpha() and coordinates.startswith(_MARK):
+        return f'{{"coordinates":{coordinates[1:-1]},"type":"{kind}"}}'  # six times as fast
+    return _json(geometry, _SORTED)
+
+
 def _features(values: list[Record], *, wanted: bool) -> list[Record]:
     """Features with marked numbers as `feature_record` makes them; their geometry only where it is wanted."""
     records = []
@@ -347,7 +359,7 @@ def _features(values: list[Record], *, wanted: bool) -> list[Record]:
         if not isinstance(geometry, dict | None):
             raise UnsureError
         record = {} if properties is None else properties
-        record[GEOMETRY] = _json(geometry, _SORTED) if wanted and geometry is not None else None
+        record[GEOMETRY] = _geometry(geometry) if wanted and geometry is not None else None
         records.append(record)
     return records
 
@@ -361,6 +373,8 @@ class SplitDocument:
 
     whole: Document
     pieces: tuple[Piece, ...]
+    plain: bool
+    """No value holds a control character."""
 
     def records(self) -> Iterator[Record]:
         """The records in order, by the exact parser."""

@@ -22,6 +22,7 @@ from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, 
 from odfchain.spark.geo import FeatureCollection
 from odfchain.spark.json_pieces import SplitDocument, UnsureError, split
 from odfchain.spark.json_records import JsonArray
+from tests.ingest.test_records_in_out import WRONG, run
 from tests.kit.reader_harness import Harness
 from tests.kit.support import unchanged
 
@@ -285,6 +286,17 @@ def test_small_and_deep_documents_and_other_encodings_are_whole(
     assert isinstance(split(JsonArray(str(path))), JsonArray)
 
 
+@pytest.mark.parametrize(
+    ("text", "plain"), [("x y", True), ("é", True), (r"\u0001", False), (r"\\", False), ("\x7f", False)]
+)
+def test_control_characters_are_foreseen(tmp_path: Path, small_pieces: None, text: str, plain: bool) -> None:
+    path = tmp_path / "in"
+    path.write_text(f'[{TWO},{{"s":"{text}"}},{TWO}]')
+    found = split(JsonArray(str(path)))
+    assert isinstance(found, SplitDocument)
+    assert found.plain is plain
+
+
 def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) -> None:
     """Whichever way they come."""
     path = tmp_path / "in"
@@ -345,7 +357,7 @@ def test_pieces_on_spark_give_the_rows_in_order(
     else:
         records = f"[{records}]"
     monkeypatch.setattr(json_pieces, "SMALL", 0)
-    monkeypatch.setattr(json_pieces, "PIECE", 1_000)
+    monkeypatch.setattr(json_pieces, "PIECE", 200)
     path = tmp_path / "in"
     path.write_text(records)
     opened = open_input(lambda: engine.session, path, type(step)(ddl_schema=ddl), scratch=tmp_path)
@@ -378,3 +390,14 @@ def test_what_is_wrong_in_a_piece_is_said_as_of_the_whole(
     with unchanged(harness.dataset.folder), pytest.raises(BadInputError) as caught:
         harness.write(text.encode(), ReadStepJson(ddl_schema=ddl))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["json", "geojson"])
+def test_changed_documents_are_read_or_refused(
+    tmp_path: Path, engine: SparkEngine, small_pieces: None, kind: str
+) -> None:
+    """As an oracle does that shares no code with the reader."""
+    WRONG.clear()
+    verdicts = run(kind, 20, 3, tmp_path, engine)
+    assert not WRONG, "\n".join(WRONG)
+    assert verdicts["read"] > 1

@@ -388,6 +388,7 @@ def _open_records(
     source: RecordSource | LineFile,
 ) -> OpenedInput:
     from odfchain.spark.documents import bad_record, infer_records, read_records
+    from odfchain.spark.json_pieces import SplitDocument
 
     file = str(path)
     if schema is None:
@@ -398,6 +399,8 @@ def _open_records(
     rules = TextRules(integer_timestamps=True)
     if isinstance(read, ReadStepJson | ReadStepNdJson):
         rules = _text_rules(read)
+    if isinstance(source, SplitDocument):
+        rules = dataclasses.replace(rules, plain=source.plain)
     return OpenedInput(
         read_records(session(), source, columns, rules, file),
         malformed=lambda: bad_record(session(), source, columns.fields, file),
