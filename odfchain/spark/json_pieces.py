@@ -343,10 +343,11 @@ def _has_geometry(fields: tuple[ds.DataField, ...]) -> bool:
 
 def _geometry(geometry: Record) -> str:
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
-    usual = len(geometry) == 2 and isinstance(kind, str) and isinstance(coordinates, str)
-    if usual and kind.isalpha() and coordinates.startswith(_MARK):
-        return f'{{"coordinates":{coordinates[1:-1]},"type":"{kind}"}}'  # six times as fast
-    return _json(geometry, _SORTED)
+    if len(geometry) > 2 or not (isinstance(kind, str) and isinstance(coordinates, str)):
+        return _json(geometry, _SORTED)
+    if not (kind.isalpha() and coordinates.startswith(_MARK)):
+        return _json(geometry, _SORTED)
+    return f'{{"coordinates":{coordinates[1:-1]},"type":"{kind}"}}'  # six times as fast
 
 
 def _features(values: list[Record], *, wanted: bool) -> list[Record]:
