@@ -22,7 +22,6 @@ from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, 
 from odfchain.spark.geo import FeatureCollection
 from odfchain.spark.json_pieces import SplitDocument, UnsureError, split
 from odfchain.spark.json_records import JsonArray
-from tests.ingest.test_records_in_out import WRONG, run
 from tests.kit.reader_harness import Harness
 from tests.kit.support import unchanged
 
@@ -390,14 +389,3 @@ def test_what_is_wrong_in_a_piece_is_said_as_of_the_whole(
     with unchanged(harness.dataset.folder), pytest.raises(BadInputError) as caught:
         harness.write(text.encode(), ReadStepJson(ddl_schema=ddl))
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["json", "geojson"])
-def test_changed_documents_are_read_or_refused(
-    tmp_path: Path, engine: SparkEngine, small_pieces: None, kind: str
-) -> None:
-    """As an oracle does that shares no code with the reader."""
-    WRONG.clear()
-    verdicts = run(kind, 20, 3, tmp_path, engine)
-    assert not WRONG, "\n".join(WRONG)
-    assert verdicts["read"] > 1

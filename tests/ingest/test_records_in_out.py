@@ -16,6 +16,7 @@ import pytest
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.ingest.read.formats import open_input
 from odfchain.model.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJson, ReadStepParquet
+from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, document_error, record_batches
 from odfchain.spark.failure import explain
 from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
@@ -181,6 +182,18 @@ def test_records_in_are_records_out_or_a_refusal(kind: str, tmp_path: Path, engi
     assert not WRONG, "\n".join(WRONG)
     assert verdicts["read"] >= QUICK[kind] // 12, "enough of the changed files are still files"
     assert verdicts["refused"] >= QUICK[kind] // 12
+
+
+@pytest.mark.parametrize("kind", ["json", "geojson"])
+def test_documents_in_pieces_as_well(
+    kind: str, tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_pieces, "SMALL", 0)
+    monkeypatch.setattr(json_pieces, "PIECE", 40)
+    WRONG.clear()
+    verdicts = run(kind, 20, 3, tmp_path, engine)
+    assert not WRONG, "\n".join(WRONG)
+    assert verdicts["read"] > 1
 
 
 @pytest.mark.soak
