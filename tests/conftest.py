@@ -28,6 +28,9 @@ settings.register_profile("soak", max_examples=2_000, deadline=None)
 settings.register_profile("deep", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# each command ends its own JVM: only `tests/spark/test_keeper.py` is about the one that stays
+os.environ["CI"] = "true"
+
 
 LONGEST_FIRST = (
     "tests/engine/",

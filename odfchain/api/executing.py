@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from odfchain.api.workspace import Workspace
     from odfchain.engine.inprocess import SparkTransformEngine
     from odfchain.engine.interface import TransformEngine
     from odfchain.model.sources import Transform
@@ -29,6 +31,9 @@ class Engines:
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
         self.spark: SparkEngine | None = None
+        self.may_stay = False
+        """Whether the session may be one that other commands use, too: its user changes nothing but its own
+        settings, and does not stop it (RFC-030)."""
         self._transforms: SparkTransformEngine | None = None
 
     def session(self, progress: Progress = SILENT) -> SparkSession:
@@ -50,8 +55,21 @@ class Engines:
                 remote=spark.remote,
                 driver_memory=spark.driver_memory,
                 conf=spark.conf,
+                idle=self._idle_seconds(),
             )
         return self.spark.session
+
+    def _idle_seconds(self) -> float:
+        """How long the session stays; not where queries of untrusted publishers would run in it."""
+        from odfchain.repo.workspace_config import IsolationPolicy
+
+        config = self._files.config
+        never = config.transform.isolation is IsolationPolicy.NEVER
+        return (
+            0
+            if never or not self.may_stay or os.environ.get("CI")
+            else config.engine.idle.milliseconds / 1_000
+        )
 
     def transforms(self, progress: Progress = SILENT) -> SparkTransformEngine:
         """The one engine of this process that executes transforms."""
@@ -113,8 +131,13 @@ class Engines:
         return dataclasses.replace(config, timeout_seconds=math.ceil(timeout)) if timeout else config
 
     def close(self) -> None:
-        """Stop the session if one was started."""
+        """Stop the session if one was started; what other commands use is only left."""
         self._transforms = None
         if self.spark is not None:
             self.spark.close()
             self.spark = None
+
+
+def let_session_stay(workspace: Workspace) -> None:
+    """The session that this workspace will start may be one that stays for other commands."""
+    workspace._engines.may_stay = True

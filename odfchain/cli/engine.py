@@ -1,4 +1,4 @@
-"""`odfchain engine`: transformations are executed for other processes."""
+"""`odfchain engine`: the Spark session that stays, and transformations for other processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from odfchain.api.engine_service import DEFAULT_PORT, engine_service
-from odfchain.cli.support.context import open_workspace, options, silence_libraries
+from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
+from odfchain.cli.support.output import format_option
 from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.cli.support.screen import echo
+from odfchain.cli.support.screen import echo, echo_json
 from odfchain.errors import NotAWorkspaceError, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,50 @@ _HEAP_MIB = 2_048
 
 @click.group("engine")
 def engine_command() -> None:
-    """Execute transformations for other processes."""
+    """Look after the Spark session that stays, and execute transformations for other processes."""
+
+
+@engine_command.command("status")
+@format_option("table", "json")
+def engine_status(output: str) -> None:
+    """Show the Spark session that stays between commands, if there is one.
+
+    The first command that needs Spark on this machine starts it; later ones of the same version, settings and
+    environment use it. It ends when no command was there for as long as `engine.idle` says (10 minutes), and
+    is never started where the environment variable CI is set.
+    """
+    from odfchain.api.kept_session import status
+
+    found = status()
+    if output == "json":
+        echo_json({"running": found is not None, **(found or {})})
+    elif found is None:
+        echo("no session stays")
+    else:
+        for name, value in found.items():
+            echo(f"{name:15}{', '.join(map(str, value)) or '-' if isinstance(value, list) else value}")
+
+
+@engine_command.command("stop")
+def engine_stop() -> None:
+    """End the Spark session that stays; commands that use it finish first."""
+    from odfchain.api.kept_session import stop
+
+    ended = stop()
+    if ended is None:
+        say("no session stays")
+    elif ended["clients"]:
+        say(f"it ends with the commands that use it: {', '.join(map(str, ended['clients']))}")
+
+
+@engine_command.command("log")
+def engine_log() -> None:
+    """Print the log of the Spark session that stays, and why earlier ones were ended or replaced."""
+    from odfchain.api.kept_session import log_file
+
+    with contextlib.suppress(FileNotFoundError), log_file().open(encoding="utf-8", errors="replace") as log:
+        for line in log:
+            echo(line.rstrip("\n"))
 
 
 @engine_command.command("serve")
@@ -122,7 +166,7 @@ def ended_by_sigterm() -> Iterator[None]:
 def _workspace() -> Workspace | None:
     """That of the folder; None where there is none, and none was named."""
     try:
-        return open_workspace()
+        return open_workspace(session_stays=False)
     except NotAWorkspaceError:
         if options().workspace:
             raise

@@ -73,7 +73,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "compact": "Merge small slices of a dataset into larger ones.",
         "gc": "Remove what no reference needs any more.",
         "fsck": "Find damaged and missing files, and repair them.",
-        "engine": "Execute transformations for other processes.",
+        "engine": "Look after Spark; execute transformations for others.",
         "completions": "Print a completion script.",
         "version": "Print the versions of odfchain and its parts.",
     },

@@ -29,6 +29,14 @@ class SparkConfig:
     """Any other Spark settings; they win over odfchain's own defaults."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What stays between commands."""
+
+    idle: Duration = field(default_factory=lambda: Duration(600_000))
+    """How long a local Spark session stays for the next command; 0 s: it ends with its own."""
+
+
 class LateEdits(Enum):
     """What to do when a ledger's source brings a known key with other values (RFC-009)."""
 
@@ -179,6 +187,7 @@ class WorkspaceConfig:
     """Settings of a workspace."""
 
     spark: SparkConfig = SparkConfig()
+    engine: EngineConfig = field(default_factory=EngineConfig)
     ingest: IngestConfig = field(default_factory=IngestConfig)
     fetch: FetchConfig = FetchConfig()
     transform: TransformConfig = field(default_factory=TransformConfig)
@@ -199,6 +208,8 @@ content:
     # remote: sc://host:15002   # or a Spark Connect URL
     driverMemory: 2g
     conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
+  engine:
+    idle: 10 minutes        # a local session stays that long for the next command; 0 s: not at all
   ingest:
     maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
     lateEdits: ignore       # known keys of a ledger with other values: ignore, warn, refuse, correct

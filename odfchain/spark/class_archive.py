@@ -11,12 +11,21 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 PATH_VARIABLE = "ODFCHAIN_CLASS_ARCHIVE"
 """The environment variable that names another file."""
 
 _KEY_CHARACTERS = 16
+
+
+def pyspark_folder() -> Path:
+    """Where PySpark is installed; it is not loaded for that."""
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None  # noqa: S101, PT018 - a dependency
+    return Path(spec.origin).parent
 
 
 def archive_path(java: Path) -> Path:
@@ -28,9 +37,7 @@ def archive_path(java: Path) -> Path:
 
 
 def _key(java: Path) -> str:
-    import pyspark
-
-    parts = (pyspark.__version__, str(Path(pyspark.__file__).parent), str(java.resolve()))
+    parts = (version("pyspark"), str(pyspark_folder()), str(java.resolve()))
     return hashlib.sha3_256("\0".join(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.errors import EngineError
-from odfchain.spark.class_archive import archive_options, recording_options
+from odfchain.spark.class_archive import archive_options, pyspark_folder, recording_options
 
 _INCUBATOR = "--add-modules=jdk.incubator.vector"
 _START_SECONDS = 120
@@ -52,9 +52,7 @@ def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[st
     Raises:
         EngineError: Spark's launcher fails.
     """
-    import pyspark
-
-    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    home = os.environ.get("SPARK_HOME") or str(pyspark_folder())
     env = dict(os.environ)
     env.update(
         SPARK_HOME=home,

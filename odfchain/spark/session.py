@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -20,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import EngineError, UsageError
+from odfchain.spark import kept, shared
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jvm_names import remember_names
 from odfchain.spark.plan_walk import jvm_of
-from odfchain.store.fsio import private_folder
+from odfchain.store.fsio import make_folder, private_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +39,9 @@ _SAME_EVERYWHERE = "-Duser.language=en -Duser.country=US -Duser.timezone=UTC"
 """On a Turkish machine `upper('iä')` would be another text, in Tokyo `format_string('%tH', 0L)`."""
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+
+_LOCAL = re.compile(r"local(\[(\*|[0-9]+)\])?", re.ASCII)
+"""Masters whose session may stay: all of it is one process on this machine."""
 
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
@@ -65,8 +68,11 @@ class SparkEngine:
         driver_memory: str = "2g",
         conf: dict[str, str] | None = None,
         record_classes: Path | None = None,
+        idle: float = 0,
     ) -> None:
         """`conf` are the user's own settings of Spark.
+
+        With `idle` a local session is shared with other commands, and stays so long after the last one [s].
 
         Raises:
             UsageError: one of them would change what is recorded.
@@ -86,6 +92,8 @@ class SparkEngine:
         self._conf = conf or {}
         self._session: SparkSession | None = None
         self._gateway: Gateway | None = None
+        self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
+        self._place: kept.Place | None = None
         self._resources = contextlib.ExitStack()
 
     @property
@@ -142,22 +150,25 @@ class SparkEngine:
         return settings | SQL_SETTINGS | given
 
     def _start(self) -> SparkSession:
-        java = find_java()
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if self._idle:
+            try:
+                return self._join()
+            except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
+                kept.note(f"command {os.getpid()} starts its own Java: {error!r}")
+                self.close()
+        java = find_java()
         _remove_old_logs(self._run_folder)
-        name = f"spark-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        scratch = self._resources.enter_context(private_folder(_scratch_base(self._run_folder), name))
-        for part in ("local", "warehouse", "work"):
-            (scratch / part).mkdir()
-        (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+        name = _new_name()
+        scratch = self._resources.enter_context(spark_scratch(_scratch_base(self._run_folder), name))
         settings = self._settings(scratch)
         os.environ["SPARK_WORKER_DIR"] = str(scratch / "work")
         log = self._run_folder / f"{name}.log"
         self._gateway = start_gateway(java, settings, log, record=self._record_classes)
         from pyspark.sql import SparkSession
 
-        with _gateway_environment(self._gateway), _own_interrupts():
+        with _gateway_environment(self._gateway.port, self._gateway.secret), _own_interrupts():
             try:
                 session = _configured(SparkSession.builder, settings).getOrCreate()
             except Exception as error:
@@ -167,6 +178,43 @@ class SparkEngine:
                 ) from error
         remember_names(jvm_of(session))
         return session
+
+    def _join(self) -> SparkSession:
+        """A session of our own in the JVM that stays; it is started if need be (RFC-030)."""
+        folder = kept.keeper_folder()
+        where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
+        parts = kept.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
+        with kept.turn(folder) as lock:
+            place = self._place = self._found(folder, parts, where, lock)
+            settings = self._settings(place.scratch)
+            with _gateway_environment(place.port, place.secret), _own_interrupts():
+                from pyspark.sql import SparkSession
+
+                session = shared.enter(_configured(SparkSession.builder, settings).getOrCreate)
+        remember_names(jvm_of(session))
+        return session
+
+    def _found(self, folder: Path, parts: dict[str, str], where: str, lock: int) -> kept.Place:
+        """A place in the session that stays, or in one that is started to stay."""
+        if (place := kept.attach(folder, parts)) is not None:
+            return place
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
+        make_folder(cache, mode=0o700)
+        scratch = _scratch_base(cache) / _new_name()
+        order = {
+            "folder": str(folder),
+            "scratch": str(scratch),
+            "java": str(find_java()),
+            "settings": self._settings(scratch),
+            "parts": parts,
+            "idle": self._idle,
+            "cwd": where,
+        }
+        kept.start_keeper(folder, order, lock)
+        place = kept.attach(folder, parts)
+        if place is None:
+            raise EngineError("the session that stays has ended at once")
+        return place
 
     def _connect(self) -> SparkSession:
         try:
@@ -183,7 +231,10 @@ class SparkEngine:
         return session
 
     def close(self) -> None:
-        """Stop the session and the JVM and remove their temporary files."""
+        """Stop the session and the JVM and remove their temporary files; what is shared is only left."""
+        if self._place is not None:
+            self._leave(self._place)
+            self._session = self._place = None
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.stop()
@@ -192,6 +243,14 @@ class SparkEngine:
             self._disconnect(self._gateway)
             self._gateway = None
         self._resources.close()
+
+    def _leave(self, place: kept.Place) -> None:
+        try:
+            shared.leave(self._session)
+        except Exception:  # noqa: BLE001 - whatever it was, nobody else shall have it
+            place.abandon()
+        else:
+            place.leave()
 
     @staticmethod
     def _disconnect(gateway: Gateway) -> None:
@@ -232,10 +291,24 @@ Nobody may give them other values (`SparkEngine`): what is recorded would depend
 """
 
 
+def _new_name() -> str:
+    return f"spark-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
 @contextlib.contextmanager
-def _gateway_environment(gateway: Gateway) -> Iterator[None]:
-    os.environ["PYSPARK_GATEWAY_PORT"] = str(gateway.port)
-    os.environ["PYSPARK_GATEWAY_SECRET"] = gateway.secret
+def spark_scratch(base: Path, name: str) -> Iterator[Path]:
+    """The folder for all that Spark writes while it runs; gone afterwards."""
+    with private_folder(base, name) as scratch:
+        for part in ("local", "warehouse", "work"):
+            (scratch / part).mkdir()
+        (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+        yield scratch
+
+
+@contextlib.contextmanager
+def _gateway_environment(port: int, secret: str) -> Iterator[None]:
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
     try:
         yield
     finally:
@@ -263,11 +336,7 @@ def _scratch_base(run_folder: Path) -> Path:
     """Where Spark's temporary files go: some of its settings cannot hold blanks, commas or quotes."""
     if _PLAIN_PATH.fullmatch(str(run_folder)):
         return run_folder
-    base = Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
-    if base.stat().st_uid != os.getuid():
-        raise EngineError(f"{base} belongs to another user")
-    return base
+    return kept.temporary_folder()
 
 
 def _remove_old_logs(folder: Path) -> None:

@@ -45,16 +45,19 @@ def say(text: str) -> None:
         echo(text, err=True)
 
 
-def open_workspace() -> Workspace:
-    """The workspace that is meant.
+def open_workspace(*, session_stays: bool = True) -> Workspace:
+    """The workspace that is meant; its Spark session may be one that stays for other commands.
 
     Raises:
         NotAWorkspaceError: there is none.
     """
     from odfchain import Workspace
+    from odfchain.api.executing import let_session_stay
 
     workspace = Workspace.open(Path(options().workspace or "."))
     _close_to_others(workspace.path / "config.yaml")
+    if session_stays:
+        let_session_stay(workspace)
     return workspace
 
 

@@ -1,0 +1,346 @@
+"""The session that stays: commands share one JVM, and whatever happens to it, the next command works."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.api.executing import let_session_stay
+from odfchain.spark import kept
+from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, heeds_interrupts, wait_until
+from tests.kit.support import ROOT, manifest
+
+IDLE = 300
+
+
+class Client:
+    """A process that does what it is told, line by line."""
+
+    def __init__(
+        self, home: Path, idle: float = IDLE, conf: dict[str, str] | None = None, **env: str
+    ) -> None:
+        (home / "run").mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kit.kept_client", home / "run", str(idle), json.dumps(conf or {})],
+            cwd=home, env=variables(home, PYTHONPATH=str(ROOT), **env), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, preexec_fn=heeds_interrupts,  # noqa: PLW1509 - it only sets a signal
+        )  # fmt: skip
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the process ended"
+        return json.loads(line)
+
+    def ask(self, line: str) -> Any:
+        self.tell(line)
+        return self.hear()
+
+    def end(self) -> None:
+        """Close the session, and the process has ended."""
+        self.ask("close")
+        self.process.communicate(timeout=TIMEOUT)
+        assert self.process.returncode == 0
+
+
+def variables(home: Path, **changes: str) -> dict[str, str]:
+    """An environment in which sessions stay, below a folder."""
+    env = environment(XDG_RUNTIME_DIR=str(home), XDG_CACHE_HOME=str(home / "cache"), **changes)
+    return {k: v for k, v in env.items() if k != "CI"}
+
+
+def engine(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """`odfchain engine …`."""
+    return subprocess.run(
+        [ODFCHAIN, "engine", *args], cwd=home, env=variables(home), capture_output=True, text=True,
+        timeout=TIMEOUT, check=True,
+    )  # fmt: skip
+
+
+def status(home: Path) -> Any:
+    return json.loads(engine(home, "status", "-o", "json").stdout)
+
+
+def log(home: Path) -> str:
+    return (home / "odfchain" / kept.LOG).read_text()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits only for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@contextlib.contextmanager
+def new_home() -> Iterator[Path]:
+    """Short, because the names of sockets have to be."""
+    with tempfile.TemporaryDirectory(prefix="odf-", dir="/tmp") as folder:
+        home = Path(folder)
+        yield home
+        engine(home, "stop")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with new_home() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def common() -> Iterator[Path]:
+    """One home, whose session serves all tests that do not end it."""
+    with new_home() as folder:
+        yield folder
+
+
+RIGHT = {"rows": 1_000, "sum": 999_000, "observed": 999_000}
+
+
+def test_commands_one_after_the_other_share_a_session_and_see_nothing_of_each_other(common: Path) -> None:
+    seen = []
+    for _ in range(3):
+        client = Client(common)
+        seen.append(client.ask("session"))
+        assert client.ask("work") == RIGHT
+        assert client.ask("work") == RIGHT
+        client.end()
+    assert [found["stays"] for found in seen] == [True] * 3
+    assert len({found["jvm"] for found in seen}) == 1
+    assert [found["views"] for found in seen] == [[]] * 3
+    assert "3" not in {found["partitions"] for found in seen}
+    assert seen[2]["objects"] <= seen[1]["objects"] + 2, "nothing stays behind in the JVM"
+    assert (status(common)["attached"], status(common)["clients"]) == (3, [])
+
+
+def test_the_place_is_for_its_user_only(common: Path) -> None:
+    client = Client(common)
+    client.ask("session")
+    folder = common / "odfchain"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
+    scratch = Path(client.ask("session")["scratch"])
+    assert scratch.is_relative_to(common / "cache")
+    assert [p.name for p in (common / "run").iterdir()] == [], "nothing is written where a command runs"
+    client.end()
+
+
+def test_control_c_ends_the_job_of_its_command_only(common: Path, tmp_path: Path) -> None:
+    first, second = Client(common), Client(common)
+    jvm = first.ask("session")["jvm"]
+    for name, client in (("a", first), ("b", second)):
+        client.tell(f"hang {tmp_path / name} {tmp_path / 'go-on'}")
+        wait_until((tmp_path / name).exists, client.process)
+    first.process.send_signal(signal.SIGINT)
+    assert first.hear() == {"interrupted": True}
+    (tmp_path / "go-on").touch()
+    assert second.hear() == {"rows": 7}
+    assert first.ask("work") == RIGHT
+    assert status(common)["clients"] == sorted([first.process.pid, second.process.pid])
+    first.end()
+    second.end()
+    assert (status(common)["jvm"], status(common)["clients"]) == (jvm, [])
+
+
+def test_a_stranger_that_says_nonsense_does_no_harm(common: Path) -> None:
+    client = Client(common)
+    jvm = client.ask("session")["jvm"]
+    for said in (
+        b"nonsense\n",
+        b"{}\n",
+        b'{"ask": "attach"}\n',
+        b'{"ask": "x"}\n',
+        b"[1]\n",
+        b"\xff\n",
+        b"half",
+    ):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(common / "odfchain" / kept.SOCKET))
+            connection.sendall(said)
+    client.end()
+    assert (status(common)["jvm"], status(common)["clients"]) == (jvm, [])
+
+
+def test_a_keeper_that_does_not_answer_is_passed_over(common: Path) -> None:
+    client = Client(common)
+    first = client.ask("session")
+    client.end()
+    keeper = status(common)["pid"]
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        client = Client(common)
+        found = client.ask("session")
+        assert (found["stays"], found["jvm"] != first["jvm"]) == (False, True)
+        assert client.ask("work") == RIGHT
+        client.end()
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    assert "starts its own Java" in log(common)
+
+
+def test_two_commands_at_once_start_one_session(home: Path) -> None:
+    clients = [Client(home), Client(home)]
+    for client in clients:
+        client.tell("session")
+    one, two = (client.hear() for client in clients)
+    assert (one["jvm"], one["stays"], two["stays"]) == (two["jvm"], True, True)
+    for client in clients:
+        client.tell("work")
+    assert [client.hear() for client in clients] == [RIGHT, RIGHT]
+    for client in clients:
+        client.end()
+    text = engine(home, "status").stdout
+    assert f"jvm            {one['jvm']}\n" in text
+    assert "clients        -\n" in text
+    engine(home, "stop")
+    assert has_ended(one["jvm"])
+    assert not Path(one["scratch"]).exists()
+    assert status(home) == {"running": False}
+    assert "it was told to" in engine(home, "log").stdout
+
+
+def test_what_was_killed_is_replaced(home: Path) -> None:
+    for victim in ("jvm", "pid"):
+        client = Client(home)
+        before = client.ask("session")
+        assert client.ask("work") == RIGHT
+        client.end()
+        found = status(home)
+        assert found["jvm"] == before["jvm"]
+        os.kill(found[victim], signal.SIGKILL)
+        wait_until(lambda found=found: has_ended(found["jvm"]))
+    client = Client(home)
+    after = client.ask("session")
+    assert (after["stays"], after["jvm"] != before["jvm"]) == (True, True)
+    assert not Path(before["scratch"]).exists(), "what the dead one left is removed"
+    client.process.kill()  # and nobody knows what a killed command leaves in a session
+    client.process.communicate(timeout=TIMEOUT)
+    wait_until(lambda: has_ended(after["jvm"]))
+    assert "did not take leave" in log(home)
+
+
+def test_other_settings_are_another_session(home: Path) -> None:
+    first = Client(home)
+    before = first.ask("session")
+    second = Client(home, conf={"spark.sql.shuffle.partitions": "5"})
+    after = second.ask("session")
+    assert (after["stays"], after["partitions"]) == (True, "5")
+    assert after["jvm"] != before["jvm"]
+    assert first.ask("work") == RIGHT, "who has a place in the old one keeps it"
+    first.end()
+    wait_until(lambda: has_ended(before["jvm"]))
+    assert status(home)["jvm"] == after["jvm"]
+    second.end()
+    assert "replaced, because a command differs in settings" in log(home)
+
+
+def test_nobody_was_there_for_a_while(home: Path) -> None:
+    client = Client(home, idle=0.1)
+    found = client.ask("session")
+    assert client.ask("work") == RIGHT, "it does not end while it is used"
+    client.end()
+    wait_until(lambda: has_ended(found["jvm"]))
+    wait_until(lambda: status(home) == {"running": False})
+    wait_until(lambda: "nobody was there" in log(home) and not Path(found["scratch"]).exists())
+
+
+def test_a_folder_that_others_can_enter_is_not_used(home: Path) -> None:
+    (home / "odfchain").mkdir()
+    (home / "odfchain").chmod(0o755)
+    client = Client(home)
+    assert client.ask("session")["stays"] is False
+    client.end()
+    assert list((home / "odfchain").iterdir()) == []
+    (home / "odfchain").chmod(0o700)
+
+
+def test_the_command_line_leaves_its_session(home: Path) -> None:
+    """What it says, records and leaves behind is the same in a session that was there before."""
+    workspace = Workspace.init(home)
+    workspace.add(manifest())
+    config = home / ".odfchain" / "config.yaml"
+    config.write_text(
+        config.read_text().replace("local[*]", "local[2]").replace("driverMemory: 2g", "driverMemory: 512m")
+    )
+    said = []
+    for n in range(3):
+        (home / f"{n}.csv").write_text(f"city,population\nA{n},{n}\n")
+        done = subprocess.run(
+            [ODFCHAIN, "ingest", "cities", f"{n}.csv"], cwd=home, capture_output=True, text=True,
+            env=variables(home) | ({"CI": "true"} if n == 2 else {}), timeout=TIMEOUT, check=True,
+        )  # fmt: skip
+        said.append(done)
+        left = {path.name for path in (home / ".odfchain" / "run").iterdir()}
+        assert left <= {".lock"}
+    assert "committed" in said[0].stderr
+    assert [status(home)["attached"], status(home)["clients"]] == [2, []]
+    workspace["cities"].verify().raise_if_faulty()
+
+
+def test_where_no_session_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = Workspace.init(tmp_path)
+    idle = workspace._engines._idle_seconds
+    monkeypatch.delenv("CI")
+    assert idle() == 0, "only where the command line lets it"
+    let_session_stay(workspace)
+    assert idle() == 600
+    monkeypatch.setenv("CI", "1")
+    assert idle() == 0
+    monkeypatch.delenv("CI")
+    config = tmp_path / ".odfchain" / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("idle: 10 minutes", "idle: 0 s"))
+    assert idle() == 0
+    config.write_text(text.replace("isolation: strangers", "isolation: never"))
+    assert idle() == 0, "queries of untrusted publishers would run in it"
+
+
+@pytest.mark.parametrize(
+    "options", [{"master": "local-cluster[1,1,512]"}, {"master": "spark://a:7077"}, {"remote": "sc://a"}]
+)
+def test_only_local_sessions_stay(tmp_path: Path, options: dict[str, str]) -> None:
+    from odfchain.spark.session import SparkEngine
+
+    assert SparkEngine(tmp_path, idle=5, **options)._idle == 0  # type: ignore[arg-type]
+    assert SparkEngine(tmp_path, idle=5, master="local[2]")._idle == 5
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("environment", lambda patch: patch.setenv("AWS_PROFILE", "x")),
+        ("environment", lambda patch: patch.setenv("https_proxy", "http://x")),
+        ("Java", lambda patch: patch.setenv("JAVA_HOME", "/nowhere")),
+        ("limits", lambda patch: patch.setattr(os, "getgroups", lambda: [4711])),
+        ("Python", lambda patch: patch.setattr(sys, "executable", "/other")),
+        (None, lambda patch: patch.setenv("COLUMNS", "77")),
+        (None, lambda patch: patch.setenv("ODFCHAIN_WORKSPACE", "/x")),
+    ],
+)  # fmt: skip
+def test_what_makes_another_session(
+    monkeypatch: pytest.MonkeyPatch, part: str | None, change: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    before = kept.fingerprint({"a": "b"})
+    change(monkeypatch)
+    after = kept.fingerprint({"a": "b"})
+    assert part in {None, *before}
+    assert [name for name in before if before[name] != after[name]][:1] == ([part] if part else [])
+    assert kept.fingerprint({"a": "c"})["settings"] != before["settings"]
