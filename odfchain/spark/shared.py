@@ -8,6 +8,7 @@ number, in one table for all drivers: our part of it is emptied before we go.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,9 @@ def leave(session: SparkSession | None) -> None:
     finally:
         ThreadSafeFinalizer.clear_finalizers(clear_all=True)
         if (server := getattr(context, "_accumulatorServer", None)) is not None:
-            server.shutdown()
+            threading.Thread(
+                target=server.shutdown, daemon=True
+            ).start()  # it would wait for its next look, a second
         if gateway is not None:
             gateway.close(keep_callback_server=True)
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
