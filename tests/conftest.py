@@ -40,8 +40,7 @@ LONGEST_FIRST = (
     "tests/ingest/",
     "tests/share/",
 )
-"""Files are handed to three processes one by one: with the long ones in front all end at the same time. Three, since on two cores
-a fifth of the time of two went by in waiting for sockets, starts and ends of processes."""
+"""Files are handed to two processes one by one: with the long ones in front both end at the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

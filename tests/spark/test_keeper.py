@@ -112,9 +112,11 @@ def common() -> Iterator[Path]:
         yield folder
 
 
+# Every test that starts a session is soaked: together they take two minutes, and `make test` starts enough JVMs.
 RIGHT = {"rows": 1_000, "sum": 999_000, "observed": 999_000}
 
 
+@pytest.mark.soak
 def test_commands_one_after_the_other_share_a_session_and_see_nothing_of_each_other(common: Path) -> None:
     seen = []
     for _ in range(3):
@@ -131,6 +133,7 @@ def test_commands_one_after_the_other_share_a_session_and_see_nothing_of_each_ot
     assert (status(common)["attached"], status(common)["clients"]) == (3, [])
 
 
+@pytest.mark.soak
 def test_the_place_is_for_its_user_only(common: Path) -> None:
     client = Client(common)
     client.ask("session")
@@ -143,6 +146,7 @@ def test_the_place_is_for_its_user_only(common: Path) -> None:
     client.end()
 
 
+@pytest.mark.soak
 def test_control_c_ends_the_job_of_its_command_only(common: Path, tmp_path: Path) -> None:
     first, second = Client(common), Client(common)
     jvm = first.ask("session")["jvm"]
@@ -160,6 +164,7 @@ def test_control_c_ends_the_job_of_its_command_only(common: Path, tmp_path: Path
     assert (status(common)["jvm"], status(common)["clients"]) == (jvm, [])
 
 
+@pytest.mark.soak
 def test_a_stranger_that_says_nonsense_does_no_harm(common: Path) -> None:
     client = Client(common)
     jvm = client.ask("session")["jvm"]
@@ -179,6 +184,7 @@ def test_a_stranger_that_says_nonsense_does_no_harm(common: Path) -> None:
     assert (status(common)["jvm"], status(common)["clients"]) == (jvm, [])
 
 
+@pytest.mark.soak
 def test_a_keeper_that_does_not_answer_is_passed_over(common: Path) -> None:
     client = Client(common)
     first = client.ask("session")
@@ -196,6 +202,7 @@ def test_a_keeper_that_does_not_answer_is_passed_over(common: Path) -> None:
     assert "starts its own Java" in log(common)
 
 
+@pytest.mark.soak
 def test_two_commands_at_once_start_one_session(home: Path) -> None:
     clients = [Client(home), Client(home)]
     for client in clients:
@@ -217,6 +224,7 @@ def test_two_commands_at_once_start_one_session(home: Path) -> None:
     assert "it was told to" in engine(home, "log").stdout
 
 
+@pytest.mark.soak
 def test_what_was_killed_is_replaced(home: Path) -> None:
     for victim in ("jvm", "pid"):
         client = Client(home)
@@ -237,6 +245,7 @@ def test_what_was_killed_is_replaced(home: Path) -> None:
     assert "did not take leave" in log(home)
 
 
+@pytest.mark.soak
 def test_other_settings_are_another_session(home: Path) -> None:
     first = Client(home)
     before = first.ask("session")
@@ -252,6 +261,7 @@ def test_other_settings_are_another_session(home: Path) -> None:
     assert "replaced, because a command differs in settings" in log(home)
 
 
+@pytest.mark.soak
 def test_nobody_was_there_for_a_while(home: Path) -> None:
     client = Client(home, idle=0.1)
     found = client.ask("session")
@@ -262,6 +272,7 @@ def test_nobody_was_there_for_a_while(home: Path) -> None:
     wait_until(lambda: "nobody was there" in log(home) and not Path(found["scratch"]).exists())
 
 
+@pytest.mark.soak
 def test_a_folder_that_others_can_enter_is_not_used(home: Path) -> None:
     (home / "odfchain").mkdir()
     (home / "odfchain").chmod(0o755)
@@ -272,6 +283,7 @@ def test_a_folder_that_others_can_enter_is_not_used(home: Path) -> None:
     (home / "odfchain").chmod(0o700)
 
 
+@pytest.mark.soak
 def test_the_command_line_leaves_its_session(home: Path) -> None:
     """What it says, records and leaves behind is the same in a session that was there before."""
     workspace = Workspace.init(home)

