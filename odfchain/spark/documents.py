@@ -86,16 +86,21 @@ class DocumentInputError(Exception):
     """A file is not of the declared form; the message is a marker."""
 
 
+def _batch_schema(fields: Fields) -> pa.Schema:
+    import pyarrow as pa
+
+    types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
+    names = [f"c{index}" for index in range(len(types))]
+    return pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
+
+
 class _Batches:
     """Collects records and cuts them into Arrow batches of bounded size."""
 
     def __init__(self, fields: Fields) -> None:
-        import pyarrow as pa
 
         self._fields = fields
-        types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
-        names = [f"c{index}" for index in range(len(types))]
-        self.schema = pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
+        self.schema = _batch_schema(fields)
         self._clear()
 
     def _clear(self) -> None:
@@ -186,7 +191,7 @@ def piece_batches(
     """
     import pyarrow as pa
 
-    schema, marked = _Batches(fields).schema, document.needs_marks(fields)
+    schema, marked = _batch_schema(fields), document.needs_marks(fields)
     with open(document.whole.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
         for number in numbers:
             piece = document.pieces[number]

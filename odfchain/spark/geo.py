@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from odfchain.spark.json_records import Events, JsonSource, events_of, faults_of, members_of, skip, value_of
+from odfchain.spark.json_records import Events, JsonSource, events_of, faults_of, objects_of, skip, value_of
 from odfchain.spark.json_values import Record, RecordError, Value, json_text, parse_object
 
 GEOMETRY = "geometry"
@@ -100,14 +100,7 @@ def _collection(events: Events, source: JsonSource) -> Iterator[Record]:
             seen.add(name)
             if first != "start_array":
                 raise RecordError("'features' is not an array")
-            for part, _ in events:
-                if part == "end_array":
-                    break
-                source.next_record()
-                if part != "start_map":
-                    raise RecordError("not a JSON object")
-                yield feature_record(members_of(events))
-            source.row = None
+            yield from map(feature_record, objects_of(events, source))
         else:
             skip(first, events, source)
     # the type may follow the features: then they were given out already, and the whole input is refused

@@ -251,6 +251,22 @@ def members_of(events: Events, depth: int = 0) -> Record:
     return unique(pairs())
 
 
+def objects_of(events: Events, source: JsonSource) -> Iterator[Record]:
+    """The records of an array that has begun, to its end.
+
+    Raises:
+        RecordError: an element is no object.
+    """
+    for event, _ in events:
+        if event == "end_array":
+            break
+        source.next_record()
+        if event != "start_map":
+            raise RecordError("not a JSON object")
+        yield members_of(events)
+    source.row = None
+
+
 def skip(event: str, events: Events, source: JsonSource) -> None:
     """Pass over a value, of which `event` is the first part.
 
@@ -298,14 +314,7 @@ class JsonArray:
         with faults_of(source):
             events = events_of(source)
             _enter(events, source, self.keys)
-            for event, _ in events:
-                if event == "end_array":
-                    break
-                source.next_record()
-                if event != "start_map":
-                    raise RecordError("not a JSON object")
-                yield members_of(events)
-            source.row = None
+            yield from objects_of(events, source)
             _leave(events, source, self.keys)
 
     def record(self, members: Record) -> Record:

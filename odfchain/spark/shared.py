@@ -56,9 +56,8 @@ def leave(session: SparkSession | None) -> None:
     finally:
         ThreadSafeFinalizer.clear_finalizers(clear_all=True)
         if (server := getattr(context, "_accumulatorServer", None)) is not None:
-            threading.Thread(
-                target=server.shutdown, daemon=True
-            ).start()  # it would wait for its next look, a second
+            # the server notices at its next look, up to a second later
+            threading.Thread(target=server.shutdown, daemon=True).start()
         if gateway is not None:
             gateway.close(keep_callback_server=True)
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
@@ -75,6 +74,5 @@ def _release(gateway: Any) -> None:
     prefix = f"{client.address}{client.port}"
     ours = [key.removeprefix(prefix) for key in list(ThreadSafeFinalizer.finalizers)]
     waiting = [number for _, number in list(client.finalizer_deque)]
-    numbers.removeAll(
-        [number for number in (*ours, *waiting) if number.startswith("o")]
-    )  # of all: GATEWAY_SERVER
+    # "o…" are objects; the table holds the server itself too, under a name
+    numbers.removeAll([number for number in (*ours, *waiting) if number.startswith("o")])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +29,7 @@ from odfchain.spark.documents import BATCH_ROWS, LineFile, record_batches
 from odfchain.spark.geo import FeatureCollection, FeatureLine
 from odfchain.spark.json_records import JsonArray
 from odfchain.spark.json_values import RecordError, json_text
+from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
 from tests.kit.support import Result, manifest, unchanged
 
@@ -224,16 +223,9 @@ def test_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
     assert ids == list(range(2 * BATCH_ROWS + 1))
 
 
-MEASURE = """
-import resource, sys
+IMPORTS = """
 from odfchain.spark.documents import record_batches
 from odfchain.spark.json_records import JsonArray
-def peak(path):
-    rows = sum(len(batch) for batch in record_batches(JsonArray(path)))
-    return rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-_, before = peak(sys.argv[1])
-rows, after = peak(sys.argv[2])
-print(rows, (after - before) >> 10)
 """
 
 
@@ -244,10 +236,9 @@ def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
     small.write_text("[" + ",".join([element] * 5_000) + "]")
     large.write_text("[" + ",".join([element] * 60_000) + "]")
     assert large.stat().st_size > 115 << 20
-    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
-    rows, grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert int(rows) == 60_000
-    assert int(grown) < 16
+    rows, grown = rows_and_growth(IMPORTS, "record_batches(JsonArray(path))", small, large)
+    assert rows == 60_000
+    assert grown < 16
 
 
 # --- on Spark --------------------------------------------------------------------------------------

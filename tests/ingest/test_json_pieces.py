@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, 
 from odfchain.spark.geo import FeatureCollection
 from odfchain.spark.json_pieces import SplitDocument, UnsureError, split
 from odfchain.spark.json_records import JsonArray
+from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
 from tests.kit.support import unchanged
 
@@ -308,18 +307,10 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
     quick.validate(full=True)
 
 
-MEASURE = """
-import resource, sys
+IMPORTS = """
 from odfchain.spark.documents import piece_batches
 from odfchain.spark.json_pieces import split
 from odfchain.spark.json_records import JsonArray
-def peak(path):
-    document = split(JsonArray(path))
-    rows = sum(len(batch) for batch in piece_batches(document, range(len(document.pieces))))
-    return rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-_, before = peak(sys.argv[1])
-rows, after = peak(sys.argv[2])
-print(rows, (after - before) >> 10)
 """
 
 
@@ -329,10 +320,14 @@ def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
     small.write_text("[" + ",".join([element] * 40_000) + "]")
     large.write_text("[" + ",".join([element] * 240_000) + "]")
-    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
-    count, grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert int(count) == 240_000
-    assert int(grown) < 16
+    rows, grown = rows_and_growth(
+        IMPORTS,
+        "piece_batches(document := split(JsonArray(path)), range(len(document.pieces)))",
+        small,
+        large,
+    )
+    assert rows == 240_000
+    assert grown < 16
 
 
 # --- on Spark --------------------------------------------------------------------------------------

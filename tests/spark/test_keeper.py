@@ -165,7 +165,7 @@ def test_control_c_ends_the_job_of_its_command_only(common: Path, tmp_path: Path
 
 
 @pytest.mark.soak
-def test_a_stranger_that_says_nonsense_does_no_harm(common: Path) -> None:
+def test_lines_that_are_no_request_do_no_harm(common: Path) -> None:
     client = Client(common)
     jvm = client.ask("session")["jvm"]
     for said in (
