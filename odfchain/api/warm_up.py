@@ -5,17 +5,13 @@ Source: RFC-011.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError
 from odfchain.progress import SILENT, Progress
-from odfchain.store import fsio
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -35,6 +31,17 @@ content:
         engine: odfchain-spark
         query: SELECT *, upper(place) AS name FROM input WHERE visitors > 0
       merge: {kind: Ledger, primaryKey: [event_time, place]}
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: places
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, place STRING, visitors BIGINT]}
+      merge: {kind: Snapshot, primaryKey: [place]}
 ---
 kind: DatasetSnapshot
 version: 1
@@ -62,26 +69,17 @@ def make_class_archive(progress: Progress = SILENT) -> Path:
         EngineError: Spark does not start, or this Java cannot make archives.
         StoreError: the archive cannot be written.
     """
-    from odfchain.spark.class_archive import archive_path
+    from odfchain.spark.class_archive import archive_path, new_archive
     from odfchain.spark.java import find_java
 
     target = archive_path(find_java())
-    fsio.make_folder(target.parent, mode=0o700)
-    recorded = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        with tempfile.TemporaryDirectory(prefix="odfchain-") as folder:
-            _record(Path(folder), recorded, progress)
+    with new_archive(target) as recorded, tempfile.TemporaryDirectory(prefix="odfchain-") as folder:
+        _record(Path(folder), recorded, progress)
         if not recorded.is_file():
             raise EngineError(
                 "this Java wrote no class archive",
                 hint="it needs its own archive of base classes: `java -Xshare:dump` makes that",
             )
-        recorded.chmod(0o600)
-        with fsio.storage_errors(target):
-            recorded.replace(target)  # a cache: what a crash of the machine leaves of it, the JVM refuses
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(recorded)  # noqa: PTH108
     return target
 
 
@@ -101,10 +99,11 @@ def _work(workspace: Workspace, folder: Path, engine: SparkEngine, progress: Pro
     """A little of what is done every day: what it loads is what will be there at once."""
     progress.phase("Doing a day's work")
     workspace.add(_MANIFESTS)
-    root, derived = workspace["visits"], workspace["visits.daily"]
+    compiled, interpreted, derived = (workspace[name] for name in ("visits", "places", "visits.daily"))
     for day in _DAYS:
         path = folder / f"{day}.csv"
         path.write_text(f"event_time,place,visitors\n2020-01-0{day} 10:00:00,Lviv,{day}\n", encoding="utf-8")
-        root.ingest(path)
+        compiled.ingest(path)
+        interpreted.ingest(path)
         derived.pull()
     engine.session.sql("SELECT count(*) FROM range(10)").toPandas()

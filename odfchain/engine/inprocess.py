@@ -51,6 +51,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.slices.writer import notes_on_cut_times
 from odfchain.spark.failure import explain
+from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
 from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
@@ -65,27 +66,15 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-SETTINGS = SQL_SETTINGS | {
-    "spark.sql.adaptive.enabled": "false",
+SETTINGS = {
+    **SQL_SETTINGS,
+    **ONE_TASK,
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),  # batches show in a checkpoint's bytes
-    "spark.sql.files.maxPartitionBytes": str(1 << 60),
-    "spark.sql.files.minPartitionNum": "1",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.runSQLOnFiles": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.unionOutputPartitioning": "false",
 }
 """Settings under which a query gives the same rows in the same order everywhere."""
-
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Settings under which plans are not compiled; the rows are the same."""
-
-SMALL_ROWS = 50_000
-"""Steps of so few rows, old and new, take longer to compile than to interpret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +91,7 @@ class QueryCheck:
 class SparkTransformEngine:
     """Executes transformations on a session of its own beside the given one."""
 
-    def __init__(self, session: Callable[[], SparkSession], *, small_rows: int = SMALL_ROWS) -> None:
+    def __init__(self, session: Callable[[], SparkSession], *, small_rows: int = FEW_ROWS) -> None:
         """`session` is called when the first query comes; that may start Spark.
 
         Steps of up to `small_rows` rows are interpreted, larger ones are compiled.

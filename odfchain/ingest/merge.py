@@ -78,14 +78,16 @@ def takes_operations(strategy: MergeStrategy) -> bool:
     return isinstance(strategy, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
 
 
+def looks_back(strategy: MergeStrategy) -> bool:
+    """Whether the strategy compares its input with recorded rows."""
+    return not isinstance(strategy, MergeStrategyAppend | MergeStrategyChangelogStream)
+
+
 def history_columns(strategy: MergeStrategy, schema: ds.DataSchema) -> list[str] | None:
     """Data columns of the history that the strategy looks at; None when it looks at none of it."""
-    match strategy:
-        case MergeStrategyAppend() | MergeStrategyChangelogStream():
-            return None
-        case MergeStrategyLedger(primary_key=key):
-            return list(key)
-    return list(schema.names)
+    if not looks_back(strategy):
+        return None
+    return list(strategy.primary_key if isinstance(strategy, MergeStrategyLedger) else schema.names)
 
 
 def check_strategy(

@@ -5,19 +5,22 @@ Pushed files and polled sources come through here alike.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError
-from odfchain.ingest.merge import takes_operations
+from odfchain.ingest.merge import looks_back, takes_operations
 from odfchain.ingest.read.formats import declared_schema, open_input
 from odfchain.ingest.read.inference import fix_up
 from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
-from odfchain.model.sources import ReadStep, Transform
+from odfchain.model.sources import ReadStep, ReadStepEsriShapefile, ReadStepParquet, Transform
 from odfchain.progress import Progress
+from odfchain.slices.reader import open_parquet
 from odfchain.spark.columns import col
+from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS, session_for_few
 from odfchain.spark.read import ROW_ID, FinerTimes, InputFrame, first_bad_row
 from odfchain.spark.types import result_schema
 
@@ -81,6 +84,9 @@ def _stage(
 ) -> Written:
     size = source.path.stat().st_size if source.path.is_file() else None
     progress.phase(f"Checking {source.name}", size)
+    few = _are_few(source, state)
+    if few:
+        in_any, session = session, lambda: session_for_few(in_any())
     opened = open_input(session, source.path, source.read, scratch=options.staging, progress=progress.advance)
     for note in opened.notes:
         progress.note(f"{source.name}: {note}")
@@ -93,11 +99,30 @@ def _stage(
         frame = _preprocessed(session(), frame, source.preprocess, progress)
     elif frame is not None and declared_schema(source.read) is None:
         frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
+    if frame is not None and few:
+        frame = dataclasses.replace(frame, few=True)
     progress.phase(f"Merging {source.name}")
     written = write_input(session, state, frame, options, malformed=malformed)
     for note in written.notes:
         progress.note(f"{source.name}: {note}")
     return written
+
+
+def _are_few(source: FileInput, state: WriterState) -> bool:
+    """Whether the input and what it is compared with have few rows, as their sizes say."""
+    if looks_back(state.merge) and state.next_offset > FEW_ROWS:
+        return False
+    if source.preprocess is not None or isinstance(source.read, ReadStepEsriShapefile):
+        return False
+    try:
+        if source.path.stat().st_size > FEW_BYTES:
+            return False
+        if not isinstance(source.read, ReadStepParquet):
+            return True
+        with open_parquet(source.path) as file:
+            return bool(file.metadata.num_rows <= FEW_ROWS)
+    except (OSError, BadInputError):
+        return False  # whoever reads it says what is wrong
 
 
 def _preprocessed(

@@ -266,7 +266,7 @@ def _run(
 
     vocabulary = state.vocabulary
     seen = Observation()
-    frame = source.frame
+    frame = source.frame.coalesce(1) if source.few else source.frame
     for f in data.fields:
         if f.name not in source.schema.names:
             frame = frame.withColumn(f.name, F.lit(None).cast(physical_type(f.type)))
@@ -283,7 +283,10 @@ def _run(
         # a key is compared as it will be recorded
         frame = _with_event_times(frame, data, options, vocabulary)
     new = MergeInput(frame, data, vocabulary, source.file)
-    merged, edited = _merge(new, _history(session, state, data, options), state.merge, options)
+    history = _history(session, state, data, options)
+    if history is not None and source.few:
+        history = history.coalesce(1)
+    merged, edited = _merge(new, history, state.merge, options)
     try:
         facts = write_frame(
             _with_event_times(merged.frame, data, options, vocabulary),
@@ -293,6 +296,7 @@ def _run(
             ),
             file=source.file,
             short=source.short and _only_new_rows(state.merge, options.late_edits),
+            one_task=source.few,
         )
     except OdfchainError as error:
         cause = _diagnose(error, source, new, target, state.merge, malformed)

@@ -329,14 +329,7 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
         SliceInputError: a null in a required column, or a value that does not fit.
     """
     if not target.nullable and column.null_count:
-        raise SliceInputError(
-            marker(
-                "null-in-required",
-                column=target.name,
-                message=f"Column `{target.name}` contains {column.null_count} null values "
-                "while none were expected",
-            )
-        )
+        raise _missing(target.name, f"Column `{target.name}` contains {column.null_count} null values")
     try:
         cast = _cast_values(column, target.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -365,13 +358,21 @@ def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _check_items(column: pa.Array, name: str, data_type: pa.DataType) -> None:
-    if pa.types.is_list(data_type) and not data_type.value_field.nullable:
-        nulls = column.flatten().null_count
-        if nulls:
-            raise SliceInputError(
-                marker(
-                    "null-in-required",
-                    column=name,
-                    message=f"List column `{name}` contains {nulls} null elements while none were expected",
-                )
-            )
+    """Nested values are there where they have to be; `name` is a column, or the path of a part of it."""
+    if pa.types.is_list(data_type):
+        items = column.flatten()
+        if items.null_count and not data_type.value_field.nullable:
+            raise _missing(name, f"List column `{name}` contains {items.null_count} null elements")
+        _check_items(items, name, data_type.value_type)
+    elif pa.types.is_struct(data_type):
+        for field, values in zip(data_type, column.flatten(), strict=True):
+            path = f"{name}.{field.name}"
+            nulls = values.null_count - column.null_count
+            if nulls and not field.nullable:
+                raise _missing(name, f"Column `{path}` contains {nulls} null values")
+            _check_items(values, path, field.type)
+
+
+def _missing(name: str, what: str) -> SliceInputError:
+    message = f"{what} while none were expected"
+    return SliceInputError(marker("null-in-required", column=name, message=message))

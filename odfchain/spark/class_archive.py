@@ -1,19 +1,25 @@
 """A class archive: what the JVM loads for Spark, laid out so that it is mapped, not read and checked anew.
 
 Starting Spark means loading tens of thousands of classes, which is much of the time of a short command. The
-JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; `odfchain
-engine warm-up` does it once. The file is only a cache: a JVM that finds other classes or another Java than it
-was made with leaves it alone. Source: RFC-011.
+JVM can write down what it loaded (class data sharing, JEP 350) and map that file the next time; a session
+that stays does it when it ends and there is none yet, `odfchain engine warm-up` whenever it is run. The file
+is only a cache: a JVM that finds other classes or another Java than it was made with leaves it alone.
+Source: RFC-011.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
+import uuid
+from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from odfchain.store import fsio
 
 PATH_VARIABLE = "ODFCHAIN_CLASS_ARCHIVE"
 """The environment variable that names another file."""
@@ -55,6 +61,26 @@ def archive_options(java: Path) -> list[str]:
     if not own or not stat.S_ISREG(found.st_mode) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return []
     return [f"-XX:SharedArchiveFile={path}"]
+
+
+@contextlib.contextmanager
+def new_archive(target: Path) -> Iterator[Path]:
+    """Gives the path that a JVM is to write; what is there at the end is the archive, complete or not at all.
+
+    Raises:
+        StoreError: the archive cannot be written.
+    """
+    fsio.make_folder(target.parent, mode=0o700)
+    recorded = target.with_name(f".{target.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        yield recorded
+        if recorded.is_file():
+            recorded.chmod(0o600)
+            with fsio.storage_errors(target):
+                recorded.replace(target)  # a cache: what a crash of the machine leaves of it, the JVM refuses
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(recorded)  # noqa: PTH108
 
 
 def recording_options(path: Path) -> list[str]:

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from odfchain.spark.class_archive import new_archive
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.kept import LOG, SOCKET, java_identity, line
 from odfchain.spark.session import spark_scratch
@@ -204,6 +205,11 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
+def _tell_of_archive(path: Path) -> None:
+    if path.is_file():
+        say(f"made a class archive, so that the next Java starts faster: {path}")
+
+
 def main() -> int:
     """Keep a session as the order on standard input says."""
     order = json.load(sys.stdin)
@@ -214,7 +220,11 @@ def main() -> int:
     folder, scratch, java = Path(order["folder"]), Path(order["scratch"]), Path(order["java"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(spark_scratch(scratch.parent, scratch.name))
-        gateway = start_gateway(java, order["settings"], folder / LOG)
+        record = None
+        if order["archive"] is not None:
+            stack.callback(_tell_of_archive, Path(order["archive"]))
+            record = stack.enter_context(new_archive(Path(order["archive"])))
+        gateway = start_gateway(java, order["settings"], folder / LOG, record=record)
         stack.callback(gateway.close)
         listener = stack.enter_context(_listen(folder / SOCKET))
         keeper = Keeper(order, listener, gateway)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import EngineError, UsageError
 from odfchain.spark import kept, shared
+from odfchain.spark.class_archive import archive_options, archive_path
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jvm_names import remember_names
@@ -201,10 +202,12 @@ class SparkEngine:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
         make_folder(cache, mode=0o700)
         scratch = _scratch_base(cache) / _new_name()
+        java = find_java()
         order = {
             "folder": str(folder),
             "scratch": str(scratch),
-            "java": str(find_java()),
+            "java": str(java),
+            "archive": None if archive_options(java) else str(archive_path(java)),
             "settings": self._settings(scratch),
             "parts": parts,
             "idle": self._idle,

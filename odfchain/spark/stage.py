@@ -27,11 +27,13 @@ def write_ordered(
     *,
     file: str | None = None,
     few: int = 0,
+    one_task: bool = False,
 ) -> dict[str, Any] | None:
     """What `write` says of the rows it was given in order, on one worker; None when it says nothing.
 
     Without an order the rows come as they are, partition by partition. Up to `few` rows are written by this
-    process instead of a worker, which is faster for so few; they come in the same batches.
+    process instead of a worker, which is faster for so few; they come in the same batches. With `one_task`
+    all are, and they have to be few: the frame has one partition, which is ordered as it is.
 
     `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker.
 
@@ -48,7 +50,9 @@ def write_ordered(
         if facts is not None:
             yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
 
-    whole = frame.coalesce(1) if order is None else frame.repartition(1).sortWithinPartitions(*order)
+    whole = frame.coalesce(1) if order is None or one_task else frame.repartition(1)
+    if order is not None:
+        whole = whole.sortWithinPartitions(*order)
     # mapInArrow takes dots and backticks in names for syntax, so the columns go through it by position
     numbered = whole.select(*[col(name).alias(f"c{index}") for index, name in enumerate(names)])
 
@@ -58,14 +62,14 @@ def write_ordered(
         return facts
 
     def here_or_there() -> dict[str, Any] | None:
-        table = numbered.limit(few + 1).toArrow()
-        if table.num_rows > few:
+        table = (numbered if one_task else numbered.limit(few + 1)).toArrow()
+        if table.num_rows > few and not one_task:
             return on_worker()
         facts = write(batch.rename_columns(names) for batch in table.to_batches())
         return None if facts is None else asdict(facts)
 
     try:
-        return run_job(frame.sparkSession, here_or_there if few else on_worker)
+        return run_job(frame.sparkSession, here_or_there if few or one_task else on_worker)
     except Exception as error:
         raise explain(error, file=file) from error
 
@@ -93,11 +97,13 @@ def write_frame(
     file: str | None = None,
     short: bool = False,
     few: int = 0,
+    one_task: bool = False,
 ) -> SliceFacts | None:
     """Order the rows, write them as one slice, and return its facts; None when there are no rows.
 
     `frame` has every column of the target schema except offset and system time, as physical types, and may
-    have others for the order. `short`: no row holds more than a few KiB; `few` as in `write_ordered`.
+    have others for the order. `short`: no row holds more than a few KiB; `few` and `one_task` as in
+    `write_ordered`.
 
     Raises:
         BadInputError: a value or null that does not fit the schema.
@@ -110,5 +116,5 @@ def write_frame(
     names = [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
     write = functools.partial(write_slice, spec=spec)
     with _batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
-        facts = write_ordered(frame, order, names, write, file=file, few=few)
+        facts = write_ordered(frame, order, names, write, file=file, few=few, one_task=one_task)
     return None if facts is None else SliceFacts(**facts)

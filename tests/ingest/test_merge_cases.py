@@ -38,7 +38,7 @@ REFUSED = {
     "snapshot.null_key_in_new": "is null",
     "upsert.null_key_collapsed_then_always_appended": "is null",
 }
-"""What the error says.Keys of nulls alone and keys of rows that differ stop the run, where the reference writes rows that it cannot keep
+"""What the error says. Keys of nulls alone and keys of rows that differ stop the run, where the reference writes rows that it cannot keep
 apart."""
 
 DIFFERENT: dict[str, list[list[Any]]] = {

@@ -185,6 +185,13 @@ def test_a_null_in_a_list_of_required_items(harness: Harness) -> None:
         harness.write('{"x": [1]}\n{"x": [1, null]}\n', declared)
 
 
+def test_a_null_in_a_list_inside_a_struct(harness: Harness) -> None:
+    declared = ReadStepNdJson(ddl_schema=("x STRUCT<y: STRUCT<z: ARRAY<INT>>>",))
+    said = r"List column `x\.y\.z` contains 1 null elements while none were expected"
+    with pytest.raises(BadInputError, match=said):
+        harness.write('{"x": {"y": {"z": [1]}}}\n{"x": null}\n{"x": {"y": {"z": [1, null]}}}\n', declared)
+
+
 def test_types_that_have_no_logical_hash_are_refused_before_spark_runs(harness: Harness) -> None:
     with pytest.raises(SchemaError, match="no logical hash is defined for type struct"):
         harness.write('{"x": [{"y": 1}]}\n', ReadStepNdJson())

@@ -10,7 +10,9 @@ _MEASURE = """
 import resource, sys
 {imports}
 def peak(path):
-    rows = sum(len(batch) for batch in {batches})
+    rows = 0
+    for batch in {batches}:
+        rows += len(batch)
     return rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 _, before = peak(sys.argv[1])
 rows, after = peak(sys.argv[2])

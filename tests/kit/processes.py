@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from odfchain.spark.class_archive import PATH_VARIABLE
@@ -27,6 +29,19 @@ def environment(**changes: str) -> dict[str, str]:
     ours = ("ODFCHAIN_", "PYSPARK_", "SPARK_")
     env = {k: v for k, v in os.environ.items() if k == PATH_VARIABLE or not k.startswith(ours)}
     return env | {"PATH": f"{ODFCHAIN.parent}:{env['PATH']}", "JDK_JAVA_OPTIONS": QUICK_START} | changes
+
+
+@contextmanager
+def one_session() -> Iterator[dict[str, str]]:
+    """An environment in which commands share a session that stays, and which ends here."""
+    # the path of a socket has at most 107 bytes
+    with TemporaryDirectory(prefix="odfchain-") as folder:
+        env = environment(XDG_RUNTIME_DIR=folder, XDG_CACHE_HOME=f"{folder}/cache")
+        del env["CI"]
+        try:
+            yield env
+        finally:
+            subprocess.run([ODFCHAIN, "engine", "stop"], env=env, capture_output=True, check=True)
 
 
 def odfchain(folder: Path, *args: object, limit: int | None = None, **options: Any) -> Result:

@@ -165,6 +165,26 @@ def test_control_c_ends_the_job_of_its_command_only(common: Path, tmp_path: Path
 
 
 @pytest.mark.soak
+def test_the_end_of_the_first_session_makes_a_class_archive(home: Path) -> None:
+    """The next Java starts with it, and makes none."""
+    archive = home / "classes.jsa"
+    client = Client(home, ODFCHAIN_CLASS_ARCHIVE=str(archive))
+    first = client.ask("session")
+    client.end()
+    assert not archive.exists(), "a command does not wait for it"
+    engine(home, "stop")
+    assert archive.stat().st_mode & 0o777 == 0o600
+    assert f"made a class archive, so that the next Java starts faster: {archive}" in log(home)
+    assert [p.name for p in home.glob("*.jsa*") if p != archive] == []
+    client = Client(home, ODFCHAIN_CLASS_ARCHIVE=str(archive))
+    second = client.ask("session")
+    assert first["jvm"] != second["jvm"]
+    assert str(archive) in Path(f"/proc/{second['jvm']}/maps").read_text()
+    client.end()
+    engine(home, "stop")
+    assert log(home).count("made a class archive") == 1
+
+
 def test_lines_that_are_no_request_do_no_harm(common: Path) -> None:
     client = Client(common)
     jvm = client.ask("session")["jvm"]

@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from tests.kit.processes import (
     heeds_interrupts,
     make_workspace,
     odfchain,
+    one_session,
     still_running,
     visible,
     wait_until,
@@ -167,7 +169,13 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 # --- the README ------------------------------------------------------------------------------------
 
 
-def test_the_tour_of_the_readme(tmp_path: Path) -> None:
+@pytest.fixture
+def one_session_env() -> Iterator[dict[str, str]]:
+    with one_session() as env:
+        yield env
+
+
+def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str]) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
     pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
     text, *_ = texts = [(ROOT / page).read_text(encoding="utf-8") for page in pages]
@@ -182,7 +190,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     activate.parent.mkdir(parents=True)
     activate.write_text("")  # the command of this run is on the PATH already
     done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        ["bash", "-euxc", tour], cwd=tmp_path, env=one_session_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -196,7 +204,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
         "25,272 rows: the release of July 2025, for one, adds 43 airports, drops 48 and corrects 57" in text
     )
     shown = subprocess.run(
-        [ODFCHAIN.parent / "python", "-W", "error", "-c", python], cwd=tmp_path, env=environment(),
+        [ODFCHAIN.parent / "python", "-W", "error", "-c", python], cwd=tmp_path, env=one_session_env,
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
@@ -211,7 +219,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     ):
         assert line in shown.stdout, shown.stdout
     done = subprocess.run(
-        ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=environment(), capture_output=True, text=True,
+        ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=one_session_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -219,7 +227,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     assert "replayed 1 transaction" in done.stdout
     assert "not checked" not in done.stdout
     done = subprocess.run(
-        ["bash", "-euxc", shared], cwd=tmp_path / ".tour", env=environment(), capture_output=True, text=True,
+        ["bash", "-euxc", shared], cwd=tmp_path / ".tour", env=one_session_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -227,7 +235,7 @@ def test_the_tour_of_the_readme(tmp_path: Path) -> None:
     assert re.search(r"airports +up to date +", done.stdout), done.stdout
     assert done.stdout.count("ok    airports: 9 blocks, 4 slices, 25,272 records") == 2
     done = subprocess.run(
-        ["bash", "-euxc", audited], cwd=tmp_path / ".third", env=environment(), capture_output=True, text=True,
+        ["bash", "-euxc", audited], cwd=tmp_path / ".third", env=one_session_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

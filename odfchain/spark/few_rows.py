@@ -1,0 +1,49 @@
+"""Plans for few rows: one task from reading to writing, and nothing is compiled.
+
+For a thousand rows Spark's own work is dear: a stage for each shuffle, a plan made anew between two stages,
+and classes that are written, compiled and run once. The rows are the same either way. Source: RFC-031.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW_ROWS = 50_000
+"""So many rows, old and new, take longer to compile for than to interpret."""
+
+FEW_BYTES = 1 << 20
+"""Size of a file of text that can hold few rows only."""
+
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings under which plans are not compiled."""
+
+ONE_TASK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.maxPartitionBytes": str(1 << 60),
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+"""Settings under which files are read as one partition and stay one."""
+
+_SETTINGS = ONE_TASK | INTERPRETED | {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
+_sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
+
+
+def session_for_few(session: SparkSession) -> SparkSession:
+    """The session beside this one in which few rows are read and merged; a remote one itself."""
+    if not hasattr(session, "_jsparkSession"):
+        return session
+    if (made := _sessions.get(session)) is None:
+        made = _sessions[session] = session.newSession()
+        for key, value in _SETTINGS.items():
+            made.conf.set(key, value)
+    return made

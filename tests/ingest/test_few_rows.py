@@ -1,0 +1,202 @@
+"""Few rows are merged by other plans than many, and recorded as the same bytes (RFC-031)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import EngineError, OdfchainError
+from odfchain.ingest import transaction
+from odfchain.ingest.transaction import FileInput
+from odfchain.ingest.write import WriterState
+from odfchain.model.sources import ReadStep, ReadStepCsv, ReadStepParquet
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS
+from tests.kit.support import manifest
+
+KEYED = "primaryKey: [key, part]"
+MERGES = {
+    "append": "{kind: Append}",
+    "ledger": f"{{kind: Ledger, {KEYED}}}",
+    "snapshot": f"{{kind: Snapshot, {KEYED}}}",
+    "changelog": f"{{kind: ChangelogStream, {KEYED}}}",
+    "upsert": f"{{kind: UpsertStream, {KEYED}}}",
+}
+COLUMNS = (
+    "key BIGINT",
+    "part STRING",
+    "event_time TIMESTAMP",
+    "day DATE",
+    "price DOUBLE",
+    "share FLOAT",
+    "amount DECIMAL(10, 2)",
+    "tags ARRAY<STRING>",
+    "place STRUCT<x: DOUBLE, names: ARRAY<STRING>>",
+    "sure BOOLEAN",
+)
+TIMES = [None, "2020-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "2020-01-01T00:00:00.001Z"]
+FLOATS = [None, "NaN", "-0.0", "0", "Infinity", "1e308", "0.1"]
+
+
+def row(draw: random.Random, key: int) -> dict[str, Any]:
+    return {
+        "key": key,
+        "part": draw.choice(["", "a", "ä", "\u0000", "a b"]),
+        "event_time": draw.choice(TIMES),
+        "day": draw.choice([None, "0001-01-01", "2020-02-29"]),
+        "price": draw.choice(FLOATS),
+        "share": draw.choice([None, "NaN", "-0.0", "0", "0.1"]),
+        "amount": draw.choice([None, "1.10", "-0.01", "12345678.90"]),
+        "tags": draw.choice([None, [], ["x", "ÿ"]]),
+        "place": draw.choice([None, {"x": "NaN", "names": ["b", ""]}, {"names": []}, {}]),
+        "sure": draw.choice([None, True, False]),
+    }
+
+
+def inputs(kind: str, draw: random.Random) -> list[str]:
+    """Newline-delimited rows of three inputs; keys come again, in one input and in several."""
+    texts = []
+    there: list[dict[str, Any]] = []
+    for _ in range(3):
+        rows, seen = [], set()
+        for key in [draw.randrange(12) for _ in range(draw.randrange(1, 14))]:
+            made = row(draw, key)
+            if kind == "changelog":
+                back = bool(there) and draw.random() < 0.3
+                made = there.pop(draw.randrange(len(there))) if back else made
+                there += [] if back else [made]
+                rows.append({"op": int(back)} | made)
+            elif kind == "append" or (key, made["part"]) not in seen:
+                seen.add((key, made["part"]))
+                rows.append(({"op": draw.randrange(2)} if kind == "upsert" else {}) | made)
+        copies = rows[:1] if kind == "snapshot" else []
+        texts.append("".join(f"{json.dumps(made)}\n" for made in rows + copies))
+    return texts
+
+
+def slices(dataset: Dataset) -> list[bytes]:
+    state = DatasetState.read(dataset._files.chain)
+    return [dataset._files.data.verified_path(r.slice.physical_hash).read_bytes() for r in state.slices()]
+
+
+def ingest(dataset: Dataset, path: Path) -> tuple[Any, ...]:
+    """What a run said of itself, or its error."""
+    try:
+        outcome = dataset.ingest(
+            [path], system_time="2050-01-01T00:00:00Z", event_time="2049-01-01T00:00:00Z", allow_retract=True
+        )
+    except OdfchainError as error:
+        return (type(error), str(error), error.hint)
+    (found,) = outcome.inputs
+    return (found.input_rows, found.operations, found.offsets, outcome.watermark)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 10))])
+@pytest.mark.parametrize("kind", list(MERGES))
+def test_the_bytes_are_those_of_many(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
+) -> None:
+    """Slices, counts and watermarks are the same, whichever way they were made."""
+    operations = kind in ("changelog", "upsert")
+    schema = json.dumps([*(["op INT"] if operations else []), *COLUMNS])
+    few, many = (
+        workspace.add(manifest(MERGES[kind], schema, name=name, kind="NdJson"))[0] for name in ("few", "many")
+    )
+    path = tmp_path / "input.ndjson"
+    for text in inputs(kind, random.Random(f"{kind} {seed}")):
+        path.write_text(text)
+        said = ingest(few, path)
+        with monkeypatch.context() as patched:
+            patched.setattr(transaction, "FEW_BYTES", -1)
+            assert ingest(many, path) == said
+        assert isinstance(said[0], int), said
+    assert slices(few) == slices(many) != []
+    report = few.verify()
+    assert report.ok, report.faults
+
+
+BAD = {
+    "a null deep inside": '{"key": 1}\n{"key": 2, "place": {"names": [null]}}\n',
+    "a value": '{"key": 1, "price": "1"}\n{"key": 2, "price": "x"}\n',
+    "no key": '{"key": 1}\n{"price": "1"}\n',
+    "a key twice": '{"key": 1, "price": "1"}\n{"key": 1, "price": "2"}\n',
+    "no JSON": '{"key": 1}\n{"key"\n',
+    "the far future": '{"key": 1}\n{"key": 2, "event_time": "9000-01-01T00:00:00Z"}\n',
+}
+
+
+@pytest.mark.parametrize("text", list(BAD.values()), ids=list(BAD))
+def test_refusals_have_the_same_words(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    merge = "{kind: Snapshot, primaryKey: [key]}"
+    (dataset,) = workspace.add(manifest(merge, json.dumps(COLUMNS), kind="NdJson"))
+    path = tmp_path / "input.ndjson"
+    path.write_text(text)
+    refused = ingest(dataset, path)
+    assert issubclass(refused[0], OdfchainError)
+    assert any(where in refused[1] for where in ("row 2", "line 2", "`place.names`"))
+    monkeypatch.setattr(transaction, "FEW_BYTES", -1)
+    assert ingest(dataset, path) == refused
+
+
+def test_no_worker_is_needed(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are written by the process that asked for them."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("a worker was asked")
+
+    (dataset,) = workspace.add(manifest("{kind: Append}"))
+    (tmp_path / "input.csv").write_text("city,population\nA,1\n")
+    monkeypatch.setattr(DataFrame, "mapInArrow", refuse)
+    assert ingest(dataset, tmp_path / "input.csv")[0] == 1
+    monkeypatch.setattr(transaction, "FEW_BYTES", -1)
+    assert ingest(dataset, tmp_path / "input.csv")[0] is EngineError
+
+
+def writer(workspace: Workspace, merge: str, prev_offset: int | None) -> WriterState:
+    (dataset,) = workspace.add(manifest(merge, json.dumps(COLUMNS)))
+    state = DatasetState.read(dataset._files.chain)
+    (source,) = state.push_sources.values()
+    return dataclasses.replace(WriterState.of(dataset._files, state, source.merge), prev_offset=prev_offset)
+
+
+@pytest.mark.parametrize(
+    ("merge", "recorded", "few"),
+    [("snapshot", FEW_ROWS, True), ("ledger", FEW_ROWS + 1, False), ("append", 10 * FEW_ROWS, True)],
+)
+def test_what_is_compared_counts(
+    workspace: Workspace, tmp_path: Path, merge: str, recorded: int, few: bool
+) -> None:
+    (tmp_path / "in").write_text("x")
+    given = FileInput(tmp_path / "in", "in", ReadStepCsv())
+    assert transaction._are_few(given, writer(workspace, MERGES[merge], recorded - 1)) is few
+
+
+@pytest.mark.parametrize(
+    ("read", "rows", "few"),
+    [
+        (ReadStepCsv(), FEW_BYTES, True),
+        (ReadStepCsv(), FEW_BYTES + 1, False),
+        (ReadStepParquet(), FEW_ROWS, True),
+        (ReadStepParquet(), FEW_ROWS + 1, False),
+    ],
+)
+def test_small_files_of_many_rows_are_not_few(
+    workspace: Workspace, tmp_path: Path, read: ReadStep, rows: int, few: bool
+) -> None:
+    if isinstance(read, ReadStepParquet):
+        pq.write_table(pa.table({"x": pa.nulls(rows, pa.int8())}), tmp_path / "in")
+    else:
+        (tmp_path / "in").write_bytes(b"\n" * rows)
+    given = FileInput(tmp_path / "in", "in", read)
+    assert transaction._are_few(given, writer(workspace, MERGES["append"], None)) is few
