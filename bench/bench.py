@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify]
+    [transform] [share] [verify] [warm]
 
 Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
@@ -26,6 +26,7 @@ from bench_share import bench_share
 from bench_snapshots import bench_snapshots
 from bench_transform import bench_transform
 from bench_verify import bench_verify
+from bench_warm import bench_warm
 from figures import Figure, show
 
 from odfchain.digest.sha3 import openssl_sha3
@@ -43,6 +44,7 @@ PARTS = {
     "transform": bench_transform,
     "share": bench_share,
     "verify": bench_verify,
+    "warm": bench_warm,
 }
 
 

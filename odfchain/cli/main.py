@@ -22,6 +22,7 @@ from odfchain.cli.support.context import Globals
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.screen import echo
 from odfchain.errors import was_interrupted
+from odfchain.imports import put_off_pandas
 from odfchain.text import first_line
 
 INTERRUPTED = 130
@@ -217,6 +218,7 @@ def _nobody_listens() -> int:
 
 def run() -> None:
     """Entry point of the installed command."""
+    put_off_pandas()
     try:
         code = main()
     except Exception as error:  # noqa: BLE001 - with --debug; messages are as foreign here as anywhere

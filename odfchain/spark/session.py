@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import EngineError, UsageError
+from odfchain.imports import allow_pandas
 from odfchain.spark import kept, shared
 from odfchain.spark.class_archive import archive_options, archive_path
 from odfchain.spark.gateway import Gateway, start_gateway
@@ -112,6 +113,7 @@ class SparkEngine:
         """
         if self._session is None:
             self._session = self._connect() if self._remote else self._start()
+            allow_pandas()
         return self._session
 
     def _settings(self, scratch: Path) -> dict[str, str]:
@@ -220,6 +222,7 @@ class SparkEngine:
         return place
 
     def _connect(self) -> SparkSession:
+        allow_pandas()  # its client needs it
         try:
             from pyspark.sql import SparkSession
 

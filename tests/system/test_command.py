@@ -111,6 +111,47 @@ def test_progress_on_a_terminal(dataset: Path, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / ".odfchain" / "run").iterdir()] == [".lock"], "nor left in it"
 
 
+WATCHED = """
+import sys
+from odfchain.cli.main import run
+try:
+    run()
+finally:
+    print(*sorted({"pandas", "pyarrow", "pyspark"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_pandas_is_loaded_by_nobody_who_has_no_frames(dataset: Path, tmp_path: Path) -> None:
+    """pyarrow and PySpark would load it in every command."""
+    (tmp_path / "in.csv").write_text("city,population\nA,1\n")
+    for args, loaded in (
+        (["log", "cities"], ""),
+        (["ingest", "cities", "in.csv"], "pyarrow pyspark"),
+        (["tail", "cities"], "pyarrow"),
+    ):
+        done = subprocess.run(
+            [ODFCHAIN.parent / "python", "-c", WATCHED, *args], cwd=tmp_path, env=environment(),
+            capture_output=True, text=True, timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (0, loaded), done.stderr
+
+
+def test_pandas_comes_when_it_is_asked_for() -> None:
+    code = """if True:
+        import sys
+        from odfchain.imports import allow_pandas, put_off_pandas
+        put_off_pandas()
+        import pyarrow as pa
+        table = pa.table({"x": [1]})
+        allow_pandas()
+        assert "pandas" not in sys.modules
+        assert table.to_pandas().x.sum() == 1
+        import pandas
+        assert pa.array(pandas.Series([1, 2])).to_pylist() == [1, 2]
+    """
+    subprocess.run([ODFCHAIN.parent / "python", "-c", code], env=environment(), check=True)
+
+
 # --- interruptions and limits ----------------------------------------------------------------------
 
 
