@@ -19,7 +19,7 @@ from tests.kit.support import ROOT
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
     ("text", "versions"),
-    ("errors", "limits", "progress"),
+    ("errors", "imports", "limits", "progress"),
     ("ids",),
     ("digest",),
     ("model",),
@@ -136,7 +136,7 @@ def test_a_command_and_its_file_have_the_same_name() -> None:
 
 
 def test_the_command_line_uses_nothing_below_the_public_api() -> None:
-    floor = {"errors", "text", "progress", "limits", "versions"}
+    floor = {"errors", "imports", "text", "progress", "limits", "versions"}
     for path in (PACKAGE / "cli").rglob("*.py"):
         for node, module in imports(ast.parse(path.read_text(encoding="utf-8"))):
             parts = module.split(".")
@@ -172,9 +172,9 @@ LINES = {  # raised only by a commit that says why
     "codec": 2850,
     "digest": 550,
     "engine": 6100,
-    "floor": 1_210,
+    "floor": 1_250,  # imports that are put off
     "ids": 800,
-    "ingest": 7800,
+    "ingest": 8010,  # ledgers that do not read everything
     "lineage": 2100,
     "model": 2100,
     "net": 1700,

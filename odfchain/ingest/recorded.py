@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError
+from odfchain.ids.multihash import Multihash
 from odfchain.model.events import OffsetInterval
 from odfchain.model.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.repo.dataset_files import DatasetFiles
@@ -36,6 +37,8 @@ class RecordedSlice:
 
     offsets: OffsetInterval
     locate: Callable[[], Path]
+    name: Multihash | None = None
+    """Its physical hash, once it is committed."""
 
     @property
     def rows(self) -> int:
@@ -90,6 +93,8 @@ class RecordedRows:
 
     slices: tuple[RecordedSlice, ...] = ()
     checkpoint: StateCheckpoint | None = None
+    folder: Path | None = None
+    """A private one for what can be computed again from the slices."""
 
     @classmethod
     def of(cls, dataset: DatasetFiles, state: DatasetState) -> RecordedRows:
@@ -102,6 +107,7 @@ class RecordedRows:
             RecordedSlice(
                 ref.slice.offset_interval,
                 functools.partial(dataset.data.verified_path, ref.slice.physical_hash),
+                ref.slice.physical_hash,
             )
             for ref in state.slices()
         )
@@ -112,7 +118,7 @@ class RecordedRows:
             except ObjectNotFoundError:  # it only saves time
                 path = None
             checkpoint = read_description(path) if path else None
-        return cls(slices, checkpoint)
+        return cls(slices, checkpoint, dataset.folder / "info" / "keys")
 
     def for_state(self, key: tuple[str, ...]) -> RecordedRows:
         """What the state of a key follows from: the checkpoint, if it is of that key, and later slices."""

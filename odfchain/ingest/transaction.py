@@ -99,8 +99,8 @@ def _stage(
         frame = _preprocessed(session(), frame, source.preprocess, progress)
     elif frame is not None and declared_schema(source.read) is None:
         frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
-    if frame is not None and few:
-        frame = dataclasses.replace(frame, few=True)
+    if frame is not None:
+        frame = dataclasses.replace(frame, size=size, few=few)
     progress.phase(f"Merging {source.name}")
     written = write_input(session, state, frame, options, malformed=malformed)
     for note in written.notes:

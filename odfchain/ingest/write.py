@@ -21,6 +21,7 @@ from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
 from odfchain.ingest.future_rows import first_future_row, times_after
+from odfchain.ingest.known_keys import LARGEST_INPUT, only_relevant
 from odfchain.ingest.late_edits import first_edit, merge_with_edits
 from odfchain.ingest.merge import (
     CORRECT_FROM,
@@ -74,7 +75,7 @@ from odfchain.repo.system_columns import SystemColumns
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark.columns import col
-from odfchain.spark.failure import explain
+from odfchain.spark.failure import explain, is_of_spark
 from odfchain.spark.job import run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
 from odfchain.spark.read import FinerTimes, InputFrame, empty_input, first_bad_row, is_milliseconds
@@ -283,7 +284,7 @@ def _run(
         # a key is compared as it will be recorded
         frame = _with_event_times(frame, data, options, vocabulary)
     new = MergeInput(frame, data, vocabulary, source.file)
-    history = _history(session, state, data, options)
+    history = _history(session, state, new, source.size, options)
     if history is not None and source.few:
         history = history.coalesce(1)
     merged, edited = _merge(new, history, state.merge, options)
@@ -372,19 +373,40 @@ def _observed(observation: Observation, name: str) -> int:
 
 
 def _history(
-    session: Callable[[], SparkSession], state: WriterState, data: ds.DataSchema, options: WriteOptions
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    new: MergeInput,
+    size: int | None,
+    options: WriteOptions,
 ) -> DataFrame | None:
-    """All recorded rows, with the columns that the strategy looks at; None when there are none."""
-    columns = history_columns(state.merge, data)
+    """The recorded rows that count, with the columns that the strategy looks at; None when there are none.
+
+    `size` is that of the input [bytes], where it is known.
+    """
+    columns = history_columns(state.merge, new.schema)
     if isinstance(state.merge, MergeStrategyLedger) and options.late_edits is not LateEdits.IGNORE:
-        columns = list(data.names)
+        columns = list(new.schema.names)
     if columns is None or state.prev_offset is None or state.schema is None:
         return None
     recorded = state.recorded()
     if keeps_state(state.merge):
         recorded = recorded.for_state(primary_key(state.merge))
+    elif size is not None and size <= LARGEST_INPUT:
+        recorded = _relevant(session(), state, state.schema, new, recorded)
     wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
     return read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
+
+
+def _relevant(
+    session: SparkSession, state: WriterState, schema: ds.DataSchema, new: MergeInput, recorded: RecordedRows
+) -> RecordedRows:
+    key, offset = primary_key(state.merge), state.vocabulary.offset_column
+    try:
+        return run_job(session, lambda: only_relevant(session, new, key, recorded, schema, offset))
+    except Exception as error:
+        if is_of_spark(error) or isinstance(error, OdfchainError):
+            return recorded  # the merge reads the same again, and says what is wrong with it
+        raise
 
 
 def _with_event_times(

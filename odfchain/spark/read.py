@@ -95,6 +95,8 @@ class InputFrame:
     """There are no rows, and that is known without reading."""
     short: bool = False
     """No row holds more than a few KiB."""
+    size: int | None = None
+    """Of the file [bytes], where it was looked at."""
     few: bool = False
     """There are few rows, and their session is one for few rows (`odfchain.spark.few_rows`)."""
     finer: Mapping[str, Column] = field(default_factory=dict)

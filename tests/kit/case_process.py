@@ -1,6 +1,6 @@
 """Executes step K of the shared cases that have several in a process of its own, or all steps of all cases.
 
-`python -m tests.kit.case_process FOLDER --master local[1] [--step K]`: the folder holds what earlier steps
+`python -m tests.kit.case_process FOLDER --master local[1] [--step K] [--every N]`: the folder holds what earlier steps
 left, one folder for each case; a file `answers-K.json` with the hashes is left for each step.
 """
 
@@ -24,17 +24,23 @@ from tests.kit.transform_cases import SIGNED, Case, all_cases
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 
-def runnable() -> list[Case]:
-    """The cases that bring rows: those to be refused have nothing to compare."""
-    return [case for case in all_cases() if not any(case.fails(n) for n in range(case.steps))]
+def runnable(every: int = 1) -> list[Case]:
+    """The cases that bring rows, or every n-th of them: those to be refused have nothing to compare."""
+    return [case for case in all_cases() if not any(case.fails(n) for n in range(case.steps))][::every]
 
 
 def hashes_of_step(
-    engine: TransformEngine, step: int, folder: Path, layout: tuple[pa.DataType, ...], *, least: int = 1
+    engine: TransformEngine,
+    step: int,
+    folder: Path,
+    layout: tuple[pa.DataType, ...],
+    *,
+    least: int = 1,
+    every: int = 1,
 ) -> dict[str, list[str]]:
-    """Execute a step of every case with at least so many; logical hash and checkpoint's hash by case."""
+    """Execute a step of the cases with at least so many; logical hash and checkpoint's hash by case."""
     found = {}
-    for case in runnable():
+    for case in runnable(every):
         if step < case.steps >= least:
             own = folder / case.id
             own.mkdir(exist_ok=True)
@@ -58,7 +64,7 @@ def last_step() -> int:
     return max(case.steps for case in runnable()) - 1
 
 
-def main(folder: Path, master: str, step: int | None) -> None:
+def main(folder: Path, master: str, step: int | None, every: int) -> None:
     """Leave the answers of the steps in `folder`."""
     # a process for each step is one process where there is only one
     steps, least = (range(last_step() + 1), 1) if step is None else (range(step, step + 1), 2)
@@ -67,7 +73,7 @@ def main(folder: Path, master: str, step: int | None) -> None:
     try:
         engine = SparkTransformEngine(lambda: spark.session)
         for number in steps:
-            answers = hashes_of_step(engine, number, folder, SIGNED, least=least)
+            answers = hashes_of_step(engine, number, folder, SIGNED, least=least, every=every)
             (folder / f"answers-{number}.json").write_text(json.dumps(answers))
     finally:
         spark.close()
@@ -78,5 +84,6 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--master", required=True)
     parser.add_argument("--step", type=int)
+    parser.add_argument("--every", type=int, default=1)
     given = parser.parse_args()
-    main(given.folder, given.master, given.step)
+    main(given.folder, given.master, given.step, given.every)

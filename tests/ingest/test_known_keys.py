@@ -1,0 +1,168 @@
+"""Slices that cannot hold a key of the input are not read, and nothing recorded depends on it (RFC-032)."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from odfchain.api import Dataset, Workspace
+from odfchain.ingest import known_keys, write
+from odfchain.ingest.recorded import RecordedRows
+from odfchain.repo.workspace_config import LateEdits
+from tests.kit.support import manifest
+
+KEY = ["id", "share", "day"]
+COLUMNS = ["id BIGINT", "share DOUBLE", "day TIMESTAMP", "amount DECIMAL(10, 2)", "name STRING"]
+SHARES = ["0", "-0.0", "NaN", "0.5", None]
+DAYS = [None, "2020-01-01T00:00:00.123Z", "1969-12-31T23:59:59Z"]
+
+
+def ledger(workspace: Workspace, name: str, key: list[str]) -> Dataset:
+    merge = f"{{kind: Ledger, primaryKey: [{', '.join(key)}]}}"
+    return workspace.add(manifest(merge, json.dumps(COLUMNS), name=name, kind="NdJson"))[0]
+
+
+def push(dataset: Dataset, path: Path, rows: list[dict[str, object]], **options: LateEdits) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset.ingest(
+        path, system_time="2050-01-01T00:00:00Z", event_time="2049-01-01T00:00:00Z", duplicate_keys="first",
+        **options,
+    )  # fmt: skip
+
+
+def numbered(*ids: int) -> list[dict[str, object]]:
+    return [{"id": n, "name": f"row {n}"} for n in ids]
+
+
+def recorded(dataset: Dataset) -> list[tuple[object, ...]]:
+    table = dataset.scan(["offset", "op", *[c.split()[0] for c in COLUMNS]]).to_arrow()
+    return [tuple(map(repr, row.values())) for row in table.to_pylist()]
+
+
+def key_files(dataset: Dataset) -> list[Path]:
+    return sorted((dataset.path / "info" / "keys").glob("*"))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Every ledger is indexed; what comes out are the first offsets of the slices that each merge reads."""
+    seen: list[list[int]] = []
+
+    def note(session: object, rows: RecordedRows, fields: object) -> object:
+        seen.append([piece.offsets.start for piece in rows.slices])
+        return original(session, rows, fields)  # type: ignore[arg-type]
+
+    original = write.read_recorded
+    monkeypatch.setattr(known_keys, "INDEXED_ROWS", 1)
+    monkeypatch.setattr(write, "read_recorded", note)
+    return seen
+
+
+def test_only_slices_with_such_a_key_are_read(
+    workspace: Workspace, tmp_path: Path, read: list[list[int]]
+) -> None:
+    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
+    for ids in ((1, 2), (3, 4), (5, 6)):
+        push(dataset, path, numbered(*ids))
+    assert read == [[], []], "new keys need no slice at all"
+    push(dataset, path, numbered(3, 7))
+    assert read[2:] == [[2]]
+    assert len(recorded(dataset)) == 7
+    push(dataset, path, numbered(7, 1, 8))
+    assert read[3:] == [[0, 6]]
+    assert [row[2] for row in recorded(dataset)] == [str(n) for n in range(1, 9)]
+    assert len(key_files(dataset)) == 4, "the newest slice is indexed by the next merge"
+    assert dataset.verify().ok
+
+
+@pytest.mark.parametrize("edits", [LateEdits.IGNORE, LateEdits.CORRECT])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 12))])
+def test_the_rows_are_those_without(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, edits: LateEdits
+) -> None:
+    """Keys of several columns with nulls, NaN, zeros of both signs, that come again in any slice."""
+    draw = random.Random(seed)
+    key = draw.sample([*KEY, "amount", "name"], draw.randrange(1, 4))
+    indexed, plain = ledger(workspace, "indexed", key), ledger(workspace, "plain", key)
+    for _ in range(5):
+        rows = [
+            {
+                "id": draw.choice([None, *range(4)]) if len(key) > 1 else draw.randrange(4),
+                "share": draw.choice(SHARES[: None if len(key) > 1 else -1]),
+                "day": draw.choice(DAYS if len(key) > 1 else DAYS[1:]),
+                "amount": draw.choice(["1.10", "1.1", "-3"]),
+                "name": draw.choice(["", "a", "ä"]),
+            }
+            for _ in range(draw.randrange(1, 5))
+        ]
+        rows = [row for row in rows if any(row[name] is not None for name in key)] or numbered(1)
+        push(plain, tmp_path / "in", rows, late_edits=edits)
+        with monkeypatch.context() as patched:
+            patched.setattr(known_keys, "INDEXED_ROWS", 1)
+            push(indexed, tmp_path / "in", rows, late_edits=edits)
+    assert key_files(indexed)
+    assert not key_files(plain)
+    assert recorded(indexed) == recorded(plain) != []
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "longer", "a bit", "another slice's", "a folder"])
+def test_a_damaged_index_is_made_again(
+    workspace: Workspace, tmp_path: Path, read: list[list[int]], damage: str
+) -> None:
+    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
+    for ids in ((1, 2), (3, 4), (5, 6)):
+        push(dataset, path, numbered(*ids))
+    files = key_files(dataset)
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        content = file.read_bytes()
+        match damage:
+            case "gone":
+                file.unlink()
+            case "cut":
+                file.write_bytes(content[:-8])
+            case "longer":
+                file.write_bytes(content + content[-8:])
+            case "a bit":
+                file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            case "another slice's":
+                file.write_bytes(before[1 - before.index(content)])
+            case _:
+                file.unlink()
+                file.mkdir()
+    push(dataset, path, numbered(1, 3, 5, 7))
+    assert [row[2] for row in recorded(dataset)] == [str(n) for n in range(1, 8)]
+    if damage != "a folder":
+        assert [file.read_bytes() for file in files] == before
+
+
+def test_files_of_slices_that_are_gone_are_removed(
+    workspace: Workspace, tmp_path: Path, read: list[list[int]]
+) -> None:
+    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
+    for ids in ((1, 2), (3, 4), (5, 6)):
+        push(dataset, path, numbered(*ids))
+    dataset.reset([entry.hash for entry in dataset.log()][1], force=True)
+    push(dataset, path, numbered(3))
+    assert len(recorded(dataset)) == 4
+    push(dataset, path, numbered(5, 9))
+    assert [row[2] for row in recorded(dataset)] == ["1", "2", "3", "4", "5", "9"]
+    names = {file.name.partition(".")[0] for file in key_files(dataset)}
+    assert names <= {file.name for file in (dataset.path / "data").iterdir()}
+
+
+def test_small_ledgers_and_large_inputs_have_no_index(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
+    push(dataset, path, numbered(1))
+    push(dataset, path, numbered(1, 2))
+    assert not key_files(dataset)
+    monkeypatch.setattr(known_keys, "INDEXED_ROWS", 1)
+    monkeypatch.setattr(write, "LARGEST_INPUT", 10)
+    push(dataset, path, numbered(2, 3))
+    assert not key_files(dataset)
+    assert len(recorded(dataset)) == 3
