@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm]
+    [transform] [share] [verify] [warm] [ledgers]
 
 Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
@@ -20,6 +20,7 @@ from bench_digest import bench_digest
 from bench_documents import bench_documents
 from bench_flights import bench_flights
 from bench_ingest import bench_ingest
+from bench_ledgers import bench_ledgers
 from bench_memory import bench_memory
 from bench_merges import bench_merges
 from bench_share import bench_share
@@ -45,6 +46,7 @@ PARTS = {
     "share": bench_share,
     "verify": bench_verify,
     "warm": bench_warm,
+    "ledgers": bench_ledgers,
 }
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 INDEXED_ROWS = 500_000
 """Recorded rows that are worth it; reading the keys of fewer takes a fraction of a second."""
 
-LARGEST_INPUT = 32 << 20
+LARGEST_INPUT = 8 << 20
 """Size of a file whose keys are looked up [bytes]; of a larger one they are read twice for too little."""
 
 _ROWS_AT_ONCE = 4_000_000

@@ -529,11 +529,7 @@ CHANGED = {
     "join without bounds": 0,
 }  # fmt: skip
 """The lateness [h] with which a query is tried where time matters."""
-BRIEFLY = frozenset(
-    {
-        "tumbling", "session", "left join", "window, then window", "plain groups",
-    }
-)  # fmt: skip
+BRIEFLY = frozenset({"tumbling", "left join", "plain groups"})
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,9 @@ def measured(client: Client, folder: Path, *, older: bool) -> Start:
     return Start(folder, size, named_files(copy) - named_files(folder), min(rests))
 
 
-@pytest.mark.parametrize("older", [False, True], ids=["new", "update"])
+@pytest.mark.parametrize(
+    "older", [pytest.param(False, id="new"), pytest.param(True, id="update", marks=pytest.mark.soak)]
+)
 def test_a_pull_that_is_killed_and_run_again_ends_in_the_same_head(
     older: bool, client: Client, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait(timeout=TIMEOUT)
 
 
+@pytest.mark.soak
 def test_spark_connect(tmp_path: Path, connect_server: str) -> None:
     dataset = make_workspace(tmp_path, SNAPSHOT, f"{{remote: '{connect_server}'}}")
     ingest_two(tmp_path)
