@@ -7,6 +7,7 @@ through the JVM to the driver, and is turned into the right error here.
 from __future__ import annotations
 
 import re
+import traceback
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.slices.marker import find_marker
@@ -28,7 +29,19 @@ def first_line(error: Exception) -> str:
 
 def is_of_spark(error: BaseException) -> bool:
     """Whether PySpark or the connection to its JVM raised it."""
-    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+    return _is_theirs(type(error).__module__) or _has_ended(error)
+
+
+def _is_theirs(module: str) -> bool:
+    return module.partition(".")[0] in ("pyspark", "py4j")
+
+
+def _has_ended(error: BaseException) -> bool:
+    """Whether there is no JVM to talk to any more; Py4J lets some errors of its socket pass."""
+    if type(error).__name__ == "Py4JNetworkError":
+        return True
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, ConnectionError) and any(map(_is_theirs, frames))
 
 
 def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
@@ -41,6 +54,8 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
         raise KeyboardInterrupt from error
     if isinstance(error, OdfchainError):
         return error
+    if _has_ended(error):
+        return EngineError("the Java process that Spark runs in has ended", hint="run the command again")
     text = message_of(error)
     fault = find_marker(text)
     if fault is not None:

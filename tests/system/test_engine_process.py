@@ -62,6 +62,7 @@ def make(workspace: Workspace, socket: Path, query: str = DAILY, name: str = "de
     return derived
 
 
+@pytest.mark.soak
 def test_engine_killed_in_the_middle_and_asked_again(workspace: Workspace, tmp_path: Path) -> None:
     socket = tmp_path / "engine.sock"
     derived = make(workspace, socket)
