@@ -98,7 +98,6 @@ class _Batches:
     """Collects records and cuts them into Arrow batches of bounded size."""
 
     def __init__(self, fields: Fields) -> None:
-
         self._fields = fields
         self.schema = _batch_schema(fields)
         self._clear()

@@ -61,12 +61,19 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return seen
 
 
-def test_only_slices_with_such_a_key_are_read(
-    workspace: Workspace, tmp_path: Path, read: list[list[int]]
-) -> None:
-    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
+@pytest.fixture
+def dataset(workspace: Workspace, tmp_path: Path, read: list[list[int]]) -> Dataset:
+    """Three slices of two rows, the first two of them indexed."""
+    made = ledger(workspace, "a", ["id"])
     for ids in ((1, 2), (3, 4), (5, 6)):
-        push(dataset, path, numbered(*ids))
+        push(made, tmp_path / "in", numbered(*ids))
+    return made
+
+
+def test_only_slices_with_such_a_key_are_read(
+    dataset: Dataset, tmp_path: Path, read: list[list[int]]
+) -> None:
+    path = tmp_path / "in"
     assert read == [[], []], "new keys need no slice at all"
     push(dataset, path, numbered(3, 7))
     assert read[2:] == [[2]]
@@ -109,12 +116,8 @@ def test_the_rows_are_those_without(
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "longer", "a bit", "another slice's", "a folder"])
-def test_a_damaged_index_is_made_again(
-    workspace: Workspace, tmp_path: Path, read: list[list[int]], damage: str
-) -> None:
-    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
-    for ids in ((1, 2), (3, 4), (5, 6)):
-        push(dataset, path, numbered(*ids))
+def test_a_damaged_index_is_made_again(dataset: Dataset, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "in"
     files = key_files(dataset)
     before = [file.read_bytes() for file in files]
     for file in files:
@@ -139,12 +142,8 @@ def test_a_damaged_index_is_made_again(
         assert [file.read_bytes() for file in files] == before
 
 
-def test_files_of_slices_that_are_gone_are_removed(
-    workspace: Workspace, tmp_path: Path, read: list[list[int]]
-) -> None:
-    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
-    for ids in ((1, 2), (3, 4), (5, 6)):
-        push(dataset, path, numbered(*ids))
+def test_files_of_slices_that_are_gone_are_removed(dataset: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "in"
     dataset.reset([entry.hash for entry in dataset.log()][1], force=True)
     push(dataset, path, numbered(3))
     assert len(recorded(dataset)) == 4
