@@ -3,6 +3,7 @@
 It starts the JVM, tells commands of the same fingerprint where it is, and counts them by their connections.
 It ends, and with it the JVM and everything that Spark wrote, when nobody was there for a while, when it is
 told to, when the JVM dies, and when a command went without a word: what it left in the session nobody knows.
+Before that, soon after the last command, memory that nobody uses is given back to the system.
 Source: RFC-030.
 """
 
@@ -22,13 +23,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from odfchain.errors import StoreError
 from odfchain.spark.class_archive import new_archive
 from odfchain.spark.gateway import Gateway, start_gateway
+from odfchain.spark.idle_memory import give_back, resident_mib
 from odfchain.spark.kept import LOG, SOCKET, java_identity, line
 from odfchain.spark.session import spark_scratch
 from odfchain.versions import __version__
 
 _LONGEST_LINE = 1 << 20
+
+_REST_SECONDS = 30
+"""How long nobody was there when memory is given back: in a script the next command comes at once."""
+
+_REST_SHARE = 0.1
+"""Of the time that a session stays, where that is less."""
 
 
 def say(text: str) -> None:
@@ -57,6 +66,7 @@ class Keeper:
         self._began = datetime.now(UTC)
         self._attached = 0
         self._empty_since = time.monotonic()
+        self._rested = True  # nothing was done yet
         self._callers: set[_Caller] = set()
         self._retired = False
         self._dead = False
@@ -71,20 +81,41 @@ class Keeper:
         """Until it is too long that nobody was there [s]."""
         return float(max(0, self._empty_since + self._order["idle"] - time.monotonic()))
 
+    def _until_rest(self) -> float:
+        """Until memory is to be given back [s]."""
+        rest = min(_REST_SECONDS, _REST_SHARE * self._order["idle"])
+        return float(max(0, self._empty_since + rest - time.monotonic()))
+
+    def _patience(self) -> float | None:
+        """How long to wait for somebody before there is something to do [s]."""
+        if self._places:
+            return None
+        return self._left() if self._rested else min(self._left(), self._until_rest())
+
     def serve(self) -> None:
         """Returns when there is nothing left to wait for."""
         ended, end = socket.socketpair()
         self._selector.register(ended, selectors.EVENT_READ, self._jvm_died)
         threading.Thread(target=self._close_when_it_ends, args=(end,), daemon=True).start()
         while not self._dead and (self._places or not self._retired):
-            for key, _ in self._selector.select(None if self._places else self._left()):
+            for key, _ in self._selector.select(self._patience()):
                 key.data(key.fileobj)
+            if not self._places and not self._rested and not self._until_rest():
+                self._rested = True
+                threading.Thread(target=self._give_back, daemon=True).start()
             if not self._places and not self._retired and not self._left():
                 self.retire("nobody was there for a while")
 
     def _close_when_it_ends(self, end: socket.socket) -> None:
         self._gateway.process.wait()
         end.close()
+
+    def _give_back(self) -> None:
+        """On a thread: who comes meanwhile does not wait for it."""
+        try:
+            give_back(self._gateway)
+        except OSError as error:
+            say(f"its Java gives no memory back: {error}")
 
     def retire(self, why: str) -> None:
         """Nobody else comes in, and the end is when the last one has left."""
@@ -178,6 +209,7 @@ class Keeper:
             "since": self._began.isoformat(timespec="seconds"),
             "attached": self._attached,
             "clients": self._places,
+            "javaMiB": resident_mib(self._gateway.process.pid),
             "idleSeconds": self._order["idle"],
             "endsInSeconds": None if self._places else round(self._left()),
             "log": str(Path(self._order["folder"]) / LOG),
@@ -186,7 +218,7 @@ class Keeper:
     def _free(self, caller: _Caller) -> None:
         caller.pid = None
         if not self._places:
-            self._empty_since = time.monotonic()
+            self._empty_since, self._rested = time.monotonic(), False
 
     def _forget(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)
@@ -205,9 +237,26 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
+def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None:
+    """What the JVM is to record at its end, if there is no class archive and one can be made."""
+    if target is None:
+        return None
+    path = Path(target)
+    with contextlib.ExitStack() as made:
+        made.callback(_tell_of_archive, path)
+        try:
+            record = made.enter_context(new_archive(path))
+        except (StoreError, OSError):
+            return None  # which is told
+        stack.push(made.pop_all())
+    return record
+
+
 def _tell_of_archive(path: Path) -> None:
     if path.is_file():
         say(f"made a class archive, so that the next Java starts faster: {path}")
+    else:
+        say(f"a class archive, with which the next Java would start faster, cannot be written: {path}")
 
 
 def main() -> int:
@@ -220,10 +269,7 @@ def main() -> int:
     folder, scratch, java = Path(order["folder"]), Path(order["scratch"]), Path(order["java"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(spark_scratch(scratch.parent, scratch.name))
-        record = None
-        if order["archive"] is not None:
-            stack.callback(_tell_of_archive, Path(order["archive"]))
-            record = stack.enter_context(new_archive(Path(order["archive"])))
+        record = _new_archive(stack, order["archive"])
         gateway = start_gateway(java, order["settings"], folder / LOG, record=record)
         stack.callback(gateway.close)
         listener = stack.enter_context(_listen(folder / SOCKET))

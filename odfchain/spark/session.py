@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import EngineError, UsageError
+from odfchain.errors import EngineError, StoreError, UsageError
 from odfchain.imports import allow_pandas
 from odfchain.spark import kept, shared
 from odfchain.spark.class_archive import archive_options, archive_path
@@ -201,9 +201,7 @@ class SparkEngine:
         """A place in the session that stays, or in one that is started to stay."""
         if (place := kept.attach(folder, parts)) is not None:
             return place
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
-        make_folder(cache, mode=0o700)
-        scratch = _scratch_base(cache) / _new_name()
+        scratch = _scratch_base(_cache_folder()) / _new_name()
         java = find_java()
         order = {
             "folder": str(folder),
@@ -342,6 +340,16 @@ def _scratch_base(run_folder: Path) -> Path:
     """Where Spark's temporary files go: some of its settings cannot hold blanks, commas or quotes."""
     if _PLAIN_PATH.fullmatch(str(run_folder)):
         return run_folder
+    return kept.temporary_folder()
+
+
+def _cache_folder() -> Path:
+    """Where Spark writes in the session that stays: in the user's cache, if that can be written."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
+    with contextlib.suppress(StoreError, OSError):
+        make_folder(folder, mode=0o700)
+        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            return folder
     return kept.temporary_folder()
 
 

@@ -98,6 +98,9 @@ def main() -> None:
                 answer = worked(engine)
             case ["hang", begun, go_on]:
                 answer = hung(engine, Path(begun), Path(go_on))
+            case ["fill", mebibytes]:
+                jvm: Any = engine.session._jvm
+                answer = {"filled": jvm.java.nio.ByteBuffer.allocate(int(mebibytes) << 20).capacity()}
             case ["close"]:
                 engine.close()
                 answer = {"closed": os.getpid()}

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.api.executing import let_session_stay
 from odfchain.spark import kept
+from odfchain.spark.gateway import Gateway
+from odfchain.spark.idle_memory import give_back, resident_mib
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, heeds_interrupts, wait_until
 from tests.kit.support import ROOT, manifest
 
@@ -185,6 +188,19 @@ def test_the_end_of_the_first_session_makes_a_class_archive(home: Path) -> None:
     assert log(home).count("made a class archive") == 1
 
 
+@pytest.mark.soak
+def test_a_cache_that_cannot_be_written_costs_only_the_class_archive(home: Path) -> None:
+    (home / "cache").write_text("no folder")
+    client = Client(home, ODFCHAIN_CLASS_ARCHIVE=str(home / "cache" / "classes.jsa"))
+    found = client.ask("session")
+    assert found["stays"] is True
+    assert client.ask("work") == RIGHT
+    client.end()
+    engine(home, "stop")
+    assert log(home).count(f"cannot be written: {home / 'cache' / 'classes.jsa'}") == 1
+    assert not Path(found["scratch"]).exists()
+
+
 def test_lines_that_are_no_request_do_no_harm(common: Path) -> None:
     client = Client(common)
     jvm = client.ask("session")["jvm"]
@@ -290,6 +306,48 @@ def test_nobody_was_there_for_a_while(home: Path) -> None:
     wait_until(lambda: has_ended(found["jvm"]))
     wait_until(lambda: status(home) == {"running": False})
     wait_until(lambda: "nobody was there" in log(home) and not Path(found["scratch"]).exists())
+
+
+@pytest.mark.soak
+def test_memory_is_given_back_soon_after_the_last_command(home: Path) -> None:
+    """A tenth of the time that the session stays; the next command finds the same session."""
+    client = Client(home, idle=100, JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseG1GC")
+    jvm = client.ask("session")["jvm"]
+    assert client.ask("fill 300") == {"filled": 300 << 20}
+    full = status(home)["javaMiB"]
+    client.end()
+    if full is None:
+        pytest.skip("the system does not say how much memory a process has")
+    wait_until(lambda: status(home)["javaMiB"] < full - 200)
+    client = Client(home, idle=100, JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseG1GC")
+    assert client.ask("session")["jvm"] == jvm
+    assert client.ask("work") == RIGHT
+    client.end()
+    assert "gives no memory back" not in log(home)
+
+
+@pytest.mark.parametrize("answers", [b"!yv\n!zjava.lang.ClassNotFoundException\n", b"!x\n", b""])
+def test_a_java_that_gives_nothing_back_is_an_error_of_the_system(answers: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(answers)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        gateway = Gateway(subprocess.Popen(["true"]), server.getsockname()[1], "secret", Path("log"))
+        with pytest.raises(OSError, match=r"Java answers|reset|[Bb]roken pipe"):
+            give_back(gateway)
+        thread.join()
+        gateway.process.wait()
+
+
+def test_the_memory_of_a_process_is_known_where_the_system_tells_it() -> None:
+    assert resident_mib(-1) is None
+    if Path("/proc/self/statm").exists():
+        assert 5 < (resident_mib(os.getpid()) or 0) < 10_000
 
 
 @pytest.mark.soak
