@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         ObjectNotFoundError,
         OdfchainError,
         OversizedInputError,
+        PointNotFoundError,
         PrepareError,
         QueryError,
         RefConflictError,
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     )
     from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
     from odfchain.model.timestamp import Timestamp
+    from odfchain.query.query_result import QueryResult
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.transfer.catalog import RepositoryEntry
@@ -154,6 +156,7 @@ _PLACES = {
     ),
     "model.metadata_block": "DatasetSnapshot MetadataBlock",
     "model.timestamp": "Timestamp",
+    "query.query_result": "QueryResult",
     "repo.dataset_state": "DatasetState",
     "repo.system_columns": "SystemColumns",
     "transfer.catalog": "RepositoryEntry",
@@ -188,8 +191,9 @@ __all__ = [
     "ListedAttestation", "Log", "ManifestError", "MetadataBlock", "MetadataEvent", "Multihash",
     "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
     "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OperationType", "OversizedInputError",
-    "PeerUrl", "PrepareError", "Problem", "PullResult", "PullTarget", "PushOutcome", "PushPlan",
-    "QueryError", "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report",
+    "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "PullResult", "PullTarget", "PushOutcome",
+    "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError", "Remote", "RepoName",
+    "Report",
     "RepositoryEntry", "ResetPlan", "RollbackError", "Scan", "SchemaError", "Seed", "SetAttachments",
     "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform", "SetVocab",
     "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError",

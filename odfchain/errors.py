@@ -21,6 +21,7 @@
      ├─ WorkspaceError              the workspace itself
      │   ├─ NotAWorkspaceError
      │   ├─ DatasetNotFoundError
+     │   ├─ PointNotFoundError
      │   ├─ NameCollisionError
      │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
      ├─ IngestError                 a run that cannot be committed
@@ -235,6 +236,12 @@ class NotAWorkspaceError(WorkspaceError):
 
 class DatasetNotFoundError(WorkspaceError, KeyError):
     """The workspace has no such dataset, or not what was asked of it; near names are in the hint."""
+
+
+class PointNotFoundError(WorkspaceError):
+    """No block of the dataset's chain is meant by a point of a query."""
+
+    exit_code = 4
 
 
 class NameCollisionError(WorkspaceError):

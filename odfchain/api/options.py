@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from odfchain.errors import InvalidIdError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.points import parse_time
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from odfchain.transfer.sync import SyncOptions
     from odfchain.transform.execute import TransformOptions
     from odfchain.trust.signature_policy import SignaturePolicy
-
-_DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
 
 Time = Timestamp | dt.date | str
 Block = Multihash | int | str
@@ -154,6 +152,38 @@ def check_pull_options(given: Mapping[str, str], *, copies: int, others: int) ->
             raise UsageError(f"{label} applies only to datasets with a source or a query, not to copies")
 
 
+class ServeKeywords(TypedDict, total=False):
+    """How datasets are published."""
+
+    host: str | None
+    """The address to listen on."""
+    port: int | None
+    """0 is any that is free."""
+    listening: Callable[[str], None] | None
+    """Is told the URL."""
+    on_request: Callable[[str], None] | None
+    """Is told each request in a line."""
+    on_problem: Callable[[str], None] | None
+    """Is told what went wrong here."""
+
+
+class QueryKeywords(TypedDict, total=False):
+    """How a query is answered."""
+
+    params: Mapping[str, Any] | None
+    """Values of `$name`."""
+    as_at: Time | None
+    """The system time of names without a point."""
+    engine: str
+    """"datafusion" in this process, "spark" for what is large."""
+    limit: int | None
+    """The most rows."""
+    seconds: float | None
+    """How long it may take; None is as long as it needs."""
+    memory: int | None
+    """What its rows may take [bytes]."""
+
+
 def refuse_unknown(given: Iterable[str], known: type) -> None:
     """Refuse keywords that a method does not have, as Python does where it can see them.
 
@@ -184,16 +214,7 @@ def as_time(value: Time) -> Timestamp:
         return Timestamp.from_datetime(value)
     if isinstance(value, dt.date):
         value = value.isoformat()
-    if "T" in value.upper():
-        return Timestamp.parse(value)
-    try:
-        day = dt.date.fromisoformat(value + "-01-01"[len(value) - 4 :] if _DAY.fullmatch(value) else "")
-        return Timestamp.from_datetime(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC))
-    except ValueError:
-        raise InvalidIdError(
-            f"{one_line(value)!r} is not a time",
-            hint="write it like 2024-02-29T12:00:00Z, or as a day, a month or a year, like 2024-02",
-        ) from None
+    return parse_time(value)
 
 
 def as_block(value: Block) -> BlockName:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.api.options import Time, as_time
-from odfchain.errors import DatasetNotFoundError, UsageError
+from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.points import block_at
 from odfchain.repo.read_slices import columns_of, read_all, read_state, read_tail
 
 if TYPE_CHECKING:
@@ -176,21 +175,4 @@ def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
         return None
     if isinstance(at, str) and not at[:1].isdecimal():
         at = Multihash.parse(at)
-    if isinstance(at, Multihash | int):
-        from odfchain.upkeep.rollback import find_block
-
-        return find_block(dataset, str(at))
-    return _head_by_time(dataset, as_time(at))
-
-
-def _head_by_time(dataset: DatasetFiles, time: Timestamp) -> Multihash:
-    """The newest block whose system time is not after `time`; they never go back (append rules)."""
-    names = dataset.chain.hashes(DatasetState.read(dataset.chain).head)
-
-    def recorded(name: Multihash) -> Timestamp:
-        return dataset.chain.get(name).system_time
-
-    count = bisect.bisect_right(names, time, key=recorded)
-    if count == 0:
-        raise DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {time}")
-    return names[count - 1]
+    return block_at(dataset, at if isinstance(at, Multihash | int) else as_time(at))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
 from odfchain.api.options import (
     MergeKeywords,
     PullKeywords,
+    QueryKeywords,
+    ServeKeywords,
     Time,
     VerifyKeywords,
     as_time,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.importing import ImportPlan
     from odfchain.lineage.graph import Graph
     from odfchain.model.events import MetadataEvent
+    from odfchain.query.query_result import QueryResult
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import IngestConfig
     from odfchain.transfer.catalog import RepositoryEntry
@@ -99,15 +102,7 @@ class Workspace:
 
         return Sharing(self._files)
 
-    def serve(
-        self,
-        *,
-        host: str | None = None,
-        port: int | None = None,
-        listening: Callable[[str], None] | None = None,
-        on_request: Callable[[str], None] | None = None,
-        on_problem: Callable[[str], None] | None = None,
-    ) -> None:
+    def serve(self, **options: Unpack[ServeKeywords]) -> None:
         """Publish every dataset of the workspace, to be read, until SIGTERM or Ctrl-C.
 
         Raises:
@@ -115,14 +110,10 @@ class Workspace:
         """
         from odfchain.serve import HOST, PORT, server
 
-        server.serve(
-            self._files,
-            host=HOST if host is None else host,
-            port=PORT if port is None else port,
-            listening=listening,
-            on_request=on_request,
-            on_problem=on_problem,
-        )
+        refuse_unknown(options, ServeKeywords)
+        chosen: Any = {"host": HOST, "port": PORT}
+        chosen.update({name: value for name, value in options.items() if value is not None})
+        server.serve(self._files, **chosen)
 
     # --- datasets ----------------------------------------------------------------------------------
 
@@ -380,11 +371,11 @@ class Workspace:
             NameCollisionError: a name is taken.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
         """
-        from odfchain.codec.manifest import read_snapshots
+        from odfchain.api.manifests import read_manifest, read_snapshots
         from odfchain.repo.creation import in_creation_order
 
         if isinstance(manifest, Path):
-            snapshots = read_snapshots(_read_file(manifest), source=str(manifest))
+            snapshots = read_snapshots(read_manifest(manifest), source=str(manifest))
         else:
             snapshots = read_snapshots(manifest)
         alias = DatasetAlias.parse(name) if name is not None else None
@@ -544,6 +535,20 @@ class Workspace:
         """
         self._files.delete(self._files.dataset(ref))
 
+    def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
+        """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.
+
+        A table is a dataset's name, quoted where it has dots, with `@POINT` for an earlier moment;
+        `state('name[@POINT]'[, 'event time'[, 'key']])` is what is in force.
+
+        Raises:
+            QueryError: the query is wrong.
+            DatasetNotFoundError, PointNotFoundError, SliceNotFoundError, ObjectCorruptedError, EngineError.
+        """
+        from odfchain.api.questions import ask
+
+        return ask(self, query, options)
+
     # --- Spark -------------------------------------------------------------------------------------
 
     def session(self) -> SparkSession:
@@ -584,14 +589,3 @@ def open(path: str | Path = ".") -> Workspace:  # noqa: A001 - as `gzip.open`: i
 def init(path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
     """Make a workspace in a folder; errors as `Workspace.init`."""
     return Workspace.init(path, exists_ok=exists_ok)
-
-
-def _read_file(path: Path) -> bytes:
-    from odfchain.errors import ManifestError
-    from odfchain.limits import LIMITS
-
-    try:
-        with path.open("rb") as stream:
-            return stream.read(LIMITS.manifest_bytes + 1)
-    except OSError as error:
-        raise ManifestError(f"cannot be read: {error.strerror}", source=str(path)) from None

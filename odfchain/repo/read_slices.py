@@ -18,6 +18,7 @@ from odfchain.errors import (
     SchemaError,
     SliceNotFoundError,
 )
+from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.text import first_line, one_line
@@ -45,10 +46,13 @@ def read_state(
     state: DatasetState,
     key: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    *,
+    event_time: Timestamp | None = None,
 ) -> pa.Table:
     """The rows in force at a head, as recorded, in order of offset (`odfchain.slices.state`).
 
-    Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows.
+    Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
+    counts them. With `event_time` those in force then (`odfchain.slices.state_by_time`).
 
     Raises:
         SchemaError: a column is not in the schema, or sources have different keys.
@@ -57,6 +61,7 @@ def read_state(
     import pyarrow as pa  # noqa: PLC0415
 
     from odfchain.slices import state as rule  # noqa: PLC0415
+    from odfchain.slices.state_by_time import state_at  # noqa: PLC0415
 
     key = state.primary_key if key is None else key
     schema, names = columns_of(state, columns), state.vocabulary
@@ -66,7 +71,10 @@ def read_state(
     if slices:
         columns_of(state, key)
     try:
-        return rule.state(slices, key, schema)
+        if event_time is None:
+            return rule.state(slices, key, schema, net=True)
+        wanted = schema if columns is None else columns_of(state, [*columns, names.event_time_column])
+        return state_at(slices, key, wanted, event_time).select(schema.names)
     except BadInputError as error:
         raise _unreadable(Path(error.file or dataset.folder), error.message) from None
     except (pa.ArrowException, ValueError) as error:

@@ -7,7 +7,8 @@
   null-safe (nulls are one key), -0.0 is 0.0, and NaN is NaN.
 - Without a key, rows are told apart by all columns but offset, operation and system time, and a missing
   column is null. What takes a row back takes the oldest equal one in force; where there is none it has no
-  effect, now or later.
+  effect, now or later. Who only reads may ask for the net instead: there it counts against equal rows that
+  come later. The two differ only where verification finds a fault (check 10).
 - The state is what is in force, as it was recorded, in order of offset. So a state with its offsets and
   operations (RFC-018) may stand for the slices that it was computed from.
 
@@ -52,7 +53,12 @@ class SliceFile:
 
 
 def state(
-    slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema, *, upto: int | None = None
+    slices: Sequence[SliceFile],
+    key: Sequence[str],
+    schema: pa.Schema,
+    *,
+    upto: int | None = None,
+    net: bool = False,
 ) -> pa.Table:
     """The rows in force after `slices` (oldest first) up to the offset `upto`, by a schema.
 
@@ -64,21 +70,28 @@ def state(
         OversizedInputError: it becomes more than the limits allow.
         pyarrow.ArrowException, ValueError: it does not fit the schema, or has a column twice.
     """
-    chosen = in_force(slices, key, upto=upto)
-    kept = [rows for item in slices for rows in _rows_at(item, chosen, schema)]
+    return rows_at(slices, in_force(slices, key, upto=upto, net=net), schema)
+
+
+def rows_at(slices: Sequence[SliceFile], offsets: Numbers, schema: pa.Schema) -> pa.Table:
+    """The rows with these (ordered) offsets, by a schema; errors as `state`."""
+    kept = [rows for item in slices for rows in _rows_at(item, offsets, schema)]
     return pa.Table.from_batches(kept, schema)
 
 
-def in_force(slices: Sequence[SliceFile], key: Sequence[str], *, upto: int | None = None) -> Numbers:
+def in_force(
+    slices: Sequence[SliceFile], key: Sequence[str], *, upto: int | None = None, net: bool = False
+) -> Numbers:
     """The offsets of the rows in force, in order; as `state`."""
     if key:
         return _newest_of_keys(slices, key, upto)
-    plain = [rows[1:] for item in slices for rows in _rows(item, (), upto)]
+    plain = [rows[1:] for item in slices for rows in rows_of(item, (), upto)]
     if not any(takes_back(operations).any() for _, operations in plain):
         return np.sort(np.concatenate([np.zeros(0, np.uint64), *(offsets for offsets, _ in plain)]))
     found = [rows for item in slices for rows in hashed_rows(item, upto)]
     offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return np.sort(offsets[Walk.of(offsets, takes_back(operations), hashes).kept])
+    walk = Walk.of(offsets, takes_back(operations), hashes)
+    return np.sort(offsets[walk.net if net else walk.kept])
 
 
 def takes_back(operations: Numbers) -> Numbers:
@@ -93,7 +106,7 @@ def hashed_rows(item: SliceFile, upto: int | None = None) -> Iterator[tuple[Numb
         BadInputError: it cannot be read, lacks a system column or has other offsets than its block says.
         pyarrow.ArrowException, ValueError: a value cannot be hashed.
     """
-    for batch, offsets, operations in _rows(item, None, upto):
+    for batch, offsets, operations in rows_of(item, None, upto):
         hashes = hash_rows(batch, set(item.vocabulary.columns[:3]))
         yield offsets, operations, np.ascontiguousarray(hashes).view(PAIR).reshape(-1)
 
@@ -104,6 +117,8 @@ class Walk:
 
     kept: Numbers
     """Rows in force after all."""
+    net: Numbers
+    """As `kept`, where rows that take back what is not there count against equal ones that come later."""
     in_vain: Numbers
     """Rows that take back what is not in force."""
     never_there: Numbers
@@ -124,7 +139,9 @@ class Walk:
         before = np.concatenate(([0], lowest))[: len(order)]
         in_vain = back & (level < np.minimum(np.where(starts, 0, before), 0))
         gone = np.bincount(group, weights=back & ~in_vain).astype(np.int64)
-        masks = (~back & (added > gone[group]), in_vain, back & (added == 0))
+        asked = np.bincount(group, weights=back).astype(np.int64)
+        kept, net = (~back & (added > number[group]) for number in (gone, asked))
+        masks = (kept, net, in_vain, back & (added == 0))
         return cls(*(_in_given_order(mask, order) for mask in masks))
 
 
@@ -150,8 +167,8 @@ def _newest_of_keys(slices: Sequence[SliceFile], key: Sequence[str], upto: int |
     rows: list[pa.Table] = []
     gathered, limit = 0, _AT_ONCE
     for item in slices:
-        for batch, offsets, operations in _rows(item, key, upto):
-            columns = [part for name in key for part in _comparable(batch, name)]
+        for batch, offsets, operations in rows_of(item, key, upto):
+            columns = [part for name in key for part in comparable(batch, name)]
             columns.append(pa.array(offsets * np.uint64(2) + ~takes_back(operations)))
             rows.append(pa.table(columns, [str(index) for index in range(len(columns))]))
             gathered += batch.num_rows
@@ -172,7 +189,7 @@ def _newest(tables: Sequence[pa.Table]) -> pa.Table:
     return rows.group_by(key).aggregate([(number, "max")]).rename_columns(rows.schema.names)
 
 
-def _comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
+def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
     """A part of a key as columns that are equal where it is; lists and structures as hashes."""
     column = batch.column(name)
     if t.is_dictionary(column.type):
@@ -186,7 +203,7 @@ def _comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
     return [column]
 
 
-def _rows(
+def rows_of(
     item: SliceFile, columns: Sequence[str] | None, upto: int | None
 ) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
     """(rows, offsets, operations), of all columns or of these and the system's, batch by batch."""

@@ -14,6 +14,7 @@ from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, Unsa
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.points import block_at
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.transfer.partial import lock_path
@@ -63,15 +64,8 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
         ObjectNotFoundError: the chain has no block of this number, or none of this hash is stored.
         BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
-    state = DatasetState.read(dataset.chain)
     if text.isascii() and text.isdigit():
-        number, newest = int(text[:20]), state.head_block.sequence_number
-        if number > newest:
-            raise ObjectNotFoundError(
-                f"{dataset.alias}: there is no block {number:,}; its newest is block {newest:,}",
-                hint=f"`odfchain log {dataset.alias}` lists the blocks",
-            )
-        return dataset.chain.hashes(state.head)[number]
+        return block_at(dataset, int(text[:20]))
     try:
         name = Multihash.parse(text)
     except InvalidIdError as error:
@@ -79,11 +73,7 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
             f"{error} (a block is given by its hash or its sequence number)",
             hint=f"`odfchain log {dataset.alias}` lists the blocks",
         ) from None
-    if not dataset.chain.contains(name):
-        raise ObjectNotFoundError(
-            f"{dataset.alias}: there is no block {name}", hint=f"`odfchain log {dataset.alias}` lists them"
-        )
-    return name
+    return block_at(dataset, name)
 
 
 def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:

@@ -318,6 +318,19 @@ def repositories(scene: Scene) -> None:
     assert scene.ws.evidence.list() == []
 
 
+@case("Workspace.sql", "QueryResult.to_arrow", "QueryResult.to_pandas")
+@case("QueryResult.to_polars", "QueryResult.to_spark")
+def questions(scene: Scene) -> None:
+    asked = """select count(*) as n from cities where "offset" >= $first"""
+    result = scene.ws.sql(asked, params={"first": 0})
+    assert [str(pin.alias) for pin in result.inputs] == ["cities"]
+    count = scene.cities.summary.record_count
+    assert result.to_pandas()["n"][0] == result.to_arrow()["n"][0].as_py() == count
+    assert scene.ws.sql(asked, params={"first": 0}).batches().read_all() == result.to_arrow()
+    with pytest.raises(odf.UsageError, match="only Spark"):
+        result.to_spark()
+
+
 @case("Workspace.session", "Workspace.close", "Workspace.serve")
 def sessions(scene: Scene) -> None:
     assert scene.ws.session().version.startswith("4")
@@ -335,9 +348,9 @@ def test_methods(scene: Scene, run: Case) -> None:
 def test_every_public_method_has_a_case() -> None:
     public = {
         f"{kind.__name__}.{name}"
-        for kind in (odf.Workspace, odf.Dataset, odf.Scan)
+        for kind in (odf.Workspace, odf.Dataset, odf.Scan, odf.QueryResult)
         for name, _ in inspect.getmembers(kind)
-        if not name.startswith("_") and (kind is not odf.Scan or name.startswith("to_"))
+        if not name.startswith("_") and (kind not in (odf.Scan, odf.QueryResult) or name.startswith("to_"))
     }
     assert set(CASES) == public | {"Report.raise_if_faulty"}
 

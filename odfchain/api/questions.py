@@ -1,0 +1,46 @@
+"""What is asked of a workspace in SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from odfchain.api.options import QueryKeywords, as_time, refuse_unknown
+from odfchain.errors import UsageError
+from odfchain.query.checked_slices import CheckedSlices
+from odfchain.query.embedded import Embedded
+from odfchain.query.pins import Pins
+from odfchain.query.query_result import QueryResult
+
+if TYPE_CHECKING:
+    from odfchain.api.workspace import Workspace
+
+ENGINES = ("datafusion", "spark")
+
+
+def ask(workspace: Workspace, query: str, options: QueryKeywords) -> QueryResult:
+    """The answer to `Workspace.sql`.
+
+    Raises:
+        UsageError: there is no such option or engine.
+        And the errors that are named there.
+    """
+    refuse_unknown(options, QueryKeywords)
+    engine = options.get("engine", ENGINES[0])
+    if engine not in ENGINES:
+        raise UsageError(f"there is no engine {engine!r}", hint=f"engines are {' and '.join(ENGINES)}")
+    at = options.get("as_at")
+    pins = Pins(workspace._files, as_at=None if at is None else as_time(at))
+    return embedded(workspace, options.get("memory")).run(
+        query,
+        pins,
+        params=options.get("params"),
+        limit=options.get("limit"),
+        seconds=options.get("seconds"),
+    )
+
+
+def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
+    """The engine in this process, as the person who sits before it has it."""
+    run = workspace._files.run_folder
+    options: dict[str, Any] = {} if memory is None else {"memory": memory}
+    return Embedded(spill=run, checked=CheckedSlices(run / "checked-slices"), **options)

@@ -1,0 +1,1 @@
+"""Questions: SQL over datasets at any point, by engines that only read (RFC-033)."""

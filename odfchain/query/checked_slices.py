@@ -1,0 +1,76 @@
+"""Slices that were hashed before are not hashed again until their file changes.
+
+A gigabyte takes two seconds to hash, and a second query asks for the same files. What a file looked like when
+it was checked (device, inode, size, times of change) is kept in the workspace; a file that was touched is
+hashed anew. Proofs and verification do not use this memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from odfchain.errors import ObjectNotFoundError, SliceNotFoundError, StoreError
+from odfchain.ids.multihash import Multihash
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store import fsio
+
+_MOST = 200_000
+"""Slices that are remembered [count]: 40 MB; the rest is hashed each time."""
+
+
+class CheckedSlices:
+    """The memory of one workspace; `file` None remembers nothing beyond this process."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._known: dict[str, list[int]] | None = None
+        self._changed = False
+
+    def path(self, dataset: DatasetFiles, name: Multihash) -> Path:
+        """The file of a slice, which hashes to `name` and may be decoded.
+
+        Raises:
+            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
+        """
+        from odfchain.slices.reader import check_parquet
+
+        path = Path(dataset.data.locate(name))
+        if self._read().get(str(path)) == (seen := _stamp(path)) and seen:
+            return path
+        try:
+            dataset.data.verified_path(name)
+        except ObjectNotFoundError:
+            raise SliceNotFoundError.of(dataset.alias, path) from None
+        check_parquet(path)
+        # what was seen before it was hashed: a change meanwhile shows at the next look
+        if len(self._read()) < _MOST:
+            self._read()[str(path)] = seen
+            self._changed = True
+        return path
+
+    def keep(self) -> None:
+        """Remember for other processes; without effect where that cannot be written."""
+        if self._file is None or not self._changed:
+            return
+        with contextlib.suppress(StoreError):
+            fsio.replace_file(self._file, json.dumps(self._known).encode(), mode=0o600)
+            self._changed = False
+
+    def _read(self) -> dict[str, list[int]]:
+        if self._known is None:
+            self._known = {}
+            if self._file is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    found = json.loads(self._file.read_bytes())
+                    self._known = found if isinstance(found, dict) else {}
+        return self._known
+
+
+def _stamp(path: Path) -> list[int]:
+    try:
+        found = path.lstat()
+    except OSError:
+        return []
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]

@@ -1,0 +1,408 @@
+"""SQL in this process, by DataFusion, which reads and never writes: no Java, about a second.
+
+A query is planned twice. First against empty tables: what the planner asks for by name is what the query
+reads, in subqueries and functions too, and nothing of ours parses SQL. Then those are pinned, checked and
+registered, and the query runs. The engine is closed: it knows no files, no statements that change anything,
+and no names but those it is given (RFC-033).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odfchain.errors import DatasetNotFoundError, EngineError, OdfchainError, QueryError
+from odfchain.query.checked_slices import CheckedSlices
+from odfchain.query.engine_says import engine_says
+from odfchain.query.pins import Pin, Pins
+from odfchain.query.projections import FUNCTIONS, state_call
+from odfchain.query.query_result import QueryResult
+from odfchain.query.relations import Relation
+
+if TYPE_CHECKING:
+    import datafusion as df
+    import pyarrow as pa
+
+DIALECT = "SqlDataFusion"
+SQL_BYTES = 1 << 20
+"""A query [bytes]; the planner takes seconds for less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """How queries are run; the default is for the person who sits before it."""
+
+    spill: Path | None = None
+    """Where rows go that memory does not hold; None is nowhere: then memory is the end."""
+    memory: int = 2 << 30
+    """What the rows of a query may take [bytes]."""
+    partitions: int | None = None
+    """Tasks side by side; None is one for each core."""
+    batch_size: int = 8192
+    """Rows that are worked on at a time."""
+    without: frozenset[str] = frozenset()
+    """Functions that cannot be named."""
+    checked: CheckedSlices = field(default_factory=CheckedSlices)
+
+    def run(
+        self,
+        sql: str,
+        pins: Pins,
+        *,
+        params: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        seconds: float | None = None,
+    ) -> QueryResult:
+        """The rows of one query; nothing is computed before they are asked for.
+
+        `params` are the values of `$name`, `limit` the most rows that are given, `seconds` how long it may
+        take from now.
+
+        Raises:
+            QueryError: not one query, wrong SQL, or it names what is not there.
+            DatasetNotFoundError, PointNotFoundError: a dataset, or its block, is not here.
+            SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+            EngineError: the engine is not installed, or memory or time is used up.
+        """
+        query = _checked_text(sql)
+        clock = _Clock(seconds)
+        planned = _Planner(self, query, dict(params or {}), pins)
+        with clock.running():
+            frame, inputs = planned.plan()
+            if limit is not None:
+                frame = frame.limit(limit)
+        schema = _plain_schema(frame.schema())
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with planned.files, clock.running(), engine_says(query):
+                for batch in frame.execute_stream():
+                    found = batch.to_pyarrow()
+                    clock.check()
+                    yield _plain(found, schema)
+
+        return QueryResult(schema, inputs, batches)
+
+    def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
+        """How the query would be run, as text; errors as `run`."""
+        planned = _Planner(self, _checked_text(sql), dict(params or {}), pins)
+        with planned.files, engine_says(sql):
+            frame, _ = planned.plan()
+            return str(frame.execution_plan().display_indent())
+
+
+def engine_version() -> str:
+    """The engine and its version, as answers name it."""
+    return f"datafusion {_library().__version__}"
+
+
+def _library() -> Any:
+    try:
+        import datafusion
+    except ImportError:
+        raise EngineError(
+            "queries need DataFusion, which is not installed",
+            hint="pip install 'odfchain[sql]', or use --engine spark",
+        ) from None
+    return datafusion
+
+
+def _checked_text(sql: str) -> str:
+    size = len(sql.encode("utf-8", "surrogatepass"))
+    if size > SQL_BYTES:
+        raise QueryError(f"the query has {size:,} bytes; at most {SQL_BYTES:,} are read")
+    if "\0" in sql or (not sql.isprintable() and any(0xD800 <= ord(c) < 0xE000 for c in sql)):
+        raise QueryError("the query has characters that are no text")
+    return sql.strip().rstrip(";").rstrip()
+
+
+class _Clock:
+    """How long a query may take; it runs only while the query does."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._left = seconds
+        self._out = threading.Event()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Time passes inside; the main thread is interrupted when it is used up, others between batches."""
+        if self._left is None:
+            yield
+            return
+        from odfchain.query.deadline import deadline
+
+        with deadline(self._left, self._out):
+            yield
+
+    def check(self) -> None:
+        """Nothing while there is time.
+
+        Raises:
+            EngineError: there is none left.
+        """
+        if self._out.is_set():
+            raise EngineError(
+                f"the query took longer than {self._left:g} s",
+                hint="give it more with --timeout, or use --engine spark",
+            )
+
+
+class _Planner:
+    """One query on its way to a plan: a context, what it asked for, and the files it reads."""
+
+    def __init__(self, engine: Embedded, sql: str, params: dict[str, Any], pins: Pins) -> None:
+        self._library = _library()
+        self._engine, self._sql, self._params, self._pins = engine, sql, params, pins
+        self.files = contextlib.ExitStack()
+
+    def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
+        """The query over its inputs, and these."""
+        names, states, wanted = self._asked()
+        relations: dict[Any, Relation] = {name: Relation(self._pins.pin(name)) for name in names}
+        relations.update(states)
+        inexact = any(_has_floats(relation.schema) for relation in relations.values())
+        with engine_says(self._sql):
+            context, tables = self._context(inexact)
+            for number, (asked, relation) in enumerate(relations.items()):
+                internal = f"#{number}"
+                if relation.projection is None:
+                    self._register_records(context, internal, relation)
+                else:
+                    rows = relation.rows(wanted)
+                    context.register_record_batches(internal, [rows.to_batches() or [_no_rows(rows.schema)]])
+                tables.given[asked] = tables.registered[internal]
+            self._engine.checked.keep()
+            frame = self._planned(context)
+        used = [*names, *(relation.pin.name for relation in states.values())]
+        return frame, self._pins.used(used)
+
+    def _asked(self) -> tuple[list[str], dict[Any, Relation], frozenset[str]]:
+        """(names of records, states by their arguments, columns that states are asked for)."""
+        context, tables = self._context(inexact=False)
+        states: dict[Any, Relation] = {}
+        names: list[str] = []
+
+        def empty(relation: Relation) -> Any:
+            import pyarrow as pa
+            import pyarrow.dataset as ds
+
+            nullable = [column.with_nullable(True) for column in relation.schema]
+
+            return self._library.catalog.Table(ds.dataset(pa.schema(nullable).empty_table()))
+
+        def records(name: str) -> Any:
+            if name in called:
+                return None
+            try:
+                table = empty(Relation(self._pins.pin(name)))
+            except (DatasetNotFoundError, QueryError) as error:
+                # the planner asks for the names of functions as well, and of those only
+                tables.missing[name] = error
+                return None
+            if name not in names:
+                names.append(name)
+            return table
+
+        def state(arguments: tuple[Any, ...]) -> Any:
+            states[arguments] = relation = state_call(arguments, self._pins)
+            relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
+            return empty(relation)
+
+        called: set[str] = set()
+        tables.records, tables.state = records, state
+        with engine_says(self._sql, tables):
+            frame = self._planned(context)
+            if again := FUNCTIONS & set(names):
+                # a dataset is called like a function: is it meant?
+                called |= again
+                with contextlib.suppress(Exception):
+                    frame = self._planned(context)
+                    names[:] = [name for name in names if name not in again]
+            wanted = _columns_of_functions(frame.optimized_logical_plan()) if states else frozenset()
+        return names, states, wanted
+
+    def _planned(self, context: df.SessionContext) -> df.DataFrame:
+        options = self._library.SQLOptions()
+        options = options.with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
+        frame = context.sql_with_options(self._sql, options, param_values=self._params or None)
+        kind = type(frame.logical_plan().to_variant()).__name__
+        if kind in ("Explain", "Analyze", "DescribeTable"):
+            raise QueryError(
+                "only queries are answered here", hint="--explain shows a plan, `.schema NAME` the columns"
+            )
+        return frame
+
+    def _context(self, inexact: bool) -> tuple[df.SessionContext, _Tables]:
+        library, engine = self._library, self._engine
+        config = library.SessionConfig().with_information_schema(False)
+        config = config.with_create_default_catalog_and_schema(False)
+        config = config.with_default_catalog_and_schema("odf", "public").with_batch_size(engine.batch_size)
+        if engine.partitions is not None:
+            config = config.with_target_partitions(engine.partitions)
+        if inexact:
+            # statistics of Parquet leave NaN out, and the engine believes them
+            config = config.set("datafusion.execution.collect_statistics", "false")
+        runtime = library.RuntimeEnvBuilder().with_fair_spill_pool(engine.memory)
+        if engine.spill is None:
+            runtime = runtime.with_disk_manager_disabled()
+        else:
+            runtime = runtime.with_disk_manager_specified(engine.spill)
+        context = library.SessionContext(config, runtime)
+        tables = _Tables()
+        context.register_catalog_provider("odf", _Catalog(tables))
+        for name in FUNCTIONS:
+            context.register_udtf(library.udtf(tables.function(name), name))
+        for name in engine.without:
+            context.deregister_udf(name)
+        return context, tables
+
+    def _register_records(self, context: df.SessionContext, name: str, relation: Relation) -> None:
+        schema = relation.schema
+        paths = relation.paths(self._engine.checked)
+        if not paths:
+            context.register_record_batches(name, [[_no_rows(schema)]])
+            return
+        # a folder of links is one table, whatever else lies beside the slices
+        folder = Path(self.files.enter_context(tempfile.TemporaryDirectory(prefix="odfchain-query-")))
+        for number, path in enumerate(paths):
+            (folder / f"{number:06}.parquet").symlink_to(path)
+        context.register_parquet(name, folder, schema=schema, parquet_pruning=not _has_floats(schema))
+
+
+class _Tables:
+    """The tables of one context: what was registered, and what the planner's questions are answered with.
+
+    The planner asks from inside its runtime, where the context cannot be used: everything is looked up.
+    """
+
+    table_names: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.registered: dict[str, Any] = {}
+        self.given: dict[Any, Any] = {}
+        self.records: Callable[[str], Any] = self.given.get
+        self.state: Callable[[tuple[Any, ...]], Any] = self.given.get
+        self.error: OdfchainError | None = None
+        self.missing: dict[str, OdfchainError] = {}
+        """Why names that were asked for are no datasets."""
+
+    def owner_name(self) -> None:
+        """Nobody owns it."""
+
+    def register_table(self, name: str, table: Any) -> None:
+        """Keep a table under its internal name."""
+        self.registered[name] = table
+
+    def table_exist(self, name: str) -> bool:
+        """Whether a table of this name may be taken: none is, so that all can be registered."""
+        return name in self.registered
+
+    def table(self, name: str) -> Any:
+        """The table of a dataset's name."""
+        return self._looked_up(self.records, name)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """What answers a call of a table function."""
+        from odfchain.query.projections import arguments_of
+
+        def call(*expressions: Any) -> Any:
+            return self._looked_up(lambda _: self.state(arguments_of(name, expressions)), name)
+
+        return call
+
+    def _looked_up(self, look: Callable[[str], Any], name: str) -> Any:
+        try:
+            return look(name)
+        except OdfchainError as error:
+            self.error = error  # the engine hands on its text only
+            raise
+
+
+class _Catalog:
+    """One schema, with the tables of one context."""
+
+    def __init__(self, tables: _Tables) -> None:
+        self._tables = tables
+
+    def owner_name(self) -> None:
+        """Nobody owns it."""
+
+    def schema_names(self) -> set[str]:
+        """The one that names without a schema are looked up in."""
+        return {"public"}
+
+    def schema(self, name: str) -> _Tables | None:
+        """The tables, for its name."""
+        return self._tables if name == "public" else None
+
+
+def _columns_of_functions(plan: Any) -> frozenset[str]:
+    """The columns that any table function is asked for."""
+    found: set[str] = set()
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        scan = node.to_variant()
+        if type(scan).__name__ == "TableScan" and scan.table_name().endswith("()"):
+            found.update(name for _, name in scan.projection())
+        waiting += node.inputs()
+    return frozenset(found)
+
+
+def _has_floats(schema: pa.Schema) -> bool:
+    from pyarrow import types as t
+
+    def floats(kind: pa.DataType) -> bool:
+        if t.is_floating(kind):
+            return True
+        return any(floats(kind.field(i).type) for i in range(kind.num_fields))
+
+    return any(floats(column.type) for column in schema)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns; text and bytes that the engine gives as views are plain."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(c.name, plain_type(c.type), c.nullable) for c in schema])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """A type without views, at any depth."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    if kind == pa.string_view():
+        return pa.string()
+    if kind == pa.binary_view():
+        return pa.binary()
+    if t.is_struct(kind):
+        columns = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([pa.field(c.name, plain_type(c.type), c.nullable) for c in columns])
+    if t.is_large_list(kind) or t.is_list(kind):
+        item = kind.value_field
+        made = pa.large_list if t.is_large_list(kind) else pa.list_
+        return made(pa.field(item.name, plain_type(item.type), item.nullable))
+    return kind
+
+
+def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [
+        column if column.type == want.type else column.cast(want.type)
+        for column, want in zip(batch.columns, schema, strict=True)
+    ]
+    if not columns:
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,95 @@
+"""What a query reads of a dataset: its records, or its state, from slices that were checked.
+
+A plain name is the records; `state(name[, event_time[, key]])` what is in force, by the one definition of it
+(`odfchain.slices.state`), whichever engine asks. So engines are given rows that are decided already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import QueryError, SchemaError
+from odfchain.model.timestamp import Timestamp
+from odfchain.query.checked_slices import CheckedSlices
+from odfchain.query.pins import Pin
+from odfchain.repo.read_slices import columns_of, read_state
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class StateOf:
+    """The rows in force: at an event time or now, by a key or the recorded one."""
+
+    event_time: Timestamp | None = None
+    key: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table of a query."""
+
+    pin: Pin
+    projection: StateOf | None = None
+    """None is every record."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as declared at the block; none before the first data."""
+        return columns_of(self.pin.state, None)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells the rows of a state apart; () is all values.
+
+        Raises:
+            QueryError: sources have different keys, or there is no such column.
+        """
+        given = self.projection.key if self.projection else None
+        if given is None:
+            try:
+                return self.pin.state.primary_key
+            except SchemaError as error:
+                raise QueryError(
+                    f"state of {self.pin.alias}: {error.message}",
+                    hint=f"name it as the third argument: state('{self.pin.alias}', NULL, 'column, column')",
+                ) from None
+        try:
+            columns_of(self.pin.state, given)
+        except SchemaError as error:
+            raise QueryError(f"state of {self.pin.alias}: {error.message}") from None
+        return given
+
+    def paths(self, checked: CheckedSlices) -> list[Path]:
+        """The slices, oldest first; each one hashes to its name and may be decoded by whichever reader.
+
+        Raises:
+            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
+        """
+        return [checked.path(self.pin.dataset, ref.slice.physical_hash) for ref in self.pin.state.slices()]
+
+    def rows(self, wanted: Collection[str] | None = None) -> pa.Table:
+        """The rows of a state; columns that are not `wanted` are null. Held in memory.
+
+        Raises:
+            QueryError: as `key`.
+            SliceNotFoundError, ObjectCorruptedError: naming the file.
+        """
+        import pyarrow as pa
+
+        schema = self.schema
+        time = self.projection.event_time if self.projection else None
+        names = [name for name in schema.names if wanted is None or name in wanted]
+        # of no column at all nobody could say how many rows there are
+        read: Sequence[str] = names or schema.names[:1]
+        found = read_state(self.pin.dataset, self.pin.state, self.key, read, event_time=time)
+        columns = [
+            found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
+            for field in schema
+        ]
+        nullable = pa.schema([field.with_nullable(True) for field in schema])
+        return pa.table(columns, schema=nullable)

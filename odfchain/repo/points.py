@@ -1,0 +1,103 @@
+"""Points of a dataset's history: a block by its number or hash, or a system time.
+
+    POINT = NUMBER | HASH | TIME          9   f1620…   2026-01-10T10:30:00Z   2026-01
+
+A time means the newest block whose system time is not after it. Source: specification "Time"; RFC-033.
+"""
+
+from __future__ import annotations
+
+import bisect
+import datetime as dt
+import re
+
+from odfchain.errors import DatasetNotFoundError, InvalidIdError, ObjectNotFoundError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.text import one_line
+
+Point = Multihash | int | Timestamp
+
+_DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,20}", re.ASCII)
+
+
+def parse_point(text: str) -> Point:
+    """What a text after `@` means; digits alone are a block's number, not a year.
+
+    Raises:
+        InvalidIdError: neither a number, nor a hash, nor a time.
+    """
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        return parse_time(text) if text[:1].isdecimal() else Multihash.parse(text)
+    except InvalidIdError as error:
+        raise InvalidIdError(
+            error.message,
+            hint="a point is a block's number or hash, or a time, like 9, f1620… or 2026-01-10T10:30:00Z",
+        ) from None
+
+
+def parse_time(text: str) -> Timestamp:
+    """The moment that a time, or the beginning of a day, a month or a year, means.
+
+    Raises:
+        InvalidIdError: a text that is no time.
+    """
+    if "T" in text.upper():
+        return Timestamp.parse(text)
+    try:
+        day = dt.date.fromisoformat(text + "-01-01"[len(text) - 4 :] if _DAY.fullmatch(text) else "")
+        return Timestamp.from_datetime(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC))
+    except ValueError:
+        raise InvalidIdError(
+            f"{one_line(text)!r} is not a time",
+            hint="write it like 2024-02-29T12:00:00Z, or as a day, a month or a year, like 2024-02",
+        ) from None
+
+
+def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = None) -> Multihash:
+    """The block that a point means, as of `head` (default: the present one).
+
+    A hash is looked for among all stored blocks; `is_referenced` says whether a reference leads to it.
+
+    Raises:
+        ObjectNotFoundError: there is no such block.
+        DatasetNotFoundError: the dataset was not there yet.
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    if isinstance(point, Multihash):
+        if not dataset.chain.contains(point):
+            raise ObjectNotFoundError(
+                f"{dataset.alias}: there is no block {point}",
+                hint=f"`odfchain log {dataset.alias}` lists them",
+            )
+        return point
+    state = DatasetState.read(dataset.chain, head)
+    names = dataset.chain.hashes(state.head)
+    if isinstance(point, int):
+        if point >= len(names):
+            raise ObjectNotFoundError(
+                f"{dataset.alias}: there is no block {point:,}; its newest is block {len(names) - 1:,}",
+                hint=f"`odfchain log {dataset.alias}` lists the blocks",
+            )
+        return names[point]
+
+    def recorded(name: Multihash) -> Timestamp:
+        return dataset.chain.get(name).system_time
+
+    # system times never go back (append rules)
+    count = bisect.bisect_right(names, point, key=recorded)
+    if count == 0:
+        raise DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {point}")
+    return names[count - 1]
+
+
+def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -> bool:
+    """Whether a stored block is one of those that a head is made of."""
+    number = dataset.chain.get(block).sequence_number
+    names = dataset.chain.hashes(head)
+    return number < len(names) and names[number] == block
