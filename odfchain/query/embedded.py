@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,7 +222,8 @@ class _Planner:
                 with contextlib.suppress(Exception):
                     frame = self._planned(context)
                     names[:] = [name for name in names if name not in again]
-            wanted = _columns_of_functions(frame.optimized_logical_plan()) if states else frozenset()
+            columns = {name for relation in states.values() for name in relation.schema.names}
+            wanted = _columns_of_functions(frame.optimized_logical_plan(), columns)
         return names, states, wanted
 
     def _planned(self, context: df.SessionContext) -> df.DataFrame:
@@ -340,8 +341,8 @@ class _Catalog:
         return self._tables if name == "public" else None
 
 
-def _columns_of_functions(plan: Any) -> frozenset[str]:
-    """The columns that any table function is asked for."""
+def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
+    """The columns, of these, that any table function may be asked for; never too few."""
     found: set[str] = set()
     waiting = [plan]
     while waiting:
@@ -349,8 +350,15 @@ def _columns_of_functions(plan: Any) -> frozenset[str]:
         scan = node.to_variant()
         if type(scan).__name__ == "TableScan" and scan.table_name().endswith("()"):
             found.update(name for _, name in scan.projection())
+            # what only filters use is in no projection; their text names it
+            texts = [str(condition) for condition in scan.filters()]
+            found.update(name for name in columns if texts and _may_name(texts, name))
         waiting += node.inputs()
     return frozenset(found)
+
+
+def _may_name(texts: Sequence[str], column: str) -> bool:
+    return not column.isidentifier() or any(column in text for text in texts)
 
 
 def _has_floats(schema: pa.Schema) -> bool:

@@ -33,6 +33,7 @@ from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.rebuild import is_rebuilt
 from odfchain.model.sources import primary_key
 from odfchain.model.timestamp import Timestamp
+from odfchain.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,8 @@ class DatasetState:
             in_force = [last if isinstance(last, AddPushSource | SetPollingSource) else None]
         keys = {primary_key(source.merge) for source in in_force if source is not None}
         if len(keys) > 1:
-            raise SchemaError("the sources of the dataset have different primary keys: say which to use")
+            listed = "; ".join(sorted(one_line(", ".join(key)) or "none" for key in keys))
+            raise SchemaError(f"the sources of the dataset have different primary keys: {listed}")
         return keys.pop() if keys else ()
 
     def data_blocks(self) -> Iterator[HashedBlock]:

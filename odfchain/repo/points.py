@@ -47,7 +47,7 @@ def parse_time(text: str) -> Timestamp:
     Raises:
         InvalidIdError: a text that is no time.
     """
-    if "T" in text.upper():
+    if text[:1].isdecimal() and "T" in text.upper():
         return Timestamp.parse(text)
     try:
         day = dt.date.fromisoformat(text + "-01-01"[len(text) - 4 :] if _DAY.fullmatch(text) else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,21 @@ def test_the_last_release_again_changes_nothing(recorded: Dataset) -> None:
     outcome = recorded.ingest([RELEASES[-1]])
     assert outcome.up_to_date
     assert tree_of(recorded.path) == before
+
+
+def test_queries_count_what_is_in_force(recorded: Dataset) -> None:
+    """Case 9 of the queries: after each release, and at event times."""
+    expected = json.loads((FIXTURES / "query" / "cases.json").read_bytes())["airports"]
+    workspace, name = recorded._workspace, recorded.alias
+
+    def count(relation: str, where: str = "true") -> int:
+        found = workspace.sql(f"select count(*) as n from {relation} where {where}").to_arrow()
+        return int(found["n"][0].as_py())
+
+    blocks = [ref.sequence_number for ref in recorded.summary.slices()]
+    assert [count(f"state('{name}@{block}')") for block in blocks] == expected["after_slices"]
+    assert [count(f"state('{name}@{block}', NULL, '')") for block in blocks] == expected["after_slices"]
+    for time, rows in expected["at_event_times"].items():
+        assert count(f"state('{name}', '{time}')") == rows
+    for time, rows in expected["records_not_later"].items():
+        assert count(f"state('{name}')", f"event_time <= '{time}T00:00:00Z'") == rows

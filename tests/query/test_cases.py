@@ -1,0 +1,75 @@
+"""What queries mean: numbered cases over small changelogs, read from the fixture, on every engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import odfchain as odf
+from odfchain.chain.chain import link_blocks
+from odfchain.model import events as ev
+from odfchain.repo.dataset_state import DatasetState
+from tests.kit.query_datasets import make
+from tests.kit.support import FIXTURES
+
+DOCUMENT = json.loads((FIXTURES / "query" / "cases.json").read_bytes())
+CASES = {case["id"]: case for case in DOCUMENT["cases"]}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[odf.Workspace]:
+    with odf.init(tmp_path_factory.mktemp("cases")) as workspace:
+        for name, spec in DOCUMENT["datasets"].items():
+            make(workspace, name, spec)
+        yield workspace
+
+
+@pytest.fixture(scope="module")
+def dropped(workspace: odf.Workspace) -> str:
+    """A good block of `x` that is stored and that no reference leads to."""
+    chain = workspace["x"]._files.chain
+    state = DatasetState.read(chain)
+    number = state.head_block.sequence_number + 1
+    time = state.head_block.system_time
+    (block,) = link_blocks(
+        [ev.SetInfo(description="dropped")], prev=state.head, next_sequence_number=number, system_time=time
+    )
+    workspace["x"]._files.chain._blocks.put(block.data)
+    return str(block.hash)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON writes it."""
+    return value if value is None or isinstance(value, int | str) else str(value)
+
+
+def answered(workspace: odf.Workspace, case: dict[str, Any], dropped: str, engine: str) -> None:
+    """The case holds on an engine."""
+    sql = re.sub(r"\{id:(\w+)\}", lambda found: str(workspace[found[1]].id), case["sql"])
+    sql = sql.replace("{dropped}", dropped)
+    if "exit" in case:
+        with pytest.raises(odf.OdfchainError) as caught:
+            workspace.sql(sql, engine=engine).to_arrow()
+        assert caught.value.exit_code == case["exit"], str(caught.value)
+        assert case.get("says", "") in str(caught.value)
+        assert case.get("hint", "") in (caught.value.hint or "")
+        return
+    result = workspace.sql(sql, engine=engine)
+    table = result.to_arrow()
+    if "rows" in case:
+        assert [[plain(v) for v in row.values()] for row in table.to_pylist()] == case["rows"]
+    if "columns" in case:
+        assert table.schema.names == case["columns"]
+        assert table.num_rows == case["count"]
+    if "inputs" in case:
+        assert [str(pin.alias) for pin in result.inputs] == case["inputs"]
+        assert case.get("blocks") in (None, [pin.sequence_number for pin in result.inputs])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_embedded(workspace: odf.Workspace, dropped: str, name: str) -> None:
+    answered(workspace, CASES[name], dropped, "datafusion")
