@@ -84,7 +84,7 @@ class Scan:
         """
         from odfchain.slices.reader import check_parquet
         from odfchain.spark.columns import col
-        from odfchain.spark.read import spark_path
+        from odfchain.spark.input_frames import spark_path
         from odfchain.spark.types import physical_struct
 
         declared = self.summary.schema
@@ -105,7 +105,7 @@ class Scan:
     def _in_force(self, rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
         import pyarrow as pa
 
-        from odfchain.ingest.merge import latest_rows
+        from odfchain.spark.latest_rows import latest_rows
 
         names = self.summary.vocabulary
         if key:

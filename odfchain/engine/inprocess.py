@@ -539,7 +539,7 @@ def _read_part(session: SparkSession, path: Path) -> DataFrame:
 
     from pyspark.sql.types import StructType
 
-    from odfchain.spark.read import spark_path
+    from odfchain.spark.input_frames import spark_path
     from odfchain.spark.rows_writer import SCHEMA_KEY
 
     try:

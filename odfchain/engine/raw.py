@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.slices.reader import check_parquet
-from odfchain.spark.read import spark_path
+from odfchain.spark.input_frames import spark_path
 from odfchain.sql.query import run_queries
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ class StepInput:
 
 
 def _literally(path: Path) -> str:
-    from odfchain.spark.read import spark_path
+    from odfchain.spark.input_frames import spark_path
 
     return spark_path(path)
 

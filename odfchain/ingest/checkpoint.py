@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import to_arrow
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.merge import latest_rows
 from odfchain.ingest.recorded import (
     METADATA_KEY,
     RecordedRows,
@@ -26,7 +25,8 @@ from odfchain.model.sources import MergeStrategy, primary_key
 from odfchain.repo.commit import StagedFile
 from odfchain.slices.reader import check_parquet
 from odfchain.spark.columns import col
-from odfchain.spark.read import spark_path
+from odfchain.spark.input_frames import spark_path
+from odfchain.spark.latest_rows import latest_rows
 from odfchain.spark.state_writer import StateSpec, write_state
 from odfchain.spark.types import physical_struct
 

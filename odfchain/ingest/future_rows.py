@@ -12,7 +12,7 @@ from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.timestamp import Timestamp
 from odfchain.spark.columns import col
-from odfchain.spark.read import ROW_ID
+from odfchain.spark.input_frames import ROW_ID
 from odfchain.text import cut
 
 _DAY_MS = 86_400_000

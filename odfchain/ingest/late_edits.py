@@ -26,7 +26,7 @@ from odfchain.ingest.primary_keys import one_row_per_key
 from odfchain.model.enums import TAKES_BACK
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.spark.columns import RESERVED, any_of, col
-from odfchain.spark.read import ROW_ID
+from odfchain.spark.input_frames import ROW_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

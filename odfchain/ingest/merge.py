@@ -25,8 +25,7 @@ from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import comparable, one_row_per_key, refuse_null_keys
 from odfchain.model import data_schema as ds
-from odfchain.model.enums import TAKES_BACK, OperationType
-from odfchain.model.events import DatasetVocabulary
+from odfchain.model.enums import OperationType
 from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -39,7 +38,8 @@ from odfchain.repo.operations import OPERATIONS, operations_problem
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, any_of, col
-from odfchain.spark.read import ROW_ID
+from odfchain.spark.input_frames import ROW_ID
+from odfchain.spark.latest_rows import latest_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -226,18 +226,6 @@ def current_state(
         col(new.vocabulary.operation_type_column).alias(OLD),
         *[col(n).alias(old_name(n)) for n in new.schema.names if n in history.columns],
     )
-
-
-def latest_rows(
-    history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary, *, retracted: bool = False
-) -> DataFrame:
-    """The rows in force by this key (`odfchain.slices.state`), or with the last rows of keys that are not."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
-    rows = history.withColumn(_RANK, F.row_number().over(latest)).where(col(_RANK) == 1).drop(_RANK)
-    return rows if retracted else rows.where(~col(vocabulary.operation_type_column).isin(*TAKES_BACK))
 
 
 def join_state(

@@ -16,7 +16,7 @@ from odfchain.model import data_schema as ds
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import marker
 from odfchain.spark.columns import all_of, col
-from odfchain.spark.read import ROW_ID
+from odfchain.spark.input_frames import ROW_ID
 from odfchain.text import cut
 
 if TYPE_CHECKING:

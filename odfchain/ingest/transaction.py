@@ -21,7 +21,7 @@ from odfchain.progress import Progress
 from odfchain.slices.reader import open_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS, session_for_few
-from odfchain.spark.read import ROW_ID, FinerTimes, InputFrame, first_bad_row
+from odfchain.spark.input_frames import ROW_ID, FinerTimes, InputFrame, first_bad_row
 from odfchain.spark.types import result_schema
 
 if TYPE_CHECKING:

@@ -76,9 +76,9 @@ from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain, is_of_spark
+from odfchain.spark.input_frames import FinerTimes, InputFrame, empty_input, first_bad_row, is_milliseconds
 from odfchain.spark.job import run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
-from odfchain.spark.read import FinerTimes, InputFrame, empty_input, first_bad_row, is_milliseconds
 from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@
 
 Here the rule is in Arrow and numpy, for verification (`odfchain.audit.states`), commits of what takes rows
 back (`odfchain.repo.corrections`), rebuilt derivatives, and answers without Spark
-(`odfchain.repo.read_slices`). Its twins are expressions of Spark's: `odfchain.ingest.merge.latest_rows` and
+(`odfchain.repo.read_slices`). Its twins are expressions of Spark's: `odfchain.spark.latest_rows` and
 `odfchain.engine.stream.in_force`. Property tests hold them to each other. Source: specification "Projection".
 """
 

@@ -22,6 +22,7 @@ from odfchain.model import data_schema as ds
 from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.columns import check_columns
 from odfchain.spark.failure import explain
+from odfchain.spark.input_frames import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
 from odfchain.spark.job import run_job
 from odfchain.spark.json_pieces import SplitDocument, UnsureError
 from odfchain.spark.json_values import (
@@ -35,7 +36,6 @@ from odfchain.spark.json_values import (
     text_type,
 )
 from odfchain.spark.parse import TextRules
-from odfchain.spark.read import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,7 +27,7 @@ from odfchain.model.sources import (
 )
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import find_marker
-from odfchain.spark.read import ROW_ID
+from odfchain.spark.input_frames import ROW_ID
 from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:

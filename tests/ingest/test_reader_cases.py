@@ -30,7 +30,7 @@ from odfchain.model.sources import (
     ReadStepParquet,
 )
 from odfchain.spark.failure import explain
-from odfchain.spark.read import first_bad_row
+from odfchain.spark.input_frames import first_bad_row
 from tests.kit.reader_harness import plain
 from tests.kit.shapefiles import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
 from tests.kit.support import ROOT, conformance

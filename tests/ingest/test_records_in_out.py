@@ -19,7 +19,7 @@ from odfchain.model.sources import ReadStepCsv, ReadStepNdGeoJson, ReadStepNdJso
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, document_error, record_batches
 from odfchain.spark.failure import explain
-from odfchain.spark.read import ROW_ID, InputFrame, first_bad_row
+from odfchain.spark.input_frames import ROW_ID, InputFrame, first_bad_row
 from tests.kit.mutations import Case, data_folder, mutations, same
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from odfchain.model.ddl import parse_ddl
 from odfchain.model.sources import ReadStepNdJson
 from odfchain.spark.documents import LineFile
 from odfchain.spark.failure import explain
+from odfchain.spark.input_frames import first_bad_row
 from odfchain.spark.json_values import ObjectLine, RecordError, parse_object
-from odfchain.spark.read import first_bad_row
 from tests.kit.support import Result, manifest, unchanged
 
 if TYPE_CHECKING:

@@ -164,7 +164,7 @@ def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path)
     from pyspark.sql import functions as F
 
     from odfchain.engine.stream.in_force import in_force, takes_back
-    from odfchain.ingest.merge import latest_rows
+    from odfchain.spark.latest_rows import latest_rows
 
     rows = histories(3, 300)
     columns = ["offset", "op", "history", "key", "value"]

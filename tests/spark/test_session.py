@@ -12,7 +12,7 @@ import pytest
 from odfchain.errors import EngineError
 from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.failure import explain, first_line
-from odfchain.spark.read import spark_path
+from odfchain.spark.input_frames import spark_path
 from odfchain.spark.session import SparkEngine, _scratch_base
 
 if TYPE_CHECKING:

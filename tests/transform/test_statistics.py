@@ -16,7 +16,7 @@ from odfchain.engine.inprocess import SparkTransformEngine
 from odfchain.errors import UsageError
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.spark.read import spark_path
+from odfchain.spark.input_frames import spark_path
 from odfchain.spark.session import SparkEngine
 from tests.kit.root_rows import START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, write_lying

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odfchain.spark.documents import LineFile, RecordSource
-    from odfchain.spark.read import InputFrame
+    from odfchain.spark.input_frames import InputFrame
 
 INPUT_FORMATS: dict[str, type[ReadStep]] = {
     "csv": ReadStepCsv,
@@ -149,7 +149,7 @@ def open_input(
         case ReadStepNdJson() | ReadStepNdGeoJson():
             return _open_lines(session, path, read, schema, scratch, progress)
         case ReadStepParquet():
-            from odfchain.spark.read import bad_parquet, read_parquet
+            from odfchain.spark.input_frames import bad_parquet, read_parquet
 
             if path.stat().st_size == 0:
                 return _empty(session, path, schema)
@@ -180,7 +180,7 @@ def _check_parquet(path: Path) -> None:
 
 def _empty(session: Callable[[], SparkSession], path: Path, schema: ds.DataSchema | None) -> OpenedInput:
     """An empty file: no rows where the columns are known, nothing at all where they are not."""
-    from odfchain.spark.read import empty_input
+    from odfchain.spark.input_frames import empty_input
 
     return OpenedInput(empty_input(session(), schema, str(path)) if schema is not None else None)
 
@@ -215,7 +215,7 @@ def _open_csv(
     if traits.irregular:
         plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
         multiline = rewrite_csv(path, plain, dialect, file)
-    from odfchain.spark.read import CsvOptions, infer_csv, read_csv
+    from odfchain.spark.input_frames import CsvOptions, infer_csv, read_csv
 
     options = CsvOptions(
         header=bool(read.header),

@@ -14,8 +14,8 @@ from odfchain.ingest.schema_fit import US_UTC
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary
 from odfchain.spark.columns import col
+from odfchain.spark.input_frames import InputFrame
 from odfchain.spark.parse import TextRules, or_fail, parse_text
-from odfchain.spark.read import InputFrame
 
 _WHOLE = (
     ds.DataTypeInt16,
