@@ -187,7 +187,7 @@ def _read_slices(
     with ExitStack() as pools:
         leaves: Executor | None = None
         if threads > 1 and len(jobs) < threads:
-            leaves = pools.enter_context(ThreadPoolExecutor(threads))
+            leaves = pools.enter_context(ThreadPoolExecutor(threads - len(jobs)))  # each job has one already
 
         def check(index: int) -> SliceOutcome:
             return check_slice(dataset.data, jobs[index], progress, leaves)

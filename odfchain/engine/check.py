@@ -111,7 +111,7 @@ def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
     """
     with _reading(path):
         physical, size = hash_file(path)
-        with ThreadPoolExecutor(max_workers=hash_threads()) as pool, open_parquet(path) as file:
+        with ThreadPoolExecutor(max(1, hash_threads() - 1)) as pool, open_parquet(path) as file:
             logical, totals = LogicalHash(file.schema_arrow, pool), RowTotals(vocabulary)
             for batch in file.batches():
                 logical.batch(batch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from pathlib import Path
 
-from odfchain.digest.logical import LogicalDigest, NullRule
+from odfchain.digest.leaf_bytes import NullRule
+from odfchain.digest.logical import LogicalDigest
 from odfchain.ids.multihash import Multihash
 from odfchain.slices.reader import open_parquet
 
