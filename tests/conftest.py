@@ -129,6 +129,9 @@ def run_cli(
             self.started = True
             self.session = engine.session
 
+        def begin(self) -> None:
+            pass
+
         def close(self) -> None:
             pass
 

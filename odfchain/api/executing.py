@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class Engines:
         """Whether the session may be one that other commands use, too: its user changes nothing but its own
         settings, and does not stop it (RFC-030)."""
         self._transforms: SparkTransformEngine | None = None
+        self._making = threading.Lock()
 
     def session(self, progress: Progress = SILENT) -> SparkSession:
         """The session.
@@ -45,19 +47,34 @@ class Engines:
         """
         if self.spark is None or not self.spark.started:
             progress.phase("Starting Spark")
-        if self.spark is None:
-            from odfchain.spark.session import SparkEngine
+        return self._engine_of_settings().session
 
-            spark = self._files.config.spark
-            self.spark = SparkEngine(
-                self._files.run_folder,
-                master=spark.master,
-                remote=spark.remote,
-                driver_memory=spark.driver_memory,
-                conf=spark.conf,
-                idle=self._idle_seconds(),
-            )
-        return self.spark.session
+    def begin(self) -> None:
+        """Spark starts beside what this process does until it needs the session, which is very likely.
+
+        Only for commands (`may_stay`): they close the workspace at their end in any case.
+
+        Raises:
+            ManifestError: the settings are malformed.
+        """
+        if self.may_stay:
+            self._engine_of_settings().begin()
+
+    def _engine_of_settings(self) -> SparkEngine:
+        from odfchain.spark.session import SparkEngine
+
+        with self._making:
+            if self.spark is None:
+                spark = self._files.config.spark
+                self.spark = SparkEngine(
+                    self._files.run_folder,
+                    master=spark.master,
+                    remote=spark.remote,
+                    driver_memory=spark.driver_memory,
+                    conf=spark.conf,
+                    idle=self._idle_seconds(),
+                )
+            return self.spark
 
     def _idle_seconds(self) -> float:
         """How long the session stays; not where queries of untrusted publishers would run in it."""
@@ -141,3 +158,8 @@ class Engines:
 def let_session_stay(workspace: Workspace) -> None:
     """The session that this workspace will start may be one that stays for other commands."""
     workspace._engines.may_stay = True
+
+
+def start_spark_ahead(workspace: Workspace) -> None:
+    """Spark, which a command very likely needs, starts beside what comes before (`Engines.begin`)."""
+    workspace._engines.begin()

@@ -20,7 +20,7 @@ from odfchain.text import one_line
 if TYPE_CHECKING:
     from odfchain.audit.walk import BlockName
     from odfchain.ingest.ingesting import IngestOptions
-    from odfchain.ingest.polling import PullOptions
+    from odfchain.ingest.news import PullOptions
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import WorkspaceConfig
     from odfchain.transfer.sync import SyncOptions
@@ -271,7 +271,7 @@ def source_options(
     given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns, *, trusted: bool
 ) -> PullOptions:
     """How to ask a polling source; `trusted` ones may run commands."""
-    from odfchain.ingest.polling import PullOptions
+    from odfchain.ingest.news import PullOptions
     from odfchain.limits import FetchLimits
 
     merging = {name: value for name, value in given.items() if name in MergeKeywords.__annotations__}

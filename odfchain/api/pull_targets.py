@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
+    from odfchain.ingest.news import FetchAhead, PullOptions
     from odfchain.ingest.polling import PullOutcome
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.sync import SyncOutcome
@@ -139,14 +140,19 @@ def pull(
     given: Mapping[str, Any],
     token: str | None,
     progress: Progress,
+    ahead: FetchAhead | None = None,
 ) -> PullResult:
-    """Bring one target up to date; errors as `Dataset.pull` and `Workspace.pull`."""
+    """Bring one target up to date, whose source may be fetched `ahead`.
+
+    Raises:
+        As `Dataset.pull` and `Workspace.pull`.
+    """
     if target.way is Way.PEER:
         return _from_peer(workspace, target, name, given, token, progress)
     assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
     if target.way is Way.INPUTS:
         return _from_inputs(target.dataset, given, progress)
-    return _from_source(target.dataset, given, progress)
+    return _from_source(target.dataset, given, progress, ahead)
 
 
 def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> None:
@@ -160,15 +166,22 @@ def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> N
     check_pull_options(labels, copies=copies, others=1 - copies)
 
 
-def _from_source(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
+def pull_options(dataset: Dataset, given: Mapping[str, Any]) -> PullOptions:
+    """What was given for the pull of a source, and what the settings say."""
+    files = dataset._workspace._files
+    config, own = files.config, files.has_key(dataset._files.id)
+    return source_options(given, config, dataset._system_columns(config), trusted=own)
+
+
+def _from_source(
+    dataset: Dataset, given: Mapping[str, Any], progress: Progress, ahead: FetchAhead | None
+) -> PullResult:
     from odfchain.ingest.polling import pull_source
 
-    files, workspace = dataset._files, dataset._workspace
-    own = workspace._files.has_key(files.id)
-    config = workspace._files.config
-    options = source_options(given, config, dataset._system_columns(config), trusted=own)
-    start = functools.partial(workspace._engines.session, progress)
-    outcome = pull_source(files, start, options, progress)
+    engines = dataset._workspace._engines
+    start = functools.partial(engines.session, progress)
+    options = pull_options(dataset, given)
+    outcome = pull_source(dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead)
     return PullResult(
         dataset=dataset,
         way=Way.SOURCE,

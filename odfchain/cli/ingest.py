@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from odfchain.api.executing import start_spark_ahead
 from odfchain.cli.support.context import open_workspace, options, silence_libraries
 from odfchain.cli.support.ingested import print_outcome
 from odfchain.cli.support.output import format_option
@@ -51,7 +52,9 @@ def ingest_command(
     if not options().debug:
         silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        outcome = workspace[dataset].ingest(
+        target = workspace[dataset]
+        start_spark_ahead(workspace)
+        outcome = target.ingest(
             standard_input() if from_stdin else files, progress=progress, **given(**chosen)
         )
         progress.stop()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from odfchain.api.known_errors import known_error
+from odfchain.api.pull_ahead import pulling
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import format_option, human_size, print_records
@@ -29,6 +30,7 @@ from odfchain.errors import UsageError, was_interrupted
 
 if TYPE_CHECKING:
     from odfchain import PullResult, PullTarget, Timestamp, Workspace
+    from odfchain.progress import Progress
 
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
 _TEXTS = ("dataset", "status", "watermark")
@@ -177,10 +179,13 @@ class _Run:
     def pull_all(self, targets: list[PullTarget]) -> int:
         rows: list[dict[str, Any]] = []
         code = 0
-        with TerminalProgress(quiet=options().quiet) as progress:
+        with (
+            TerminalProgress(quiet=options().quiet) as progress,
+            pulling(self.workspace, targets, self.name, self.token, self.chosen) as pull,
+        ):
             for target in targets:
                 try:
-                    rows.append(self._row(target, progress))
+                    rows.append(self._row(target, progress, pull))
                 except Exception as error:
                     if was_interrupted(error):
                         raise KeyboardInterrupt from error
@@ -196,15 +201,14 @@ class _Run:
             print_records(rows, columns, self.output, right=right)
         return code
 
-    def _row(self, target: PullTarget, progress: TerminalProgress) -> dict[str, Any]:
+    def _row(
+        self,
+        target: PullTarget,
+        progress: TerminalProgress,
+        pull: Callable[[PullTarget, Progress], PullResult],
+    ) -> dict[str, Any]:
         is_copy = target.way.value == "peer"
-        result = self.workspace.pull(
-            target,
-            name=self.name,
-            token=self.token,
-            progress=TransferProgress(progress) if is_copy else progress,
-            **self.chosen,
-        )
+        result = pull(target, TransferProgress(progress) if is_copy else progress)
         if not is_copy:
             return _row(result)
         for text in result.warnings:

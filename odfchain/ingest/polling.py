@@ -15,20 +15,17 @@ specification "Polling Source", "AddData" (`newSourceState`); RFC-014.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.codec.source_settings import POLLING_SOURCE
-from odfchain.digest.physical import hash_file
-from odfchain.errors import FetchError, IngestError, NothingToCommitError, UsageError
+from odfchain.errors import IngestError, NothingToCommitError, UsageError
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.fetch.fetcher import UP_TO_DATE, FetchContext, Fetched
-from odfchain.ingest.fetch.fetchers import fetch
+from odfchain.ingest.fetch.fetcher import Fetched
 from odfchain.ingest.ingesting import (
-    IngestOptions,
     InputOutcome,
     by_system_time,
     on_the_newest_head,
@@ -36,25 +33,26 @@ from odfchain.ingest.ingesting import (
     watermark_rule,
     write_options,
 )
+from odfchain.ingest.news import (
+    FetchAhead,
+    News,
+    PullOptions,
+    cached_forever,
+    fetching,
+    polling_source,
+    uncacheable,
+)
 from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
 from odfchain.ingest.transaction import FileInput, stage_input
 from odfchain.ingest.watermark import check_manual, latest_believed, watermark_event
 from odfchain.ingest.write import WriterState, Written
-from odfchain.limits import FetchLimits
 from odfchain.model.duration import Duration
 from odfchain.model.enums import DatasetKind
-from odfchain.model.events import AddData, SetPollingSource, SourceState
+from odfchain.model.events import SetPollingSource
 from odfchain.model.sources import (
-    FetchStep,
-    FetchStepContainer,
-    FetchStepFilesGlob,
-    FetchStepUrl,
-    MergeStrategyAppend,
-    MergeStrategyChangelogStream,
     WatermarkRule,
 )
 from odfchain.model.timestamp import Timestamp
-from odfchain.net.template import has_templates, public_name
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
@@ -62,25 +60,6 @@ from odfchain.repo.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-CONTENT_HASH = "odfchain/content-hash"
-"""Kind of a source state that is the physical hash of the bytes, for sources that tell nothing themselves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullOptions:
-    """What a user may say about a pull."""
-
-    ingest: IngestOptions = field(default_factory=IngestOptions)
-    fetch_uncacheable: bool = False
-    """Pull a source whose state is not known although its rows might be recorded twice."""
-    allow_commands: bool = False
-    """Run the commands that the source's prepare steps name."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Values for `${{ env.NAME }}`."""
-    bindings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The only hosts that a variable may be sent to, for those that are bound."""
-    limits: FetchLimits = field(default_factory=FetchLimits)
 
 
 class PullStatus(Enum):
@@ -112,34 +91,19 @@ class _PullTransaction:
     has_more: bool = False
 
 
-def polling_source(dataset: DatasetFiles, state: DatasetState) -> SetPollingSource:
-    """The polling source in force.
-
-    Raises:
-        UsageError: the dataset is derivative.
-        IngestError: it has none.
-    """
-    if state.seed.dataset_kind is not DatasetKind.ROOT:
-        raise UsageError(
-            f"{dataset.alias} is a derivative dataset: it is computed from its inputs and has no source",
-            hint="`odfchain pull` brings it up to date",
-        )
-    source = state.polling_source
-    if source is None:
-        raise IngestError(
-            f"{dataset.alias} has no polling source in force",
-            hint="push files with `odfchain ingest`, or define a source with SetPollingSource",
-        )
-    return source
-
-
 def pull_source(
     dataset: DatasetFiles,
     session: Callable[[], SparkSession],
     options: PullOptions,
     progress: Progress = SILENT,
+    *,
+    expect_rows: Callable[[], None] = lambda: None,
+    ahead: FetchAhead | None = None,
 ) -> PullOutcome:
     """Bring a root dataset up to date with its polling source, one transaction for each fetch.
+
+    `expect_rows` is called as soon as it is certain that the session will be needed. The first fetch may have
+    been made, or begun, `ahead`.
 
     Raises:
         UsageError, IngestError: there is nothing to poll.
@@ -148,19 +112,29 @@ def pull_source(
         RefConflictError: other writers were faster in every attempt.
         StorageFullError, EngineError: as `ingest_files`.
     """
+    if ahead is not None:
+        ahead.wait(progress)
     old = DatasetState.read(dataset.chain)
     source = polling_source(dataset, old)
-    forever = _cached_forever(source, old, progress)
-    if not forever and _uncacheable(source, old) and not options.fetch_uncacheable:
+    forever = cached_forever(source, old, progress)
+    if not forever and uncacheable(source, old) and not options.fetch_uncacheable:
         return _outcome(PullStatus.UNCACHEABLE, old, old, [], 0)
     inputs: list[InputOutcome] = []
     blocks = 0
+    begun = [] if ahead is None else [ahead]
+
+    def attempt() -> _PullTransaction:
+        if forever:
+            return _idle(dataset, options)
+        news = begun.pop().news(old.head) if begun else None
+        with news or fetching(dataset, options, progress, expect_rows) as found:
+            if found is None:
+                return _idle(dataset, options)
+            expect_rows()
+            return _recorded(dataset, session, options, progress, found)
+
     while True:
-        done = on_the_newest_head(
-            lambda: _idle(dataset, options) if forever else _round(dataset, session, options, progress),
-            options.ingest.retries,
-            progress,
-        )
+        done = on_the_newest_head(attempt, options.ingest.retries, progress)
         inputs += done.inputs
         blocks += len(done.hashes)
         if not done.has_more:
@@ -175,104 +149,26 @@ def _outcome(
     return PullOutcome(status, tuple(inputs), old.head, new.head, blocks, new.watermark)
 
 
-def _cached_forever(source: SetPollingSource, state: DatasetState, progress: Progress) -> bool:
-    """`SourceCaching::Forever`: the one object of this fetch step is recorded, so it is not asked for again.
-
-    A step that names a set of objects is never done: new ones may come at any time, and what was read of the
-    set is told by its state. Source: specification "SourceCaching::Forever"; RFC-014.
-    """
-    step = source.fetch
-    if not isinstance(step, FetchStepUrl) or step.cache is None or _previous(source, state) is None:
-        return False
-    if has_templates(step.url):  # what the object is may hang on them, and their values are not recorded
-        progress.note(
-            f"{public_name(step.url)}: recorded once and not asked for again (cache: Forever), whatever the "
-            "variables in its URL are now"
-        )
-    return True
-
-
-def _uncacheable(source: SetPollingSource, state: DatasetState) -> bool:
-    """Whether there are rows, nobody knows of which state of the source, and merging would repeat them."""
-    repeats = isinstance(source.merge, MergeStrategyAppend | MergeStrategyChangelogStream)
-    return repeats and state.last_offset is not None and _previous(source, state) is None
-
-
-def _previous(source: SetPollingSource, state: DatasetState) -> tuple[SourceState, Timestamp] | None:
-    """The state to continue from and when it was recorded: the latest, if it is of the same fetch step."""
-    recorded = state.state_of_source(POLLING_SOURCE)
-    if recorded is None:
-        return None
-    latest, block = recorded
-    defined = state.chain.nearest_event(SetPollingSource, head=block)
-    same = defined is not None and _same_objects(defined.fetch, source.fetch)
-    return (latest, state.chain.get(block).system_time) if same else None
-
-
-def _same_objects(one: FetchStep, other: FetchStep) -> bool:
-    """Whether two fetch steps bring the same: how long an answer counts is not about what is asked for."""
-    return _without_cache(one) == _without_cache(other)
-
-
-def _without_cache(step: FetchStep) -> FetchStep:
-    if isinstance(step, FetchStepUrl | FetchStepFilesGlob):
-        return dataclasses.replace(step, cache=None)
-    return step
-
-
-def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[SourceState]:
-    """Every state of this fetch step that was ever recorded, newest first."""
-    for block in state.chain.nearest_all("AddData", "SetPollingSource", head=state.head):
-        event = block.block.event
-        if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
-            return
-        if isinstance(event, AddData) and event.new_source_state is not None:
-            yield event.new_source_state
-
-
-def _round(
-    dataset: DatasetFiles, session: Callable[[], SparkSession], options: PullOptions, progress: Progress
+def _recorded(
+    dataset: DatasetFiles,
+    session: Callable[[], SparkSession],
+    options: PullOptions,
+    progress: Progress,
+    news: News,
 ) -> _PullTransaction:
-    state = DatasetState.read(dataset.chain)
-    source = polling_source(dataset, state)
+    state, source, fetched, staging = news.state, news.source, news.fetched, news.staging
     system_time = state.next_system_time(options.ingest.system_time)
-    previous, previous_time = _previous(source, state) or (None, None)
-    if isinstance(source.fetch, FetchStepContainer) and not options.allow_commands:
-        raise FetchError(
-            f"{dataset.alias} is fetched by a container, {source.fetch.image!r}, and was not created here",
-            hint="pull with --allow-commands if you trust it",
-        )
-    with dataset.staging() as staging:
-        context = FetchContext(
-            folder=staging,
-            previous=previous,
-            previous_time=previous_time,
-            recorded=lambda: _recorded_states(source, state),
-            system_time=system_time,
-            variables=options.variables,
-            bindings=options.bindings,
-            limits=options.limits,
-            progress=progress,
-        )
-        fetched = fetch(source.fetch, context)
-        if fetched is UP_TO_DATE:
-            return _idle(dataset, options)
-        fetched = _with_state(fetched)
-        if fetched.state == previous and not fetched.has_more:
-            return _idle(dataset, options)
-        rule = watermark_rule(dataset, POLLING_SOURCE)
-        written = _stage(
-            session, state, dataset, source, rule, fetched, system_time, staging, options, progress
-        )
-        if isinstance(written, InputOutcome):
-            idle = _PullTransaction() if fetched.has_more else _idle(dataset, options)
-            return _PullTransaction((written,), idle.hashes, fetched.has_more)
-        progress.phase("Committing")
-        slices: list[StagedFile] = [written.slice] if written.slice else []
-        checkpoints = [written.checkpoint] if written.checkpoint else []
-        late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
-        events = [*written.events, *([late] if late is not None else [])]
-        hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
+    rule = watermark_rule(dataset, POLLING_SOURCE)
+    written = _stage(session, state, dataset, source, rule, fetched, system_time, staging, options, progress)
+    if isinstance(written, InputOutcome):
+        idle = _PullTransaction() if fetched.has_more else _idle(dataset, options)
+        return _PullTransaction((written,), idle.hashes, fetched.has_more)
+    progress.phase("Committing")
+    slices: list[StagedFile] = [written.slice] if written.slice else []
+    checkpoints = [written.checkpoint] if written.checkpoint else []
+    late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
+    events = [*written.events, *([late] if late is not None else [])]
+    hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
     return _PullTransaction((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
 
 
@@ -286,15 +182,6 @@ def _idle(dataset: DatasetFiles, options: PullOptions) -> _PullTransaction:
     if event is None:
         return _PullTransaction()
     return _PullTransaction((), tuple(commit(dataset, state, [event], [], system_time=system_time)))
-
-
-def _with_state(fetched: Fetched) -> Fetched:
-    """The same with a state: where the source tells none, the hash of its bytes is one."""
-    if fetched.state is not None:
-        return fetched
-    name, _ = hash_file(fetched.path)
-    state = SourceState(source_name=POLLING_SOURCE, kind=CONTENT_HASH, value=str(name))
-    return dataclasses.replace(fetched, state=state)
 
 
 def _stage(

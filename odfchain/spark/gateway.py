@@ -12,6 +12,7 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,23 +74,34 @@ def launch_command(java: Path, conf: dict[str, str]) -> tuple[list[str], dict[st
     return [part for part in command if part != _INCUBATOR], env
 
 
-def _connection(process: subprocess.Popen[bytes], info: Path, log: Path) -> bytes:
+def _connection(
+    process: subprocess.Popen[bytes], info: Path, log: Path, unwanted: Callable[[], bool]
+) -> bytes:
     """What the JVM writes to `info` once it can be connected to."""
     deadline = time.monotonic() + _START_SECONDS
     while not info.exists():
+        if unwanted():
+            raise EngineError("Spark is not needed any more")
         if process.poll() is not None or time.monotonic() > deadline:
             raise EngineError("the Java process for Spark did not start", hint=f"its output is in {log}")
         time.sleep(0.02)
     return info.read_bytes()
 
 
-def start_gateway(java: Path, conf: dict[str, str], log: Path, *, record: Path | None = None) -> Gateway:
+def start_gateway(
+    java: Path,
+    conf: dict[str, str],
+    log: Path,
+    *,
+    record: Path | None = None,
+    unwanted: Callable[[], bool] = lambda: False,
+) -> Gateway:
     """Start the JVM and wait until it can be connected to; its output goes to `log`.
 
     With `record` it writes a class archive there when it ends, which takes a while.
 
     Raises:
-        EngineError: it ends or stays silent instead.
+        EngineError: it ends or stays silent instead, or has become `unwanted`, and has ended.
     """
     command, env = launch_command(java, conf)
     command[1:1] = archive_options(java) if record is None else recording_options(record)
@@ -106,10 +118,10 @@ def start_gateway(java: Path, conf: dict[str, str], log: Path, *, record: Path |
                 start_new_session=True,  # Ctrl-C is for us, not for the JVM
             )
         try:
-            data = _connection(process, info, log)
+            data = _connection(process, info, log, unwanted)
         except BaseException:  # until it has told its port, it does not notice that we are gone
-            process.kill()
-            process.wait()
+            with process:
+                process.kill()
             raise
     # two fields: the port as a big-endian int, then the length-prefixed secret
     port = int.from_bytes(data[:4], "big")

@@ -276,7 +276,8 @@ def main() -> int:
         keeper = Keeper(order, listener, gateway)
         say(f"keeps Java {gateway.process.pid}")
         os.close(order["lock"])
-        os.write(1, b"ready\n")
+        with contextlib.suppress(BrokenPipeError):  # whoever started it may have ended
+            os.write(1, b"ready\n")
         os.dup2(2, 1)
         try:
             keeper.serve()

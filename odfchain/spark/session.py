@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from odfchain.errors import EngineError, StoreError, UsageError
 from odfchain.imports import allow_pandas
@@ -25,6 +25,7 @@ from odfchain.spark.class_archive import archive_options, archive_path
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jvm_names import remember_names
+from odfchain.spark.launch import Launch
 from odfchain.spark.plan_walk import jvm_of
 from odfchain.store.fsio import make_folder, private_folder
 
@@ -44,6 +45,16 @@ _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptio
 
 _LOCAL = re.compile(r"local(\[(\*|[0-9]+)\])?", re.ASCII)
 """Masters whose session may stay: all of it is one process on this machine."""
+
+_Java: TypeAlias = tuple[Gateway, dict[str, str]]
+"""A JVM, and the settings of the session in it."""
+
+_ATTACH_SECONDS = 0.5
+"""How long a command that needs no Spark waits to leave a place that it was just given; who is still starting
+the session that stays is not waited for: another command will need it."""
+
+_ENDING_SECONDS = 30
+"""How long it waits for a JVM of its own, which notices within milliseconds that nobody needs it."""
 
 _LOG_DAYS = 7
 _PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
@@ -93,6 +104,10 @@ class SparkEngine:
         self._driver_memory = driver_memory
         self._conf = conf or {}
         self._session: SparkSession | None = None
+        self._finding: Launch[kept.Place] | None = None
+        self._starting: Launch[_Java] | None = None
+        self._entered = False
+        self._beginning = threading.Lock()
         self._gateway: Gateway | None = None
         self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
         self._place: kept.Place | None = None
@@ -152,15 +167,44 @@ class SparkEngine:
                 given[key] = f"{settings[key]} {given[key]} {_SAME_EVERYWHERE}"
         return settings | SQL_SETTINGS | given
 
+    def begin(self) -> None:
+        """Java starts now, or is found, while this process does what comes before it needs the session."""
+        with self._beginning:
+            if self.started or self._finding is not None or self._starting is not None or self._remote:
+                return
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+            os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            if self._idle:
+                self._finding = Launch(self._find_place, kept.Place.leave)
+            else:
+                self._starting = Launch(self._start_java, _end_java)
+
     def _start(self) -> SparkSession:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        if self._idle:
+        self.begin()
+        from pyspark.sql import SparkSession
+
+        if self._finding is not None:
             try:
-                return self._join()
+                return self._join(self._finding)
             except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
                 kept.note(f"command {os.getpid()} starts its own Java: {error!r}")
                 self.close()
+        launch = self._starting = self._starting or Launch(self._start_java, _end_java)
+        gateway, settings = launch.take()
+        self._gateway, self._starting = gateway, None
+        with _gateway_environment(gateway.port, gateway.secret), _own_interrupts():
+            try:
+                session = _configured(SparkSession.builder, settings).getOrCreate()
+            except Exception as error:
+                self.close()
+                raise EngineError(
+                    f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {gateway.log}"
+                ) from error
+        remember_names(jvm_of(session))
+        return session
+
+    def _start_java(self, unwanted: Callable[[], bool]) -> _Java:
+        """A JVM of our own, and the settings of its session."""
         java = find_java()
         _remove_old_logs(self._run_folder)
         name = _new_name()
@@ -168,36 +212,41 @@ class SparkEngine:
         settings = self._settings(scratch)
         os.environ["SPARK_WORKER_DIR"] = str(scratch / "work")
         log = self._run_folder / f"{name}.log"
-        self._gateway = start_gateway(java, settings, log, record=self._record_classes)
-        from pyspark.sql import SparkSession
+        try:
+            gateway = start_gateway(java, settings, log, record=self._record_classes, unwanted=unwanted)
+        finally:
+            if unwanted():
+                log.unlink(missing_ok=True)
+        return gateway, settings
 
-        with _gateway_environment(self._gateway.port, self._gateway.secret), _own_interrupts():
-            try:
-                session = _configured(SparkSession.builder, settings).getOrCreate()
-            except Exception as error:
-                self.close()
-                raise EngineError(
-                    f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {log}"
-                ) from error
-        remember_names(jvm_of(session))
-        return session
-
-    def _join(self) -> SparkSession:
-        """A session of our own in the JVM that stays; it is started if need be (RFC-030)."""
+    def _find_place(self, unwanted: Callable[[], bool]) -> kept.Place:
+        """A place in the JVM that stays; it is started if need be (RFC-030)."""
         folder = kept.keeper_folder()
         where = os.getcwd() if self._conf else "/"  # noqa: PTH109 - settings may hold relative paths
         parts = kept.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
         with kept.turn(folder) as lock:
-            place = self._place = self._found(folder, parts, where, lock)
-            settings = self._settings(place.scratch)
-            with _gateway_environment(place.port, place.secret), _own_interrupts():
-                from pyspark.sql import SparkSession
+            return self._found(folder, parts, where, lock, unwanted)
 
-                session = shared.enter(_configured(SparkSession.builder, settings).getOrCreate)
+    def _join(self, finding: Launch[kept.Place]) -> SparkSession:
+        """A session of our own in the JVM that stays."""
+        place = self._place = finding.take()
+        self._finding = None
+        settings = self._settings(place.scratch)
+        with (
+            kept.turn(kept.keeper_folder()),
+            _gateway_environment(place.port, place.secret),
+            _own_interrupts(),
+        ):
+            from pyspark.sql import SparkSession
+
+            self._entered = True
+            session = shared.enter(_configured(SparkSession.builder, settings).getOrCreate)
         remember_names(jvm_of(session))
         return session
 
-    def _found(self, folder: Path, parts: dict[str, str], where: str, lock: int) -> kept.Place:
+    def _found(
+        self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]
+    ) -> kept.Place:
         """A place in the session that stays, or in one that is started to stay."""
         if (place := kept.attach(folder, parts)) is not None:
             return place
@@ -214,6 +263,8 @@ class SparkEngine:
             "cwd": where,
         }
         kept.start_keeper(folder, order, lock)
+        if unwanted():
+            raise EngineError("Spark is not needed any more")
         place = kept.attach(folder, parts)
         if place is None:
             raise EngineError("the session that stays has ended at once")
@@ -236,6 +287,12 @@ class SparkEngine:
 
     def close(self) -> None:
         """Stop the session and the JVM and remove their temporary files; what is shared is only left."""
+        if self._finding is not None:
+            self._finding.drop(_ATTACH_SECONDS)
+            self._finding = None
+        if self._starting is not None:
+            self._starting.drop(_ENDING_SECONDS)
+            self._starting = None
         if self._place is not None:
             self._leave(self._place)
             self._session = self._place = None
@@ -250,7 +307,9 @@ class SparkEngine:
 
     def _leave(self, place: kept.Place) -> None:
         try:
-            shared.leave(self._session)
+            if self._entered:
+                self._entered = False
+                shared.leave(self._session)
         except Exception:  # noqa: BLE001 - whatever it was, nobody else shall have it
             place.abandon()
         else:
@@ -293,6 +352,12 @@ SQL_SETTINGS = {
 
 Nobody may give them other values (`SparkEngine`): what is recorded would depend on who recorded it.
 """
+
+
+def _end_java(started: _Java) -> None:
+    gateway, _ = started
+    gateway.close()
+    gateway.log.unlink(missing_ok=True)
 
 
 def _new_name() -> str:

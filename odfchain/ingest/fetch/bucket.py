@@ -21,7 +21,7 @@ from odfchain.ingest.fetch.fetcher import (
     etag_state,
     last_modified_state,
 )
-from odfchain.ingest.fetch.remembered import is_known
+from odfchain.ingest.fetch.remembered import is_known, tell_if_new
 from odfchain.model.events import SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.headers import Headers
@@ -66,6 +66,7 @@ def fetch_object(
         deadline.check()
         result = obstore.get(store, place.key)  # it may have changed since: its own description counts
         meta = result.meta
+        tell_if_new(_state(meta), context)
         path = _save(result, context, deadline, name=name)
     return Fetched(path=path, name=name, state=_state(meta), event_time=_modified(meta))
 

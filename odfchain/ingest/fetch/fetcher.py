@@ -72,6 +72,8 @@ class FetchContext:
     """The hosts that a variable may be sent to, for those that are bound (see `bindings`)."""
     limits: FetchLimits = field(default_factory=FetchLimits)
     progress: Progress = SILENT
+    expect_rows: Callable[[], None] = lambda: None
+    """Called when it is certain that there are new bytes, before they arrive; perhaps more than once."""
 
 
 def etag_state(value: str) -> SourceState:

@@ -24,7 +24,7 @@ from odfchain.ingest.fetch.fetcher import (
     last_modified_state,
 )
 from odfchain.ingest.fetch.ftp_session import WIRE, FileFacts, FtpSession, Place, words
-from odfchain.ingest.fetch.remembered import is_known
+from odfchain.ingest.fetch.remembered import is_known, tell_if_new
 from odfchain.net.headers import Headers
 from odfchain.net.retry import Deadline, Timing, TransientError, with_retries
 from odfchain.net.template import redact, unreadable_name
@@ -143,6 +143,7 @@ class _Fetch:
             if is_known(state, self._context):
                 session.leave()
                 return UP_TO_DATE
+            tell_if_new(state, self._context)
             self._retrieve(session, facts)
             if facts.modified is not None and session.modified(self._place.file) != facts.modified:
                 self._download.forget()

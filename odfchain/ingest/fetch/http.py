@@ -24,7 +24,7 @@ from odfchain.ingest.fetch.fetcher import (
     etag_state,
     last_modified_state,
 )
-from odfchain.ingest.fetch.remembered import is_known, previous_modified, previous_tag
+from odfchain.ingest.fetch.remembered import is_known, previous_modified, previous_tag, tell_if_new
 from odfchain.model.events import SourceState
 from odfchain.net.headers import Headers, http_date
 from odfchain.net.pool import HttpPool, request_headers
@@ -143,6 +143,7 @@ class _Fetch:
             # Some servers ignore conditions; what is known by its state need not be brought again.
             if is_known(_state(headers), self._context):
                 return UP_TO_DATE
+            tell_if_new(_state(headers), self._context)
             download.begin(headers)
         elif status == http.HTTPStatus.PARTIAL_CONTENT and download.resumable is not None:
             download.resume(headers)

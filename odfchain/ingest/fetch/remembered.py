@@ -28,6 +28,12 @@ def previous_modified(context: FetchContext) -> Timestamp | None:
     return None if context.previous is None else _time(context.previous)
 
 
+def tell_if_new(state: SourceState | None, context: FetchContext) -> None:
+    """For bytes that are about to come, unless only they themselves can tell whether they are new."""
+    if context.previous is None or (state is not None and not is_known(state, context)):
+        context.expect_rows()
+
+
 def is_known(state: SourceState | None, context: FetchContext) -> bool:
     """Whether the state is the remembered one; times are compared as times, however they are spelled."""
     previous = context.previous
