@@ -310,6 +310,34 @@ QUERY = QueryLimits()
 """The limits in force on queries."""
 
 
+@dataclass(frozen=True, slots=True)
+class AskedLimits:
+    """Bounds on SQL that untrusted people ask, and on its answer (RFC-033)."""
+
+    text_bytes: int = 64 << 10
+    """The query [bytes]…"""
+    brackets: int = 100
+    """…its brackets within brackets [levels]…"""
+    operators: int = 2_000
+    """…and its operators [count]: the planner's time grows with their square, 2,000 `+` take four seconds."""
+    seconds: float = 10.0
+    """From the question to the answer [s]."""
+    starting_seconds: float = 60.0
+    """Until the process that answers has loaded its engine [s]: half a second on an idle machine."""
+    memory: int = 1 << 30
+    """What rows may take [bytes]; nothing is spilled."""
+    rows: int = 10_000
+    """Rows of an answer [count]."""
+    answer_bytes: int = 16 << 20
+    """These rows as Arrow [bytes]."""
+    threads: int = 2
+    """Threads that compute [count]."""
+
+
+ASKED = AskedLimits()
+"""The limits in force on such queries."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
     """Bounds on what is asked of a server; they come from the workspace's configuration."""

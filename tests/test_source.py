@@ -172,13 +172,13 @@ LINES = {  # raised only by a commit that says why
     "codec": 2850,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
     "engine": 6100,
-    "floor": 1_325,  # points that are none; progress that is shown later
+    "floor": 1_355,  # points that are none; progress that is shown later; limits on queries of others
     "ids": 800,
     "ingest": 8160,  # ledgers that do not read everything; fetching ahead of a turn
     "lineage": 2100,
     "model": 2100,
     "net": 1700,
-    "query": 2000,  # the second engine, which only reads (RFC-033)
+    "query": 2120,  # the second engine, which only reads (RFC-033); the process for SQL of untrusted people
     "repo": 2380,  # points of a dataset's history
     "serve": 1000,
     "slices": 1680,  # the state at an event time

@@ -91,6 +91,21 @@ class Pins:
         self._heads: dict[DatasetId, Multihash] = {}
         self._pins: dict[str, Pin] = {}
 
+    @property
+    def workspace(self) -> WorkspaceFiles:
+        """Where the datasets are."""
+        return self._workspace
+
+    @property
+    def as_at(self) -> Timestamp | None:
+        """The system time of every name without a point."""
+        return self._as_at
+
+    @property
+    def given(self) -> Mapping[str, tuple[DatasetId, Multihash]] | None:
+        """What names mean, where that was said; then there are no others."""
+        return self._given
+
     def pin(self, text: str) -> Pin:
         """The dataset and block that `NAME[@POINT]` means.
 

@@ -46,16 +46,18 @@ _SETTINGS = (
 _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
 
 
-def require_sandbox() -> None:
+def require_sandbox(otherwise: str = _WITHOUT) -> None:
     """A sandbox can be had here: one was just built around a command that does nothing.
+
+    `otherwise` is said after the command that mends it: the way without a sandbox.
 
     Raises:
         EngineError: it cannot; the hint is the one command that mends it.
     """
     if not sys.platform.startswith("linux") or not has_filter():
-        raise _unavailable("it needs Linux on x86-64 or 64-bit ARM", "use such a machine")
+        raise _unavailable("it needs Linux on x86-64 or 64-bit ARM", "use such a machine", otherwise)
     if shutil.which("bwrap") is None:
-        raise _unavailable("bubblewrap is not installed", "apt-get install bubblewrap")
+        raise _unavailable("bubblewrap is not installed", "apt-get install bubblewrap", otherwise)
     try:
         process = start(
             [sys.executable, "-I", "-S", "-c", "pass"],
@@ -63,10 +65,10 @@ def require_sandbox() -> None:
         )  # fmt: skip
         _, said = process.communicate()
     except OSError as error:
-        raise _unavailable(f"the trial failed: {error.strerror}", "try again") from error
+        raise _unavailable(f"the trial failed: {error.strerror}", "try again", otherwise) from error
     if process.returncode:
         lines = said.decode("utf-8", "replace").strip().splitlines() or ["the trial ended without a word"]
-        raise _unavailable(lines[0], _command_that_mends())
+        raise _unavailable(lines[0], _command_that_mends(), otherwise)
 
 
 def start(
@@ -116,14 +118,14 @@ def start(
             *("--remount-ro", "/", "--"),
         ]
         return subprocess.Popen(
-            [*argv, *command], env={**_environment(), **(environment or {})},
+            [*argv, *command], env={**environment_kept(), **(environment or {})},
             pass_fds=[*texts.values(), calls], **options,
         )  # fmt: skip
 
 
-def _unavailable(why: str, command: str) -> EngineError:
+def _unavailable(why: str, command: str, otherwise: str) -> EngineError:
     return EngineError(
-        f"queries of others run in a sandbox, and it cannot be had here: {why}", hint=command + _WITHOUT
+        f"queries of others run in a sandbox, and it cannot be had here: {why}", hint=command + otherwise
     )
 
 
@@ -166,7 +168,7 @@ def _shown(read: Sequence[Path], write: Sequence[Path]) -> list[str]:
     return [part for name in sorted(shown) if name not in _SYSTEM for part in (*shown[name], name)]
 
 
-def _environment() -> dict[str, str]:
+def environment_kept() -> dict[str, str]:
     """What the command may know of the caller's environment, which can hold keys."""
     kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
     return kept | {"HOME": "/tmp", "TMPDIR": "/tmp", "PYTHONPATH": str(_PACKAGE.parent)}  # noqa: S108

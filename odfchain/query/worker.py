@@ -1,0 +1,404 @@
+"""SQL of people who are not trusted, answered by a process that sees the datasets and nothing else.
+
+    worker = Worker()                           # or Worker(sandbox="require", partitions=1, without=…)
+    result = worker.answer("select …", Pins(workspace), params={"c": "CH"}, limit=100)
+    result.to_arrow(), result.inputs            # complete and checked; nothing runs any more
+
+Hostile text crashes the planner and takes all memory, so nothing is planned or parsed here: the text is
+measured, a process is started, and what it writes is read as that of a stranger, within limits. It answers
+one query and is ended, with its parent at the latest. It sees `datasets/` read-only, or the folders of the
+datasets that are given (`Pins(given=…)`), no keys or settings, and no network (RFC-020, RFC-033).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from odfchain.codec.fbs import schema_path
+from odfchain.codec.flatbuffer import FlatBuffer, TableView
+from odfchain.engine.sandbox.bubblewrap import environment_kept, require_sandbox, start
+from odfchain.errors import (
+    BadInputError,
+    BrokenChainError,
+    CodecError,
+    DatasetNotFoundError,
+    DecodeError,
+    EngineError,
+    InvalidIdError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OdfchainError,
+    OversizedInputError,
+    PointNotFoundError,
+    QueryError,
+    SchemaError,
+    SliceNotFoundError,
+    StoreError,
+    UnsupportedVersionError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import ASKED, AskedLimits
+from odfchain.progress import SILENT, Progress
+from odfchain.query.pins import Pins
+from odfchain.query.query_result import QueryResult
+from odfchain.query.worker_process import READY, SAID_BYTES
+from odfchain.text import one_line, printable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEADER_BYTES = 1 << 20
+_MESSAGE_CHARACTERS = 2_000
+_TOO_COMPLEX = "the query is too complex for this node"
+_ENVIRONMENT = {
+    # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
+    "MALLOC_ARENA_MAX": "2", "MIMALLOC_ARENA_RESERVE": "65536", "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OPENBLAS_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "PYTHONDONTWRITEBYTECODE": "1",
+}  # fmt: skip
+_KINDS = {
+    kind.__name__: kind
+    for kind in (
+        BadInputError, BrokenChainError, CodecError, DatasetNotFoundError,
+        DecodeError, InvalidIdError, ObjectCorruptedError, ObjectNotFoundError,
+        OversizedInputError, PointNotFoundError, SchemaError,
+        SliceNotFoundError, StoreError, UnsupportedVersionError,
+    )
+}  # fmt: skip
+"""What may have gone wrong, beside the query and the engine."""
+
+_PART = re.compile(
+    r"""'[^']*+'? | "[^"]*+"? | --[^\n]*+ | /\*(?s:.)*?(?:\*/|\Z)
+    | (?P<open>[(\[]) | (?P<close>[)\]])
+    | (?P<operator> ::|<=|>=|<>|!=|==|\|\||&&|<<|>>|->>?|[=]> | [-+*/%<>=!~^&|@\#]
+      | \b(?:and|or|xor|not|is|in|i?like|similar|between|case|when|union|intersect|except|join|div|collate)\b)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""What counts in a query, beside texts, quoted names and comments, in which nothing does."""
+
+
+def check_text(sql: str, limits: AskedLimits = ASKED) -> None:
+    """The text is none that is known to hurt the planner; measured in one pass, whatever it says.
+
+    Raises:
+        QueryError: it is too long, has too many brackets or operators, or is no text.
+    """
+    size = len(sql.encode("utf-8", "surrogatepass"))
+    if size > limits.text_bytes:
+        raise QueryError(f"the query has {size:,} bytes; at most {limits.text_bytes:,} are read")
+    if re.search("[\0\ud800-\udfff]", sql):
+        raise QueryError("the query has characters that are no text")
+    depth = operators = 0
+    for part in _PART.finditer(sql):
+        depth = max(0, depth + bool(part["open"]) - bool(part["close"]))
+        operators += part["operator"] is not None or part["open"] == "["
+        if depth > limits.brackets:
+            raise QueryError(f"the query has more than {limits.brackets} brackets within brackets")
+    if operators > limits.operators:
+        raise QueryError(
+            f"the query has {operators:,} operators; at most {limits.operators:,} are planned",
+            hint="many values are given as a list: x IN (…)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """How such queries are run: each by a process of its own."""
+
+    limits: AskedLimits = ASKED
+    sandbox: Literal["prefer", "require"] = "prefer"
+    """Where none can be had: the same process without one, said once; or nothing is run."""
+    partitions: int | None = 2
+    """Tasks side by side; 1 makes sums and orders the same each time."""
+    batch_size: int = 8192
+    """Rows that are worked on at a time."""
+    without: frozenset[str] = frozenset()
+    """Functions that cannot be named."""
+    progress: Progress = SILENT
+    """Is told when there is no sandbox."""
+
+    def answer(
+        self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None, limit: int | None = None
+    ) -> QueryResult:
+        """The rows of one query, all of them here; no more than `limit`, as in SQL.
+
+        Raises:
+            QueryError: not one query, wrong SQL, too complex, or its answer is larger than the limits.
+            EngineError: the time or memory is used up, no sandbox can be had, or the engine is not installed.
+            DatasetNotFoundError, PointNotFoundError: a dataset, or its block, is not here.
+            And what else `Embedded.run` raises.
+        """
+        request = self._request(sql, pins, params, limit)
+        with self.start(pins) as process:
+            return process.answer(request, pins)
+
+    def start(self, pins: Pins) -> WorkerProcess:
+        """A process that will answer one query over the datasets of these pins; to be closed.
+
+        It ends with the thread that starts it.
+
+        Raises:
+            DatasetNotFoundError: a dataset that is given is not here.
+            EngineError: no sandbox can be had.
+        """
+        if pins.given is None:
+            shown = [pins.workspace.root / "datasets"]
+        else:
+            shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
+        return WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
+
+    def _request(self, sql: str, pins: Pins, params: Mapping[str, Any] | None, limit: int | None) -> bytes:
+        check_text(sql, self.limits)
+        given = pins.given
+        request = {
+            "sql": sql, "params": _row_of(params, self.limits) if params else None, "limit": limit,
+            "workspace": str(pins.workspace.root), "as_at": pins.as_at and str(pins.as_at),
+            "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
+            "partitions": self.partitions, "batch_size": self.batch_size, "without": sorted(self.without),
+        }  # fmt: skip
+        return json.dumps(request).encode() + b"\n"
+
+    def _sandboxed(self) -> bool:
+        if "had" not in _SAID:
+            try:
+                require_sandbox(otherwise="")
+            except EngineError as error:
+                if self.sandbox == "require":
+                    raise
+                if error.message not in _SAID:
+                    _SAID.add(error.message)
+                    self.progress.note(f"{error}; they run in a plain process ({error.hint})")
+                return False
+            _SAID.add("had")
+        return True
+
+
+_SAID: set[str] = set()
+"""What this process has found out about sandboxes, and said."""
+
+
+class WorkerProcess:
+    """A process that has loaded the engine, or is about to; it answers once."""
+
+    def __init__(self, limits: AskedLimits, shown: Sequence[Path], *, sandboxed: bool) -> None:
+        self._limits = limits
+        self._files = contextlib.ExitStack()
+        with contextlib.ExitStack() as files:
+            self._complaints = files.enter_context(tempfile.TemporaryFile())
+            self._child: Any  # a Popen whose pipes are there
+            threads = {"TOKIO_WORKER_THREADS": str(limits.threads), "RAYON_NUM_THREADS": str(limits.threads)}
+            options: dict[str, Any] = {
+                "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._complaints
+            }  # fmt: skip
+            environment = _ENVIRONMENT | threads
+            if sandboxed:
+                read = [*shown, schema_path("odf.fbs").parent]
+                self._child = start(command(limits), read=read, write=(), environment=environment, **options)
+            else:
+                folder = files.enter_context(tempfile.TemporaryDirectory(prefix="odfchain-query-"))
+                environment = environment_kept() | environment | {"TMPDIR": folder, "HOME": folder}
+                self._child = subprocess.Popen(
+                    command(limits), env=environment, cwd=folder, start_new_session=True, **options
+                )
+            files.callback(self._end)
+            self._files = files.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The process is gone, and all that it had."""
+        self._files.close()
+
+    def ready(self) -> None:
+        """The engine is loaded.
+
+        Raises:
+            EngineError: it cannot be.
+        """
+        try:
+            line = self._read(len(READY), self._limits.starting_seconds)
+        except TimeoutError:
+            line = b""
+        if line != READY:
+            code = self._code()
+            how = "in time" if code is None else f"(exit code {code}): {self._complaint()}"
+            raise EngineError(f"the process that answers queries did not start {how}")
+
+    def answer(self, request: bytes, pins: Pins) -> QueryResult:
+        """The answer to what `Worker` asks; errors as there."""
+        self.ready()
+        most = _HEADER_BYTES + 2 * self._limits.answer_bytes
+        try:
+            self._child.stdin.write(request)
+            self._child.stdin.flush()
+            said = self._read(most + 1, self._limits.seconds)
+        except TimeoutError:
+            raise EngineError(
+                f"the query took longer than {self._limits.seconds:g} s", hint="ask for less at a time"
+            ) from None
+        except BrokenPipeError:
+            said = b""
+        header, _, body = said.partition(b"\n")
+        told = _told(header)
+        if isinstance(told, OdfchainError):
+            raise told
+        if told is None or told[0] != len(body):
+            raise self._broken()
+        schema, batches = _checked_rows(body, self._limits)
+        return QueryResult(schema, Pins(pins.workspace, given=told[1]).used(told[1]), lambda: iter(batches))
+
+    def _read(self, most: int, seconds: float) -> bytes:
+        """So many bytes, or all until the end.
+
+        Raises:
+            TimeoutError: neither comes in time.
+        """
+        end = time.monotonic() + seconds
+        found = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            while len(found) < most:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise TimeoutError
+                part = os.read(self._child.stdout.fileno(), min(1 << 20, most - len(found)))
+                if not part:
+                    break
+                found += part
+        return bytes(found)
+
+    def _broken(self) -> OdfchainError:
+        """Why there is no answer."""
+        code = self._code() or 0
+        if code < 0 or code > 128:  # a signal; behind a sandbox it is a number
+            return QueryError(_TOO_COMPLEX, hint="make it shorter, or ask for less at a time")
+        how = f"ended: {self._complaint()}" if code else "did not say what it should"
+        return EngineError(f"the process that answers queries {how}")
+
+    def _code(self) -> int | None:
+        """What the process ended with, which it does a moment after its output; None where it has not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code: int = self._child.wait(0.5)
+            return code
+        return None
+
+    def _complaint(self) -> str:
+        self._complaints.seek(0)
+        lines = self._complaints.read(SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
+        return one_line(lines[-1]) if lines else "it said nothing"
+
+    def _end(self) -> None:
+        self._child.kill()
+        self._child.wait()
+        # of what is behind a sandbox the last to end closes the output
+        while os.read(self._child.stdout.fileno(), 1 << 20):
+            pass
+        self._child.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+
+
+def command(limits: AskedLimits) -> list[str]:
+    """What is run."""
+    return [
+        sys.executable, "-P", "-m", "odfchain.query.worker_process", json.dumps(dataclasses.asdict(limits))
+    ]  # fmt: skip
+
+
+_Read = dict[str, tuple[DatasetId, Multihash]]
+
+
+def _told(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
+    """Size of the rows and what was read, or what went wrong, as a process says it; None of another form."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
+        told = json.loads(header)
+        if "error" in told:
+            return _error(told["error"])
+        read = {name: (DatasetId.parse(id_), Multihash.parse(block)) for name, id_, block in told["inputs"]}
+        return int(told["bytes"]), read
+    return None
+
+
+def _error(told: dict[str, Any]) -> OdfchainError:
+    message, hint, *excerpt = (
+        text and printable(str(text), _MESSAGE_CHARACTERS)
+        for text in (told["message"], told["hint"], *told["excerpt"][:2])
+    )
+    if told["kind"] == "QueryError":
+        return QueryError(message, hint=hint, excerpt=tuple(excerpt))
+    return _KINDS.get(told["kind"], EngineError)(message, hint=hint)
+
+
+def _row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
+    """Values by name as a row of Arrow, so that their types stay what they are."""
+    import pyarrow as pa
+
+    try:
+        scalars = [value if isinstance(value, pa.Scalar) else pa.scalar(value) for value in params.values()]
+        arrays = [pa.array([scalar], scalar.type) for scalar in scalars]
+        row = pa.RecordBatch.from_arrays(arrays, [str(name) for name in params])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, row.schema) as stream:
+            stream.write_batch(row)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise QueryError(f"a parameter is no value: {one_line(str(error))}") from None
+    if sink.tell() > limits.text_bytes:
+        raise QueryError(f"the parameters have more than {limits.text_bytes:,} bytes")
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The rows of an answer; they are what they say, and become no more in memory than was read.
+
+    Raises:
+        EngineError: they are not.
+    """
+    import pyarrow as pa
+
+    try:
+        for message in pa.ipc.MessageReader.open_stream(body):
+            _check_uncompressed(message)
+        with pa.ipc.open_stream(body) as stream:
+            batches = list(stream)
+            for batch in batches:
+                batch.validate(full=True)
+            if sum(batch.num_rows for batch in batches) > limits.rows:
+                raise EngineError("the process that answers queries sent more rows than it may")
+            return stream.schema, batches
+    except (pa.ArrowException, DecodeError, OSError, ValueError) as error:
+        raise EngineError(
+            f"the process that answers queries sent what is no answer: {one_line(str(error))}"
+        ) from None
+
+
+def _check_uncompressed(message: pa.Message) -> None:
+    """Compressed buffers say themselves what they become (Arrow format, `Message.fbs`)."""
+    buffer = FlatBuffer(bytes(message.metadata))
+    header = _member(buffer, buffer.table(buffer.root_position(), 0), 2)
+    if header is not None and message.type == "dictionary":
+        header = _member(buffer, header, 1)
+    if header is not None and message.type != "schema" and header.field(3, 4):
+        raise ValueError("it is compressed")
+
+
+def _member(buffer: FlatBuffer, table: TableView, slot: int) -> TableView | None:
+    position = table.field(slot, 4)
+    return buffer.table(buffer.follow(position), 1) if position else None

@@ -1,0 +1,156 @@
+"""The process that answers one query of somebody who is not trusted: planned, computed and ended here.
+
+`odfchain.query.worker` starts it and reads what it writes: `READY` once the engine is loaded; then, for one
+line of JSON that says what is asked, one of JSON that says what was read or went wrong, and the rows as an
+Arrow IPC stream. Who reads that trusts none of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.imports import put_off_pandas
+from odfchain.limits import AskedLimits
+from odfchain.text import one_line
+
+READY = b"ready\n"
+SAID_BYTES = 64 << 10
+"""What the process may write to a file, its complaints [bytes]; the rows go through a pipe."""
+_PROGRAM_BYTES = 1 << 30
+"""Addresses that are taken before the first row: libraries, threads, plans; half of it is used."""
+
+
+def main() -> None:
+    """Answer what standard input asks; whatever becomes of the parent, this process ends."""
+    limits = AskedLimits(**json.loads(sys.argv[1]))
+    _bound(limits)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    _load()
+    answers.write(READY)
+    answers.flush()
+    line = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    header, body = answer(json.loads(line), limits)
+    answers.write(json.dumps(header | {"bytes": len(body)}).encode() + b"\n")
+    answers.write(body)
+    answers.flush()
+    os._exit(0)  # what is left in memory is not put away
+
+
+def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
+    """What was read, and the rows; or what went wrong, in words."""
+    try:
+        return _rows(request, limits)
+    except BaseException as error:  # noqa: BLE001 - every end is told, and this is the last of the process
+        return {"error": _told(error)}, b""
+
+
+def _bound(limits: AskedLimits) -> None:
+    """Limits that hold whatever the engine does, and when nobody is there to end it."""
+    bounds = {
+        resource.RLIMIT_AS: limits.memory * 3 // 2 + _PROGRAM_BYTES,
+        resource.RLIMIT_CPU: int(limits.seconds + limits.starting_seconds) * limits.threads + 1,
+        resource.RLIMIT_FSIZE: SAID_BYTES,
+        resource.RLIMIT_CORE: 0,
+    }
+    for which, most in bounds.items():
+        with contextlib.suppress(ValueError, OSError):  # there is a lower one, or none can be had
+            resource.setrlimit(which, (most, most))
+
+
+def _load() -> None:
+    """What every query needs is loaded; where it is missing, that is said to who asks."""
+    put_off_pandas()
+    with contextlib.suppress(ImportError):
+        for name in ("datafusion", "pyarrow.dataset", "odfchain.query.embedded", "odfchain.slices.state"):
+            import_module(name)
+
+
+def _end_with_parent() -> None:
+    """Nothing comes after the question: when that ends, so has the parent."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
+    import pyarrow as pa
+
+    from odfchain.query.embedded import Embedded
+
+    pa.set_cpu_count(limits.threads)
+    engine = Embedded(
+        memory=limits.memory,
+        partitions=request["partitions"],
+        batch_size=request["batch_size"],
+        without=frozenset(request["without"]),
+    )
+    result = engine.run(
+        request["sql"], _pins(request), params=_params(request["params"]), limit=request["limit"]
+    )
+    rows, sink = 0, pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, result.schema) as stream:
+        for batch in result.batches():
+            rows += batch.num_rows
+            if rows > limits.rows:
+                raise _too_large(f"{limits.rows:,} rows", "add LIMIT, or ask for a part by a condition")
+            if sink.tell() + batch.nbytes > limits.answer_bytes:
+                raise _too_large(f"{limits.answer_bytes:,} bytes", "ask for fewer rows or columns")
+            stream.write_batch(batch)
+    inputs = [[pin.name, str(pin.id), str(pin.block_hash)] for pin in result.inputs]
+    return {"inputs": inputs}, sink.getvalue().to_pybytes()
+
+
+def _too_large(most: str, hint: str) -> QueryError:
+    return QueryError(f"the answer has more than {most}, which is what this node gives at a time", hint=hint)
+
+
+def _pins(request: dict[str, Any]) -> Any:
+    from odfchain.ids.did import DatasetId
+    from odfchain.ids.multihash import Multihash
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.query.pins import Pins
+    from odfchain.repo.workspace_files import WorkspaceFiles
+
+    files, as_at, given = WorkspaceFiles(Path(request["workspace"])), request["as_at"], request["given"]
+    if given is None:
+        return Pins(files, as_at=as_at and Timestamp.parse(as_at))
+    ids = {name: (DatasetId.parse(id_), Multihash.parse(block)) for name, id_, block in given}
+    return Pins(files, given=ids)
+
+
+def _params(given: str | None) -> dict[str, Any]:
+    """Values by name: the columns of one row."""
+    import pyarrow as pa
+
+    if given is None:
+        return {}
+    row = pa.ipc.open_stream(base64.b64decode(given)).read_all()
+    return {name: row.column(name)[0] for name in row.schema.names}
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+        error = EngineError("the query needs more memory than it is given")
+    if not isinstance(error, OdfchainError):
+        error = EngineError(f"the engine failed: {type(error).__name__}: {one_line(str(error))}")
+    hint = error.hint
+    if isinstance(error, EngineError) and "pip install" not in (hint or ""):
+        hint = "ask for fewer rows or columns"  # the others are for who sits before the machine
+    excerpt = error.excerpt if isinstance(error, QueryError) else ()
+    return {"kind": type(error).__name__, "message": str(error), "hint": hint, "excerpt": list(excerpt)}
+
+
+if __name__ == "__main__":
+    main()
