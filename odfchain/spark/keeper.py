@@ -256,7 +256,7 @@ def _tell_of_archive(path: Path) -> None:
     if path.is_file():
         say(f"made a class archive, so that the next Java starts faster: {path}")
     else:
-        say(f"a class archive, with which the next Java would start faster, cannot be written: {path}")
+        say(f"no class archive was written, with which the next Java would start faster: {path}")
 
 
 def main() -> int:

@@ -197,7 +197,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_class_archive(home: Path)
     assert client.ask("work") == RIGHT
     client.end()
     engine(home, "stop")
-    assert log(home).count(f"cannot be written: {home / 'cache' / 'classes.jsa'}") == 1
+    assert log(home).count("no class archive was written") == 1
     assert not Path(found["scratch"]).exists()
 
 
@@ -383,6 +383,28 @@ def test_the_command_line_leaves_its_session(home: Path) -> None:
     assert "committed" in said[0].stderr
     assert [status(home)["attached"], status(home)["clients"]] == [2, []]
     workspace["cities"].verify().raise_if_faulty()
+
+
+@pytest.mark.soak
+def test_a_command_that_fails_early_leaves_the_session_it_began_to_start(home: Path) -> None:
+    """Neither the one that it does not wait for, nor the one in which it was given a place."""
+    Workspace.init(home).add(manifest())
+    (home / "a.csv").write_text("city,population\nA,1\n")
+
+    def ingest(*options: str) -> int:
+        return subprocess.run(
+            [ODFCHAIN, "ingest", "cities", "a.csv", *options], cwd=home, capture_output=True,
+            env=variables(home), timeout=TIMEOUT, check=False,
+        ).returncode  # fmt: skip
+
+    assert ingest("--source-name", "other") == 2
+    wait_until(lambda: "keeps Java" in log(home))
+    jvm = wait_until(lambda: status(home).get("jvm"))
+    assert ingest("--source-name", "other") == 2
+    assert ingest() == 0
+    assert (status(home)["jvm"], status(home)["clients"]) == (jvm, [])
+    assert "takes no more" not in log(home)
+    assert "Traceback" not in log(home)
 
 
 def test_where_no_session_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

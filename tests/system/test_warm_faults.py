@@ -6,23 +6,32 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import odfchain
 from odfchain.api import Workspace
 from tests.kit.processes import ODFCHAIN, TIMEOUT, one_session
-from tests.kit.support import manifest
+from tests.kit.support import ROOT, manifest
+from tests.kit.turned_clock import TurnedClock
 
 CLIENTS = 4
 INGESTS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 10
 """Of each client; the first hundred in a session would take a minute."""
+
+STOPPED = 20 if INGESTS > 10 else 8
+"""How long a keeper is stopped at most [s]."""
 
 SETTLED = 7
 """The exit code of a command whose engine ended under it."""
@@ -64,6 +73,20 @@ class Client:
             self.ingest(number)
 
 
+def copied_package(folder: Path) -> Path:
+    """odfchain as it could be installed, to be replaced while it is used."""
+    copy = folder / "installed" / "odfchain"
+    shutil.copytree(Path(odfchain.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy.parent / "schemas").symlink_to(ROOT / "schemas")
+    return copy
+
+
+def upgrade(package: Path) -> None:
+    """Another version: a file of it is newer."""
+    now = time.time_ns()
+    os.utime(package / "versions.py", ns=(now, now))
+
+
 def processes(env: dict[str, str]) -> list[int]:
     """Keeper, Java and Java's Python workers, as far as they live."""
     done = subprocess.run(
@@ -81,19 +104,26 @@ def processes(env: dict[str, str]) -> list[int]:
 
 
 @contextlib.contextmanager
-def trouble(env: dict[str, str]) -> Iterator[list[str]]:
-    """Every few seconds something happens to one of the processes; gives what did."""
+def trouble(env: dict[str, str], package: Path) -> Iterator[list[str]]:
+    """Every few seconds something happens to one of the processes, or to odfchain itself; gives what did.
+
+    A keeper may be stopped for longer than a command waits for its answer.
+    """
     draw, end, done = random.Random(5), threading.Event(), list[str]()
 
     def go() -> None:
         while not end.wait(draw.uniform(0.5, 6)):
             if not (alive := processes(env)):
                 continue
+            if draw.random() < 0.1:
+                upgrade(package)
+                done.append("upgraded")
+                continue
             pid = draw.choice(alive)
             with contextlib.suppress(ProcessLookupError):
                 if draw.random() < 0.25:
                     os.kill(pid, signal.SIGSTOP)
-                    end.wait(draw.uniform(0.5, 3))
+                    end.wait(draw.uniform(0.5, STOPPED if pid == alive[0] else 3))
                     os.kill(pid, signal.SIGCONT)
                     done.append(f"stopped {alive.index(pid)}")
                 else:
@@ -113,11 +143,13 @@ def trouble(env: dict[str, str]) -> Iterator[list[str]]:
 def test_what_was_acknowledged_is_there(tmp_path: Path) -> None:
     """And what was not is not; no fault of the engine needs advice, or leaves anything behind."""
     with one_session() as env:
+        package = copied_package(tmp_path)
+        env["PYTHONPATH"] = str(package.parent)
         workspace = Workspace.init(tmp_path)
         for number in range(CLIENTS):
             workspace.add(manifest(name=f"d{number}"))
         clients = [Client(f"d{number}", tmp_path, env) for number in range(CLIENTS)]
-        with trouble(env) as done, ThreadPoolExecutor(CLIENTS) as pool:
+        with trouble(env, package) as done, ThreadPoolExecutor(CLIENTS) as pool:
             for result in [pool.submit(client.work) for client in clients]:
                 result.result()
         assert len(done) >= CLIENTS, "nothing happened"
@@ -131,3 +163,85 @@ def test_what_was_acknowledged_is_there(tmp_path: Path) -> None:
             assert [path.name for path in (dataset.path / "staging").iterdir()] == [".lock"]
         print(f"{sum(len(c.acknowledged) for c in clients)} acknowledged,", *done)
         print(*{text for c in clients for text in c.refused})
+        log = subprocess.run([ODFCHAIN, "engine", "log"], env=env, capture_output=True, text=True, check=True)
+        if "upgraded" in done:
+            assert "replaced, because a command differs in version" in log.stdout
+
+
+@pytest.mark.soak
+def test_an_upgrade_replaces_the_session(tmp_path: Path) -> None:
+    """With one line in its log, at the next command; who is in it is not disturbed."""
+    with one_session() as env:
+        package = copied_package(tmp_path)
+        env["PYTHONPATH"] = str(package.parent)
+        Workspace.init(tmp_path).add(manifest(name="d"))
+        client = Client("d", tmp_path, env)
+        assert client.ingest(0)
+        keeper = processes(env)[0]
+        upgrade(package)
+        assert client.ingest(1)
+        assert client.ingest(2)
+        assert processes(env)[0] != keeper
+        log = subprocess.run([ODFCHAIN, "engine", "log"], env=env, capture_output=True, text=True, check=True)
+        assert log.stdout.count("replaced, because a command differs in version") == 1
+        assert "Traceback" not in log.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("cc") is None,
+    reason="a clock is turned on Linux, with a C compiler",
+)
+def test_the_clock_may_be_turned_under_a_session(tmp_path: Path) -> None:
+    """Forward and back, for commands, keeper and Java alike: the session stays, and blocks keep their order."""
+    clock, day = TurnedClock(tmp_path), 86_400
+    with one_session() as env:
+        env.update(clock.variables)
+        workspace = Workspace.init(tmp_path)
+        workspace.add(manifest(name="d"))
+        client = Client("d", tmp_path, env)
+        keepers = set()
+        for number, turned in enumerate((0, 40 * day, -3 * day, 3_600, 0)):
+            clock.turn(turned)
+            assert client.ingest(number), client.refused
+            keepers.add(processes(env)[0])
+        assert len(keepers) == 1
+        dataset = workspace["d"]
+        assert dataset.scan(["population"]).to_arrow()["population"].to_pylist() == client.acknowledged
+        times = [found.block.system_time for found in dataset.log()]
+        assert times == sorted(times, reverse=True)
+        assert times[0].to_datetime() - times[-1].to_datetime() > timedelta(days=39), "the clock was turned"
+        assert dataset.verify().ok
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("full", ["workspace", "cache"])
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path, full: str) -> None:
+    """The disk of the workspace, or that of the cache, where the session writes: what fails says so, and nothing stays of it."""
+    mounted = ["unshare", "--user", "--map-root-user", "--mount"]
+    place = tmp_path / full
+    place.mkdir()
+    script = 'mount -t tmpfs -o size=40m none "$0" && exec "$@"'
+    probe = subprocess.run(
+        [*mounted, "sh", "-c", script, place, "true"], capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        pytest.skip(f"no small disk can be had here: {probe.stderr.strip()}")
+    with one_session() as env:
+        env["PYTHONPATH"] = str(ROOT)
+        if full == "cache":
+            env["XDG_CACHE_HOME"] = str(place)
+        done = subprocess.run(
+            [*mounted, "sh", "-c", script, place, sys.executable, "-m", "tests.kit.full_disk", tmp_path, place],
+            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    found = json.loads(done.stdout)
+    assert "Traceback" not in found["said"]
+    assert found["rows"] == found["acknowledged"]
+    assert found["verified"] is True
+    assert found["left"] == [".lock"]
+    assert {0, 3} <= set(found["acknowledged"]), "before and after"
+    if full == "workspace":
+        assert found["codes"] == [0, SETTLED, SETTLED, 0]
