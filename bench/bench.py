@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm] [ledgers]
+    [transform] [share] [verify] [warm] [ledgers] [query]
 
 Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
@@ -23,6 +23,7 @@ from bench_ingest import bench_ingest
 from bench_ledgers import bench_ledgers
 from bench_memory import bench_memory
 from bench_merges import bench_merges
+from bench_query import bench_query
 from bench_share import bench_share
 from bench_snapshots import bench_snapshots
 from bench_transform import bench_transform
@@ -47,6 +48,7 @@ PARTS = {
     "verify": bench_verify,
     "warm": bench_warm,
     "ledgers": bench_ledgers,
+    "query": bench_query,
 }
 
 

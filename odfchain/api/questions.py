@@ -43,4 +43,6 @@ def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
     """The engine in this process, as the person who sits before it has it."""
     run = workspace._files.run_folder
     options: dict[str, Any] = {} if memory is None else {"memory": memory}
-    return Embedded(spill=run, checked=CheckedSlices(run / "checked-slices"), **options)
+    if workspace._checked is None:
+        workspace._checked = CheckedSlices(run / "checked-slices")
+    return Embedded(spill=run, checked=workspace._checked, **options)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.importing import ImportPlan
     from odfchain.lineage.graph import Graph
     from odfchain.model.events import MetadataEvent
+    from odfchain.query.checked_slices import CheckedSlices
     from odfchain.query.query_result import QueryResult
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import IngestConfig
@@ -61,6 +62,7 @@ class Workspace:
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
         self._engines = Engines(files)
+        self._checked: CheckedSlices | None = None
 
     @classmethod
     def init(cls, path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:

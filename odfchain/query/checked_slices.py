@@ -14,8 +14,11 @@ from pathlib import Path
 from odfchain.errors import ObjectNotFoundError, SliceNotFoundError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.store import fsio
 
+_HEADS = 256
+"""Blocks whose slices are remembered in this process [count]."""
 _MOST = 200_000
 """Slices that are remembered [count]: 40 MB; the rest is hashed each time."""
 
@@ -27,6 +30,15 @@ class CheckedSlices:
         self._file = file
         self._known: dict[str, list[int]] | None = None
         self._changed = False
+        self._slices: dict[Multihash, list[SliceRef]] = {}
+
+    def slices(self, state: DatasetState) -> list[SliceRef]:
+        """The slices as of a block, oldest first; a chain is walked once for each of its blocks."""
+        if state.head not in self._slices:
+            if len(self._slices) > _HEADS:
+                self._slices.clear()
+            self._slices[state.head] = state.slices()
+        return self._slices[state.head]
 
     def path(self, dataset: DatasetFiles, name: Multihash) -> Path:
         """The file of a slice, which hashes to `name` and may be decoded.

@@ -70,9 +70,10 @@ class Relation:
         Raises:
             SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
         """
-        return [checked.path(self.pin.dataset, ref.slice.physical_hash) for ref in self.pin.state.slices()]
+        dataset = self.pin.dataset
+        return [checked.path(dataset, ref.slice.physical_hash) for ref in checked.slices(self.pin.state)]
 
-    def rows(self, wanted: Collection[str] | None = None) -> pa.Table:
+    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
         """The rows of a state; columns that are not `wanted` are null. Held in memory.
 
         Raises:
@@ -86,7 +87,17 @@ class Relation:
         names = [name for name in schema.names if wanted is None or name in wanted]
         # of no column at all nobody could say how many rows there are
         read: Sequence[str] = names or schema.names[:1]
-        found = read_state(self.pin.dataset, self.pin.state, self.key, read, event_time=time)
+        found = read_state(
+            self.pin.dataset,
+            self.pin.state,
+            self.key,
+            read,
+            event_time=time,
+            slices=[
+                (path, ref.slice.offset_interval)
+                for path, ref in zip(self.paths(checked), checked.slices(self.pin.state), strict=True)
+            ],
+        )
         columns = [
             found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
             for field in schema

@@ -18,6 +18,7 @@ from odfchain.errors import (
     SchemaError,
     SliceNotFoundError,
 )
+from odfchain.model.events import OffsetInterval
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
@@ -48,11 +49,13 @@ def read_state(
     columns: Sequence[str] | None = None,
     *,
     event_time: Timestamp | None = None,
+    slices: Sequence[tuple[Path, OffsetInterval]] | None = None,
 ) -> pa.Table:
     """The rows in force at a head, as recorded, in order of offset (`odfchain.slices.state`).
 
     Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
     counts them. With `event_time` those in force then (`odfchain.slices.state_by_time`).
+    `slices` are files that were verified already.
 
     Raises:
         SchemaError: a column is not in the schema, or sources have different keys.
@@ -65,16 +68,16 @@ def read_state(
 
     key = state.primary_key if key is None else key
     schema, names = columns_of(state, columns), state.vocabulary
-    slices = [
-        rule.SliceFile(_verified(dataset, ref), names, ref.slice.offset_interval) for ref in state.slices()
-    ]
-    if slices:
+    if slices is None:
+        slices = [(_verified(dataset, ref), ref.slice.offset_interval) for ref in state.slices()]
+    files = [rule.SliceFile(path, names, interval) for path, interval in slices]
+    if files:
         columns_of(state, key)
     try:
         if event_time is None:
-            return rule.state(slices, key, schema, net=True)
+            return rule.state(files, key, schema, net=True)
         wanted = schema if columns is None else columns_of(state, [*columns, names.event_time_column])
-        return state_at(slices, key, wanted, event_time).select(schema.names)
+        return state_at(files, key, wanted, event_time).select(schema.names)
     except BadInputError as error:
         raise _unreadable(Path(error.file or dataset.folder), error.message) from None
     except (pa.ArrowException, ValueError) as error:
