@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import from_arrow
@@ -375,19 +376,34 @@ def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> Inpu
 # --- common ----------------------------------------------------------------------------------------
 
 
-def parsed(text: DataFrame, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
+def parsed(
+    text: DataFrame,
+    schema: ds.DataSchema,
+    rules: TextRules,
+    file: str,
+    *,
+    rows: DataFrame | None = None,
+    values: Mapping[str, str] = MappingProxyType({}),
+) -> InputFrame:
     """Rows of `ROW_ID` and text columns, made typed; a text that means no value stops the job.
+
+    `rows` are the same rows where some values are typed already: they stand in the columns that `values`
+    names, and their texts are null.
 
     Raises:
         SchemaError: a type that cannot be read from text.
     """
+    from pyspark.sql import functions as F
+
     counts = {f.name: n for f in schema.fields if (n := too_fine(col(f.name), f.type, rules)) is not None}
     hidden, finer = _hidden(counts)
-    columns = [
-        value_or_fail(col(f.name), f.type, f.name, rules, required=not f.optional).alias(f.name)
-        for f in schema.fields
-    ]
-    return InputFrame(text.select(col(ROW_ID), *columns, *hidden), schema, file, text, rules, finer=finer)
+    columns = []
+    for f in schema.fields:
+        value = value_or_fail(col(f.name), f.type, f.name, rules, required=not f.optional)
+        known = values.get(f.name)
+        columns.append((value if known is None else F.coalesce(col(known), value)).alias(f.name))
+    made = (text if rows is None else rows).select(col(ROW_ID), *columns, *hidden)
+    return InputFrame(made, schema, file, text, rules, finer=finer)
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError | None:

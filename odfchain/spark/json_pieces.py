@@ -8,6 +8,7 @@ the whole is that document with those records. Whatever is not sure is read by t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import itertools
@@ -24,6 +25,7 @@ from odfchain.limits import INPUT
 from odfchain.model import data_schema as ds
 from odfchain.spark.geo import GEOMETRY, FeatureCollection
 from odfchain.spark.json_records import JsonArray, check_characters, number_value
+from odfchain.spark.json_typed import MARK, TypedReader, UnsureError, coordinates_marked
 from odfchain.spark.json_values import (
     Record,
     RecordError,
@@ -55,17 +57,13 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 40
 """A number with so many digits in a row may have to be spelled in another way, or have too many of them."""
 _MINUS_ZERO = re.compile(r"-0(?![.0-9])")
-_MARK = "\x7f"
-"""Stands on both sides of a number that is held as a text; no such character is in the piece then."""
-_COORDINATES = re.compile(r'("coordinates"[ \t\r\n]*:[ \t\r\n]*)(\[[-0-9.,\[\] \t\r\n]*\])')
-"""A list of numbers without exponents, or of such lists; the last bracket before the next key or the end."""
+_COORDINATES = re.compile(r'("coordinates"[ \t\r\n]*:[ \t\r\n]*)(\[[-+0-9.eE,\[\] \t\r\n]*+)')
+"""A list of numbers, or of such lists, and the blanks and the comma behind it."""
+_BEHIND = " \t\r\n,"
+_EXPONENTIAL = re.compile(r"-?[0-9.]+[eE][-+]?[0-9]+")
 _NO_BREAKS = dict.fromkeys(map(ord, "\t\r\n"))
 
 Document: TypeAlias = JsonArray | FeatureCollection
-
-
-class UnsureError(Exception):
-    """The quick way does not know; the exact parser has to look."""
 
 
 # --- where records end -----------------------------------------------------------------------------
@@ -206,7 +204,7 @@ def _float(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    return f"{_MARK}{'0' if text == '-0' else _float(text)}{_MARK}"
+    return f"{MARK}{'0' if text == '-0' else _float(text)}{MARK}"
 
 
 def _decoder(integer: Callable[[str], str], other: Callable[[str], str]) -> json.JSONDecoder:
@@ -228,12 +226,19 @@ def _coordinates_as_texts(text: str) -> str:
 
     Raises:
         ValueError: a list of coordinates is not JSON.
+        ArithmeticError, RecordError: it has a number without bounds.
     """
     found: list[str] = []
 
     def replaced(match: re.Match[str]) -> str:
-        found.append(match[2].replace(" ", "").translate(_NO_BREAKS))
-        return f'{match[1]}"{_MARK}{found[-1]}{_MARK}"'
+        listed = match[2].rstrip(_BEHIND)
+        if not listed.endswith("]"):
+            return match[0]
+        found.append(listed)
+        written = listed.replace(" ", "").translate(_NO_BREAKS)
+        if "e" in written or "E" in written:
+            written = _EXPONENTIAL.sub(lambda number: _float(number[0]), written)
+        return f'{match[1]}"{MARK}{written}{MARK}"{match[2][len(listed) :]}'
 
     changed = _COORDINATES.sub(replaced, text)
     # each is one list: a text stands between them, which could not be in one of them
@@ -248,7 +253,7 @@ def _coordinates_as_texts(text: str) -> str:
 
 def _json(value: Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
     """A value with marked numbers as `json_text` writes it."""
-    return encoder.encode(value).replace(f'"{_MARK}', "").replace(f'{_MARK}"', "")
+    return encoder.encode(value).replace(f'"{MARK}', "").replace(f'{MARK}"', "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +313,7 @@ class _Columns:
             if {type(v) for v in values} <= {bool, type(None)}:
                 return pa.array(values, pa.bool_()).cast(pa.string())
             array = pa.array([self._text(v) for v in values], pa.string())
-        return pc.replace_substring(array, _MARK, "") if self.marked else array
+        return pc.replace_substring(array, MARK, "") if self.marked else array
 
     def _text(self, value: Value) -> str | None:
         if value is None or isinstance(value, str):
@@ -345,7 +350,7 @@ def _geometry(geometry: Record) -> str:
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
     if len(geometry) > 2 or not (isinstance(kind, str) and isinstance(coordinates, str)):
         return _json(geometry, _SORTED)
-    if not (kind.isalpha() and coordinates.startswith(_MARK)):
+    if not (kind.isalpha() and coordinates.startswith(MARK)):
         return _json(geometry, _SORTED)
     return f'{{"coordinates":{coordinates[1:-1]},"type":"{kind}"}}'  # six times as fast
 
@@ -377,6 +382,11 @@ class SplitDocument:
     plain: bool
     """No value holds a control character."""
 
+    @property
+    def features(self) -> bool:
+        """Whether its records are features."""
+        return isinstance(self.whole, FeatureCollection)
+
     def records(self) -> Iterator[Record]:
         """The records in order, by the exact parser."""
         return self.whole.records()
@@ -403,7 +413,37 @@ class SplitDocument:
 
     def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
         """Whether there are always values that are taken as texts and are none."""
-        return fields is None or (isinstance(self.whole, FeatureCollection) and _has_geometry(fields))
+        return fields is None or (self.features and _has_geometry(fields))
+
+    def typed(
+        self, members: bytes, rows: int, reader: TypedReader
+    ) -> list[tuple[pa.Array | None, pa.Array | None]]:
+        """The columns of a piece's records as `TypedReader` gives them, just as by the exact parser.
+
+        Raises:
+            UnsureError: they may not be what they should be, or not in this way.
+        """
+        try:
+            text = self._text(members, marked=self.features)
+            if not self.features:
+                return reader.columns(text, rows)
+            with contextlib.suppress(UnsureError):
+                return reader.columns(coordinates_marked(text), rows)
+            return reader.columns(_coordinates_as_texts(text), rows, checked=True)
+        except (RecordError, ValueError, ArithmeticError, RecursionError):
+            raise UnsureError from None
+
+    def _text(self, members: bytes, *, marked: bool) -> str:
+        # a run of 40 digits is nine of them where every fourth byte is looked at, which few texts have
+        if _LONG[:9] in members[::4].translate(_DIGITS) and _LONG in members.translate(_DIGITS):
+            raise UnsureError
+        text = str(members, self.whole.encoding)
+        escaped = "\\" in text
+        if escaped and ("\\ud" in text or "\\uD" in text):
+            check_characters(text)
+        if marked and (MARK in text or (escaped and "\\u007" in text)):
+            raise UnsureError
+        return text
 
     def columns(
         self, members: bytes, rows: int, fields: tuple[ds.DataField, ...] | None, *, marked: bool
@@ -415,23 +455,19 @@ class SplitDocument:
         Raises:
             UnsureError: they may not be what they should be, or not in this way.
         """
-        if _LONG in members.translate(_DIGITS):
-            raise UnsureError
         collecting = gc.isenabled()
         gc.disable()  # which finds nothing in what is made here, and takes a third of the time
         try:
-            text = str(members, self.whole.encoding)
-            if "\\ud" in text or "\\uD" in text:
-                check_characters(text)
-            if (_MARK in text or "\\u007" in text) if marked else _MINUS_ZERO.search(text):
+            text = self._text(members, marked=marked)
+            if not marked and _MINUS_ZERO.search(text):
                 raise UnsureError
-            if marked and isinstance(self.whole, FeatureCollection):
+            if marked and self.features:
                 text = _coordinates_as_texts(text)
             records = (_MARKING if marked else _PLAIN).decode(f"[{text}]")
             if len(records) != rows:
                 raise UnsureError
             _only(records, dict)
-            if isinstance(self.whole, FeatureCollection):
+            if self.features:
                 records = _features(records, wanted=self.needs_marks(fields))
             made = _Columns(marked)
             return [made.records(records)] if fields is None else made.columns(records, fields)
