@@ -183,15 +183,18 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
 
 
 IMPORTS = """
+from odfchain.model.ddl import parse_ddl
 from odfchain.spark.documents import piece_batches
 from odfchain.spark.json_pieces import split
 from odfchain.spark.json_records import JsonArray
-from odfchain.spark.json_typed import UnsureError
-from tests.kit.json_documents import Writer
+from odfchain.spark.json_typed import typed_columns
+from odfchain.spark.parse import TextRules
+fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields
 """
 
 
-def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
+@pytest.mark.parametrize("typed", ["", ", fields, typed_columns(fields, TextRules())"])
+def test_memory_does_not_grow_with_the_document(tmp_path: Path, typed: str) -> None:
     """Six times the document, and less than its size more memory."""
     element = '{"text":"' + "x" * 500 + '","numbers":[1,2.5]}'
     small, large = tmp_path / "small", tmp_path / "large"
@@ -199,7 +202,7 @@ def test_memory_does_not_grow_with_the_document(tmp_path: Path) -> None:
     large.write_text("[" + ",".join([element] * 240_000) + "]")
     rows, grown = rows_and_growth(
         IMPORTS,
-        "piece_batches(document := split(JsonArray(path)), range(len(document.pieces)))",
+        f"piece_batches(document := split(JsonArray(path)), range(len(document.pieces)){typed})",
         small,
         large,
     )
