@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.imported import Imported
+    from odfchain.api.opened import OpenedDataset, open_dataset
     from odfchain.api.pull_targets import PullResult, PullTarget
     from odfchain.api.scan import Scan
     from odfchain.api.views import Log
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "api.dataset": "Dataset",
     "api.imported": "Imported",
+    "api.opened": "OpenedDataset open_dataset",
     "api.pull_targets": "PullResult PullTarget",
     "api.scan": "Scan",
     "api.views": "Log",
@@ -190,7 +192,8 @@ __all__ = [
     "IngestError", "IngestOutcome", "InvalidIdError", "JavaNotFoundError", "KeptEvidence",
     "ListedAttestation", "Log", "ManifestError", "MetadataBlock", "MetadataEvent", "Multihash",
     "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
-    "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OperationType", "OversizedInputError",
+    "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
+    "OversizedInputError",
     "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "PullResult", "PullTarget", "PushOutcome",
     "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError", "Remote", "RepoName",
     "Report",
@@ -200,6 +203,7 @@ __all__ = [
     "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp",
     "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
     "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "init", "open",
+    "open_dataset",
 ]  # fmt: skip
 
 

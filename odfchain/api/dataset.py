@@ -110,7 +110,7 @@ class Dataset:
     @property
     def data_size(self) -> int:
         """Size of all slice files [bytes]."""
-        return sum(self._files.data.size(name) for name in self._files.data.names())
+        return sum(map(self._files.data.size, self._files.data.names()))
 
     @property
     def has_key(self) -> bool:
@@ -131,14 +131,14 @@ class Dataset:
         return hash(self.path)
 
     def __repr__(self) -> str:
-        from odfchain.api.views import describe_dataset
+        from odfchain.api import views
 
-        return describe_dataset(self)
+        return views.describe_dataset(self)
 
     def _repr_html_(self) -> str:
-        from odfchain.api.views import dataset_html
+        from odfchain.api import views
 
-        return dataset_html(self)
+        return views.dataset_html(self)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -167,8 +167,7 @@ class Dataset:
 
         Raises:
             SchemaError: a column was not in the schema then.
-            InvalidIdError, ObjectNotFoundError: `at` is no block of this dataset, and no time.
-            DatasetNotFoundError: the dataset was not there yet.
+            InvalidIdError, ObjectNotFoundError, DatasetNotFoundError: `at` is no block of it, or before it.
         """
         from odfchain.api.scan import scan
 
@@ -194,6 +193,15 @@ class Dataset:
         from odfchain.api.scan import state
 
         return state(self, columns, at, key)
+
+    def dataset(self, at: At = None) -> Any:
+        """The records as a `pyarrow.dataset.Dataset` of hashed slices, for polars, DuckDB and pandas.
+
+        `at` is as in `scan`, and so are the errors; SliceNotFoundError, ObjectCorruptedError name a slice.
+        """
+        from odfchain.api.opened import arrow_dataset_of
+
+        return arrow_dataset_of(self, at)
 
     def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
         """The newest records, in order of offset; reads only the slices that hold them.
@@ -245,11 +253,9 @@ class Dataset:
 
         Raises:
             UsageError: an option is for another kind of pull; or it is not known where the copy is from.
-            IngestError: there is no source to pull from.
-            FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError, GuardError,
-            TransformError, DivergedInputError, DatasetNotFoundError (an input is not here), TransferError,
-            SignatureError, RefConflictError, StorageFullError, EngineError: the dataset is as it was, or as
-            the last transaction of this pull left it.
+            IngestError, FetchError, PrepareError, BadInputError, QueryError, IncompatibleSchemaError,
+            GuardError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
+            RefConflictError, StorageFullError, EngineError: all is as the last transaction left it.
         """
         from odfchain.api.pull_targets import check_alone, target_of
 
@@ -277,9 +283,7 @@ class Dataset:
     def disable_source(
         self, name: str | None = None, *, system_time: Time | None = None
     ) -> tuple[DisablePollingSource | DisablePushSource, Multihash]:
-        """End the source of this name, or the only one; what is recorded stays.
-
-        Returns the event and the hash of its block.
+        """End the source of this name, or the only one; returns the event and the hash of its block.
 
         Raises:
             UsageError: the dataset is derivative, no source of this name is in force, or there are several.
@@ -326,8 +330,8 @@ class Dataset:
     def _push_options(self, *, force: bool, create: bool, parallel: int | None = None) -> PushOptions:
         from odfchain.transfer.pushing import PushOptions
 
-        number = parallel or self._workspace._sharing.config.parallel
-        return PushOptions(create=create, force=force, parallel=number)
+        parallel = parallel or self._workspace._sharing.config.parallel
+        return PushOptions(create=create, force=force, parallel=parallel)
 
     def fetch(
         self,
@@ -366,9 +370,9 @@ class Dataset:
 
     def aliases(self, kind: str) -> tuple[str, ...]:
         """Where the dataset is pulled from (`pull`) or pushed to (`push`); what was used last comes first."""
-        from odfchain.transfer.aliases import AliasKind, aliases
+        from odfchain.transfer import aliases as known
 
-        return aliases(self._files, AliasKind(kind))
+        return known.aliases(self._files, known.AliasKind(kind))
 
     def add_alias(self, kind: str, text: str) -> str:
         """Remember a place, before those that are known; returned as it is written down.
@@ -393,10 +397,8 @@ class Dataset:
         """Check chain, rules, bytes and rows; faults are in the report (`raise_if_faulty`), not raised.
 
         With `replay`, the transactions of a derivative dataset are computed again; without it no engine is
-        started. `after` and `upto` name blocks: only those `(after, upto]` are checked.
-
-        Raises:
-            As `Workspace.verify`.
+        started. `after` and `upto` name blocks: only those `(after, upto]` are checked. Errors as
+        `Workspace.verify`.
         """
         refuse_unknown(checks, CheckKeywords)
         return self._workspace.verify([self], progress=progress, **checks)[0]

@@ -43,6 +43,11 @@ def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
     """The engine in this process, as the person who sits before it has it."""
     run = workspace._files.run_folder
     options: dict[str, Any] = {} if memory is None else {"memory": memory}
+    return Embedded(spill=run, checked=checked_slices(workspace), **options)
+
+
+def checked_slices(workspace: Workspace) -> CheckedSlices:
+    """What was hashed before, by whichever command of the workspace."""
     if workspace._checked is None:
-        workspace._checked = CheckedSlices(run / "checked-slices")
-    return Embedded(spill=run, checked=workspace._checked, **options)
+        workspace._checked = CheckedSlices(workspace._files.run_folder / "checked-slices")
+    return workspace._checked

@@ -26,7 +26,7 @@ _OBJECT_NAME = re.compile(r"f1620[0-9a-f]{64}")
 _REF_NAME = re.compile(r"(?!.*\.jws\Z)[a-z0-9]+(?:[.-][a-z0-9]+)*")
 """Signatures of references are beside them, and are none."""
 
-_Stamp = tuple[int, int, int]
+_Stamp = tuple[int, int, int, int]
 
 _DISCARDED_AT_ONCE = 256
 """Objects removed under one hold of the lock: writers that need one of them wait no longer than that."""
@@ -78,11 +78,12 @@ class LocalObjectStore:
         return data
 
     def verified_path(self, name: Multihash) -> Path:
-        """The object's file, hashed once for each state (inode, size, modification time) in this process."""
+        """The object's file, hashed once for each state (inode, size, times of change) in this process."""
         path = self._path(name)
         try:
             found = _ordinary(path)
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            # whoever edits a file can set its modification time back, the other one he cannot
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)

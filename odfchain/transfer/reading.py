@@ -1,0 +1,186 @@
+"""A dataset that is only read, wherever it is: no copy of it becomes part of a workspace.
+
+Its chain is pulled into a private folder, walked and checked as by every pull; its slices stay where they are
+when that is a folder, else they come when they are asked for. Nothing is believed that does not hash to its
+name. `Origin` is all that another process needs to know to do the same (RFC-034).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from odfchain.errors import InvalidIdError, ObjectCorruptedError, UsageError
+from odfchain.ids.names import DatasetAlias
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
+from odfchain.store import fsio
+from odfchain.store.local import LocalObjectStore
+from odfchain.transfer.credentials import Credentials
+from odfchain.transfer.open import PeerOptions, open_peer
+from odfchain.transfer.peer import Peer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.repositories import parse_peer_url
+from odfchain.transfer.slice_files import DataObject, absent, bring
+from odfchain.transfer.sync import SyncOptions
+from odfchain.trust.head_signature import head_signature
+from odfchain.trust.signature_policy import SignaturePolicy
+
+_PARALLEL = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dataset is read from; small, and the same in every process."""
+
+    url: str
+    """The peer; empty for a dataset of a workspace, whose chain is read as it stands."""
+    folder: str | None = None
+    """The folder whose slices are read in place; None where they have to be brought."""
+    token: str | None = field(default=None, repr=False)
+    cache: str | None = None
+    """The folder in which slices stay that were brought, by name."""
+
+    @classmethod
+    def of(
+        cls,
+        place: str,
+        dataset: str | None = None,
+        *,
+        token: str | None = None,
+        cache: str | None = None,
+    ) -> Origin:
+        """What a URL or a path means: a dataset's folder, or with `dataset` the workspace that has it.
+
+        Raises:
+            UsageError: a workspace without the name of a dataset, or a name with a URL.
+            UnsupportedPeerError: nothing here speaks the URL's protocol.
+            NotAWorkspaceError, DatasetNotFoundError: there is none.
+        """
+        is_url = "://" in place or place.lower().startswith("file:")
+        if dataset is not None:
+            if is_url:
+                raise UsageError(
+                    f"{PeerUrl(place)}: a dataset is named in a workspace's folder, not in a URL",
+                    hint="append its name to the URL",
+                )
+            return cls("", str(WorkspaceFiles.find(Path(place)).dataset(dataset).folder))
+        if not is_url:
+            path = Path(place).expanduser().resolve()
+            if (path / FOLDER).is_dir():
+                raise UsageError(f"{path} is a workspace", hint="say which dataset of it: dataset=NAME")
+            place = path.as_uri()
+        url = parse_peer_url(place)
+        folder = unquote(urlsplit(url.text).path) if url.scheme == "file" else None
+        return cls(url.text, folder, token, cache if folder is None else None)
+
+    def chain(self, private: Path, *, require_signature: bool = False) -> DatasetFiles:
+        """The dataset with all of its chain and as yet none of its slices; again: with what is new.
+
+        `private` is a folder of the caller's, the same each time. A history that was rewritten replaces what
+        was there: the caller knows which block it stands on.
+
+        Raises:
+            SignatureError: the head is to be signed by the dataset's owner, and is not.
+            And all errors of `open_peer` and `pull_dataset`.
+        """
+        if not self.url:
+            found = DatasetFiles.open(Path(self.folder or ""))
+            if require_signature:
+                head_signature(found).require(str(found.alias))
+            return found
+        workspace = WorkspaceFiles.init(private, exists_ok=True)
+        alias = self._alias()
+        policy = SignaturePolicy(require=require_signature)
+        options = SyncOptions(force=True, metadata_only=True, signature=policy)
+        with closing(self._peer()) as peer:
+            pull_dataset(workspace, peer, alias, options)
+        return self._with_slices(workspace.dataset(alias))
+
+    def without_chain(self, private: Path) -> DatasetFiles:
+        """The dataset for who knows its slices by name: of the chain there is nothing.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        if not self.url:
+            return DatasetFiles.open(Path(self.folder or ""))
+        DatasetFiles.create_folders(private, self._alias())
+        return self._with_slices(DatasetFiles.open(private))
+
+    def bring(
+        self,
+        dataset: DatasetFiles,
+        slices: Sequence[DataObject],
+        *,
+        verify: bool = True,
+        progress: Progress = SILENT,
+    ) -> None:
+        """The slices are in the dataset's folder of data, as far as they can be brought there.
+
+        What was brought before is hashed, unless `verify` is off, and brought again if it is damaged.
+
+        Raises:
+            CorruptedPeerError, AccessError, TransferError: from the peer.
+            StorageFullError, StoreError: they cannot be stored.
+        """
+        if self.folder is not None:
+            return
+        lacking = absent(dataset, slices)
+        if verify:
+            present = [item for item in slices if item not in lacking]
+            lacking += [item for item in present if not _is_intact(dataset.data, item)]
+        if not lacking:
+            return
+        # beside the slices, so that a rename makes them appear
+        base = Path(self.cache) / "incoming" if self.cache is not None else dataset.folder / "staging"
+        fsio.make_folder(base)
+        with fsio.private_folder(base) as folder, closing(self._peer()) as peer:
+            bring(dataset, peer, lacking, folder, parallel=_PARALLEL, progress=progress)
+
+    def _with_slices(self, dataset: DatasetFiles) -> DatasetFiles:
+        if self.folder is None and self.cache is None:
+            return dataset
+        folder = Path(self.folder if self.folder is not None else self.cache or "") / "data"
+        if self.cache is not None:
+            fsio.make_folder(folder)
+        return dataclasses.replace(dataset, data=LocalObjectStore(folder))
+
+    def _alias(self) -> DatasetAlias:
+        try:
+            return DatasetAlias(None, PeerUrl(self.url).name())
+        except InvalidIdError:
+            return DatasetAlias.parse("dataset")  # only messages say it
+
+    def _peer(self) -> Peer:
+        options = PeerOptions(token=self.token, credentials=Credentials.of_user())
+        return open_peer(PeerUrl(self.url), options)
+
+
+def slice_objects(state: DatasetState) -> list[DataObject]:
+    """The slices as of a block, oldest first, as they are asked for."""
+    return [
+        DataObject(
+            ObjectKey(Part.DATA, ref.slice.physical_hash),
+            ref.slice.size,
+            ref.sequence_number,
+            state.head_block.system_time,
+            ref.slice.offset_interval,
+        )
+        for ref in state.slices()
+    ]
+
+
+def _is_intact(store: LocalObjectStore, item: DataObject) -> bool:
+    try:
+        store.verified_path(item.key.name)
+    except ObjectCorruptedError:
+        return False
+    return True

@@ -1,0 +1,337 @@
+"""Datasets as `pyarrow.dataset`, in a workspace and without one: from folder, server and bucket."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import odfchain as odf
+from odfchain.repo.dataset_state import DatasetState
+from tests.kit.query_datasets import make
+from tests.kit.stand_ins import BUCKET, simulated_s3
+from tests.kit.web_peers import by_threads
+
+CITIES = {
+    "made": "2026-01-10T09:00:00Z",
+    "blocks": [
+        {"at": "2026-01-10T09:00:00Z", "columns": [["city", "string"], ["population", "int64"]]},
+        {
+            "at": "2026-01-10T10:00:00Z",
+            "rows": [["+A", "2026-01-01", "a", 1000], ["+A", "2026-01-02", "b", 2000]],
+        },
+        {"at": "2026-01-10T11:00:00Z", "columns": [["city", "string"], ["population", "int64"], ["x", "float64"]]},
+        {"at": "2026-01-10T12:00:00Z", "rows": [["-C", "2026-01-02", "b", 2000], ["+C", "2026-01-02", "b", 2500, 0.5]]},
+        {"at": "2026-01-10T13:00:00Z", "rows": [["+A", "2026-01-03", "c", 3000, float("nan")]]},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> odf.Workspace:
+    workspace = odf.init(tmp_path / "here")
+    make(workspace, "cities", CITIES)
+    make(workspace, "empty", {"made": "2026-01-10T09:00:00Z", "blocks": []})
+    return workspace
+
+
+def newest_slice(workspace: odf.Workspace, which: int = -1) -> Path:
+    files = workspace["cities"]._files
+    ref = DatasetState.read(files.chain).slices()[which]
+    return Path(files.data.locate(ref.slice.physical_hash))
+
+
+def flip(path: Path, place: int = 300) -> None:
+    """One byte is another one, in the same file."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+
+
+def table(dataset: Any) -> pa.Table:
+    return dataset.to_table()
+
+
+WAYS = {
+    "sql": lambda w: w.sql("select * from cities order by 1").to_arrow(),
+    "dataset": lambda w: table(w["cities"].dataset()),
+    "open": lambda w: table(odf.open_dataset(str(w["cities"].path)).dataset()),
+}
+
+
+# --- pyarrow.dataset ---------------------------------------------------------------------------------------
+
+
+def test_a_dataset_has_the_declared_columns_and_all_rows(workspace: odf.Workspace) -> None:
+    found = workspace["cities"].dataset()
+    assert isinstance(found, ds.Dataset)
+    scanned = workspace["cities"].scan().to_arrow()
+    assert found.schema == scanned.schema
+    assert str(table(found).to_pydict()) == str(scanned.to_pydict())
+    assert found.count_rows() == 5
+    assert table(workspace["cities"].dataset(at=2)).schema.names == [
+        "offset",
+        "op",
+        "system_time",
+        "event_time",
+        "city",
+        "population",
+    ]
+    assert workspace["cities"].dataset(at="2026-01-10T12:30:00Z").count_rows() == 4
+
+
+def test_a_dataset_without_data_has_no_rows(workspace: odf.Workspace) -> None:
+    assert table(workspace["empty"].dataset()).shape == (0, 0)
+
+
+def test_what_no_block_names_is_not_read(workspace: odf.Workspace) -> None:
+    newest = newest_slice(workspace)
+    (newest.parent / ("f1620" + "0" * 64)).write_bytes(newest.read_bytes())
+    assert workspace["cities"].dataset().count_rows() == 5
+
+
+def test_slices_of_other_widths_are_cast(workspace: odf.Workspace) -> None:
+    """What older tools wrote: signed offsets and operations, microseconds."""
+    import pyarrow.parquet as pq
+
+    from odfchain.query.arrow_dataset import arrow_dataset
+
+    whole = workspace["cities"].scan().to_arrow()
+    path = workspace.path.parent / "old.parquet"
+    old = whole.set_column(0, "offset", whole["offset"].cast(pa.int64()))
+    old = old.set_column(1, "op", whole["op"].cast(pa.int32()))
+    old = old.set_column(2, "system_time", whole["system_time"].cast(pa.timestamp("us", "UTC")))
+    pq.write_table(old.drop_columns(["x"]), path)
+    found = table(arrow_dataset([path, newest_slice(workspace)], whole.schema))
+    assert found.schema == whole.schema
+    assert found["offset"].to_pylist() == [0, 1, 2, 3, 4, 4]
+    assert found["system_time"].to_pylist()[:5] == whole["system_time"].to_pylist()
+    assert found["x"].null_count == 5
+
+
+def test_results_are_handed_over_by_arrow(workspace: odf.Workspace) -> None:
+    """What polars and DuckDB call."""
+    result = workspace.sql("select city, population from cities where op = 0 order by offset")
+    assert pa.table(result).to_pydict() == {"city": ["a", "b", "c"], "population": [1000, 2000, 3000]}
+    again = pa.RecordBatchReader.from_stream(workspace.sql("select 1 as one"))
+    assert again.read_all().to_pydict() == {"one": [1]}
+
+
+# --- 22, 23: damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_22_a_flipped_byte_names_the_file(workspace: odf.Workspace, way: str) -> None:
+    path = newest_slice(workspace)
+    flip(path)
+    with pytest.raises(odf.ObjectCorruptedError) as caught:
+        WAYS[way](workspace)
+    assert caught.value.exit_code == 6
+    assert path.name in str(caught.value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_22_what_a_partial_copy_lacks_is_fetched(workspace: odf.Workspace, way: str) -> None:
+    path = newest_slice(workspace)
+    path.unlink()
+    with pytest.raises(odf.SliceNotFoundError, match=path.name) as caught:
+        WAYS[way](workspace)
+    assert caught.value.exit_code == 6
+    assert "odfchain fetch" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("way", ["sql", "dataset"])
+def test_23_a_touched_slice_is_hashed_anew(
+    workspace: odf.Workspace, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odfchain.store import local
+
+    hashed: list[str] = []
+    real = local.hash_file
+    monkeypatch.setattr(local, "hash_file", lambda path: hashed.append(path.name) or real(path))
+    WAYS[way](workspace)
+    assert len(hashed) == 3
+    WAYS[way](workspace)
+    assert len(hashed) == 3
+    path = newest_slice(workspace)
+    os.utime(path)
+    WAYS[way](workspace)
+    assert hashed[3:] == [path.name]
+
+
+@pytest.mark.parametrize("way", ["sql", "dataset"])
+def test_23_an_edit_in_place_is_found_whatever_its_time_says(workspace: odf.Workspace, way: str) -> None:
+    WAYS[way](workspace)
+    path = newest_slice(workspace)
+    before = path.stat()
+    flip(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(odf.ObjectCorruptedError, match=path.name) as caught:
+        WAYS[way](workspace)
+    assert caught.value.exit_code == 6
+
+
+def test_23_one_object_looks_again(workspace: odf.Workspace) -> None:
+    dataset = workspace["cities"]
+    dataset.dataset()
+    path = newest_slice(workspace)
+    before = path.stat()
+    flip(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(odf.ObjectCorruptedError, match=path.name):
+        dataset.dataset()
+    with pytest.raises(odf.ObjectCorruptedError, match=path.name):
+        dataset.scan().to_arrow()
+
+
+# --- without a workspace -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    with simulated_s3() as address:
+        yield address
+
+
+@pytest.fixture(params=["path", "folder", "http", "bucket"])
+def url(
+    request: pytest.FixtureRequest, workspace: odf.Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The dataset at another place."""
+    if request.param == "bucket":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        place = f"s3+{request.getfixturevalue('moto')}/{BUCKET}/{tmp_path.name}/cities"
+    else:
+        place = (tmp_path / "there" / "cities").as_uri()
+    workspace["cities"].push(place)
+    if request.param == "http":
+        with by_threads(tmp_path / "there") as place_of:
+            yield place_of.publish(tmp_path / "there" / "cities").text
+    else:
+        yield str(tmp_path / "there" / "cities") if request.param == "path" else place
+
+
+def test_a_dataset_elsewhere_is_the_same(workspace: odf.Workspace, url: str) -> None:
+    here = workspace["cities"]
+    expected = here.scan().to_arrow()
+    with odf.open_dataset(url) as opened:
+        assert opened.id == here.id
+        assert opened.block_hash == here.head
+        assert opened.schema == here.schema
+        assert opened.summary.record_count == 5
+        assert "5 records" in repr(opened)
+        found = opened.dataset()
+        assert found.schema == expected.schema
+        assert str(table(found).to_pydict()) == str(expected.to_pydict())
+        assert str(opened.to_arrow().to_pydict()) == str(expected.to_pydict())
+        assert opened.scan(["city"]).to_arrow().schema.names == ["city"]
+        in_force = opened.state(["city", "population"], key=["city"]).to_arrow()
+        assert in_force.to_pydict() == {"city": ["a", "b", "c"], "population": [1000, 2500, 3000]}
+    assert odf.open_dataset(url, at=2).dataset().count_rows() == 2
+    assert odf.open_dataset(url, at="2026-01-10T12:30:00Z").to_arrow().num_rows == 4
+
+
+def test_what_was_brought_goes_away_with_what_was_made_of_it(
+    workspace: odf.Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    workspace["cities"].push((tmp_path / "there" / "cities").as_uri())
+    with by_threads(tmp_path / "there") as web:
+        found = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).dataset()
+        scan = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).scan(["city"])
+    gc.collect()
+    assert len(list((tmp_path / "tmp").iterdir())) == 2
+    assert (found.count_rows(), scan.to_arrow().num_rows) == (5, 5)
+    del found, scan
+    gc.collect()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_cache_keeps_slices_by_name_and_mends_what_is_damaged(
+    workspace: odf.Workspace, tmp_path: Path
+) -> None:
+    workspace["cities"].push((tmp_path / "there" / "cities").as_uri())
+    cache = tmp_path / "cache"
+    with by_threads(tmp_path / "there") as web:
+        odf.open_dataset(web.publish(tmp_path / "there" / "cities").text, cache_dir=cache).to_arrow()
+        kept = cache / "data" / newest_slice(workspace).name
+        good = kept.read_bytes()
+        for path in (tmp_path / "there" / "cities" / "data").iterdir():
+            if path.name != kept.name:
+                path.unlink()  # they are in the cache
+        flip(kept)
+        assert (
+            odf.open_dataset(web.publish(tmp_path / "there" / "cities").text, cache_dir=cache)
+            .to_arrow()
+            .num_rows
+            == 5
+        )
+    assert kept.read_bytes() == good
+    assert sorted(path.name for path in cache.iterdir()) == ["data", "incoming"]
+    assert [path.name for path in (cache / "incoming").iterdir()] == [".lock"]
+
+
+def test_a_slice_that_lies_is_not_believed(workspace: odf.Workspace, tmp_path: Path) -> None:
+    workspace["cities"].push((tmp_path / "there" / "cities").as_uri())
+    flip(tmp_path / "there" / "cities" / "data" / newest_slice(workspace).name)
+    with (
+        by_threads(tmp_path / "there") as web,
+        pytest.raises(odf.CorruptedPeerError, match=newest_slice(workspace).name),
+    ):
+        odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).dataset()
+
+
+def test_a_signature_may_be_required(workspace: odf.Workspace, tmp_path: Path) -> None:
+    place = tmp_path / "there" / "cities"
+    workspace["cities"].push(place.as_uri())
+    assert odf.open_dataset(str(place), require_signature=True).summary.record_count == 5
+    assert odf.open_dataset(str(workspace.path), "cities", require_signature=True).summary.record_count == 5
+    (place / "refs" / "head.jws").unlink()
+    (workspace["cities"].path / "refs" / "head.jws").unlink()
+    for where in ((str(place), None), (str(workspace.path), "cities")):
+        with pytest.raises(odf.SignatureError):
+            odf.open_dataset(*where, require_signature=True)
+
+
+def test_a_workspace_is_read_by_the_name_of_a_dataset(workspace: odf.Workspace, tmp_path: Path) -> None:
+    root = str(workspace.path.parent)
+    assert odf.open_dataset(root, "cities").to_arrow().num_rows == 5
+    with pytest.raises(odf.UsageError, match="is a workspace"):
+        odf.open_dataset(root)
+    with pytest.raises(odf.DatasetNotFoundError):
+        odf.open_dataset(root, "towns")
+    with pytest.raises(odf.UsageError, match="in a workspace's folder"):
+        odf.open_dataset("https://example.com/x", "cities")
+    with pytest.raises(odf.DatasetNotFoundError):
+        odf.open_dataset(str(tmp_path / "nothing"))
+    with pytest.raises(odf.ObjectNotFoundError):
+        odf.open_dataset(root, "cities", at=99)
+
+
+def test_a_block_that_is_no_part_of_the_chain_is_refused(workspace: odf.Workspace) -> None:
+    from odfchain.chain.chain import link_blocks
+    from odfchain.model import events as ev
+
+    files = workspace["cities"]._files
+    state = DatasetState.read(files.chain)
+    (block,) = link_blocks(
+        [ev.SetInfo(description="dropped")],
+        prev=state.head,
+        next_sequence_number=state.head_block.sequence_number + 1,
+        system_time=state.head_block.system_time,
+    )
+    files.chain._blocks.put(block.data)
+    with pytest.raises(odf.PointNotFoundError):
+        odf.open_dataset(str(workspace.path), "cities", at=block.hash)
