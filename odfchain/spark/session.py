@@ -185,7 +185,7 @@ class SparkEngine:
 
         if self._finding is not None:
             try:
-                return self._join(self._finding)
+                return self._join_living(self._finding)
             except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
                 kept.note(f"command {os.getpid()} starts its own Java: {error!r}")
                 self.close()
@@ -226,6 +226,15 @@ class SparkEngine:
         parts = kept.fingerprint(self._settings(Path("/scratch")) | {"folder": where})
         with kept.turn(folder) as lock:
             return self._found(folder, parts, where, lock, unwanted)
+
+    def _join_living(self, finding: Launch[kept.Place]) -> SparkSession:
+        """As `_join`, in another JVM where that of our place has ended since we were given it."""
+        try:
+            return self._join(finding)
+        except ConnectionRefusedError:
+            self.close()
+        again = self._finding = Launch(self._find_place, kept.Place.leave)
+        return self._join(again)
 
     def _join(self, finding: Launch[kept.Place]) -> SparkSession:
         """A session of our own in the JVM that stays."""

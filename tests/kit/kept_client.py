@@ -92,6 +92,9 @@ def main() -> None:
     )
     for line in sys.stdin:
         match line.split():
+            case ["begin"]:
+                engine.begin()
+                answer = {"begun": True}
             case ["session"]:
                 answer = described(engine)
             case ["work"]:

@@ -282,6 +282,24 @@ def test_what_was_killed_is_replaced(home: Path) -> None:
 
 
 @pytest.mark.soak
+def test_a_java_that_ends_before_it_is_used_is_replaced(home: Path) -> None:
+    """A place may be given long before it is needed: a source is downloaded meanwhile."""
+    first, second = Client(home), Client(home)
+    jvm = first.ask("session")["jvm"]
+    assert second.ask("begin") == {"begun": True}
+    wait_until(lambda: len(status(home)["clients"]) == 2)
+    os.kill(jvm, signal.SIGKILL)
+    wait_until(lambda: has_ended(jvm))
+    found = second.ask("session")
+    assert (found["stays"], found["jvm"] != jvm) == (True, True)
+    assert second.ask("work") == RIGHT
+    second.end()
+    assert "starts its own Java" not in log(home)
+    first.process.kill()
+    first.process.communicate(timeout=TIMEOUT)
+
+
+@pytest.mark.soak
 def test_other_settings_are_another_session(home: Path) -> None:
     first = Client(home)
     before = first.ask("session")
