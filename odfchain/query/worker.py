@@ -22,10 +22,13 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from odfchain.codec.fbs import schema_path
@@ -34,6 +37,7 @@ from odfchain.engine.sandbox.bubblewrap import environment_kept, require_sandbox
 from odfchain.errors import (
     BadInputError,
     BrokenChainError,
+    BusyError,
     CodecError,
     DatasetNotFoundError,
     DecodeError,
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000
+_ENDING_SECONDS = 5.0
 _TOO_COMPLEX = "the query is too complex for this node"
 _ENVIRONMENT = {
     # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
@@ -197,7 +202,7 @@ class WorkerProcess:
 
     def __init__(self, limits: AskedLimits, shown: Sequence[Path], *, sandboxed: bool) -> None:
         self._limits = limits
-        self._files = contextlib.ExitStack()
+        self._ready = False
         with contextlib.ExitStack() as files:
             self._complaints = files.enter_context(tempfile.TemporaryFile())
             self._child: Any  # a Popen whose pipes are there
@@ -234,6 +239,8 @@ class WorkerProcess:
         Raises:
             EngineError: it cannot be.
         """
+        if self._ready:
+            return
         try:
             line = self._read(len(READY), self._limits.starting_seconds)
         except TimeoutError:
@@ -242,6 +249,7 @@ class WorkerProcess:
             code = self._code()
             how = "in time" if code is None else f"(exit code {code}): {self._complaint()}"
             raise EngineError(f"the process that answers queries did not start {how}")
+        self._ready = True
 
     def answer(self, request: bytes, pins: Pins) -> QueryResult:
         """The answer to what `Worker` asks; errors as there."""
@@ -307,13 +315,61 @@ class WorkerProcess:
 
     def _end(self) -> None:
         self._child.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()  # what waits for a question ends as well
         self._child.wait()
         # of what is behind a sandbox the last to end closes the output
-        while os.read(self._child.stdout.fileno(), 1 << 20):
-            pass
+        with contextlib.suppress(TimeoutError):
+            while self._read(1 << 20, _ENDING_SECONDS):
+                pass
         self._child.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            self._child.stdin.close()
+
+
+class Workers:
+    """Queries of many people: some are answered at a time, some wait, and the next is refused.
+
+    Each gets a process that had loaded the engine before it came; `pins` are of the workspace that all see.
+    """
+
+    def __init__(self, worker: Worker, pins: Pins, *, at_a_time: int = 2, waiting: int = 16) -> None:
+        self._worker, self._pins = worker, pins
+        self._places = threading.BoundedSemaphore(at_a_time + waiting)
+        self._starter = ThreadPoolExecutor(1)  # a process ends with the thread that started it
+        self._spares: SimpleQueue[Future[WorkerProcess]] = SimpleQueue()
+        for _ in range(at_a_time):
+            self._prepare()
+
+    def answer(
+        self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None, limit: int | None = None
+    ) -> QueryResult:
+        """As `Worker.answer`, when it is this query's turn.
+
+        Raises:
+            BusyError: as many wait as may.
+        """
+        request = self._worker._request(sql, pins, params, limit)  # noqa: SLF001 - its other half
+        if not self._places.acquire(blocking=False):
+            raise BusyError("this node answers as many queries as it can", hint="ask again in a moment")
+        try:
+            spare = self._spares.get()
+            try:
+                with spare.result() as process:
+                    return process.answer(request, pins)
+            finally:
+                self._prepare()
+        finally:
+            self._places.release()
+
+    def close(self) -> None:
+        """No process is left; to be called when nobody asks any more."""
+        while not self._spares.empty():
+            spare = self._spares.get()
+            if spare.exception() is None:
+                spare.result().close()
+        self._starter.shutdown()
+
+    def _prepare(self) -> None:
+        self._spares.put(self._starter.submit(self._worker.start, self._pins))
 
 
 def command(limits: AskedLimits) -> list[str]:

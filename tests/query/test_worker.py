@@ -34,14 +34,14 @@ from odfchain.query import worker as module
 from odfchain.query import worker_process
 from odfchain.query.embedded import Embedded
 from odfchain.query.pins import Pins
-from odfchain.query.worker import Worker, check_text
+from odfchain.query.worker import Worker, Workers, check_text
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.support import Notes
 
 SCHEMA = schema_with(pa.field("city", pa.string()), pa.field("pop", pa.float64()))
-SHORT = dataclasses.replace(ASKED, seconds=2.5, memory=64 << 20)
+SHORT = dataclasses.replace(ASKED, seconds=1.5, memory=64 << 20)
 
 
 @dataclasses.dataclass
@@ -284,7 +284,7 @@ def test_a_dataset_that_changes_meanwhile_is_read_at_one_block(scene: Scene) -> 
     ("sql", "kind", "said"),
     [
         ("select count(*) from generate_series(1,10000000) a, generate_series(1,10000000) b",
-         EngineError, "took longer than 2.5 s"),
+         EngineError, "took longer than 1.5 s"),
         ("select repeat('x', 2000000000) from generate_series(1, 9)", QueryError, "too complex for this node"),
         ("select array_agg(value::text) from generate_series(1, 90000000)", EngineError, "more memory"),
     ],
@@ -332,7 +332,7 @@ def test_the_process_ends_with_its_parent(shared: Scene, how: str) -> None:
     command = [sys.executable, "-c", PARENT, str(shared.workspace._files.root), how, str(limits.seconds)]
     with subprocess.Popen(command) as parent:
         wait_for(lambda: bool(running(limits)))
-        time.sleep(1)  # while it loads, or while it computes
+        time.sleep(0.4)  # while it loads, or while it computes
         assert running(limits)
         parent.kill()
     wait_for(lambda: not running(limits))
@@ -440,6 +440,43 @@ def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(
     monkeypatch.setattr(Worker, "_sandboxed", lambda self: False)
     result = Worker().answer("select count(*) n from cities", scene.pins())
     assert result.to_arrow().to_pylist() == [{"n": 3}]
+
+
+# --- many at once -------------------------------------------------------------------------------------------
+
+
+def test_two_are_answered_at_a_time_some_wait_and_the_next_is_refused(
+    shared: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = (
+        PROBE.partition("port, *paths")[0]
+        + """
+import time
+time.sleep(0.3)
+out.write(json.dumps({"error": {"kind": "QueryError", "message": "done", "hint": None, "excerpt": []}}).encode())
+"""
+    )
+    stand_in(monkeypatch, slow)
+    workers = Workers(Worker(), shared.pins(), at_a_time=2, waiting=2)
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            workers.answer("select 1", shared.pins())
+        except OdfchainError as error:
+            found.append(type(error).__name__)
+
+    try:
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == ["BusyError"] + ["QueryError"] * 4
+        with pytest.raises(QueryError, match="done"):
+            workers.answer("select 1", shared.pins())
+    finally:
+        workers.close()
 
 
 # --- a process that lies ------------------------------------------------------------------------------------
