@@ -39,6 +39,15 @@ def ask(workspace: Workspace, query: str, options: QueryKeywords) -> QueryResult
     )
 
 
+def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
+    """How the engine in this process would answer, as text; nothing is computed. Errors as `ask`."""
+    if options.get("engine", ENGINES[0]) != ENGINES[0]:
+        raise UsageError(f"plans are those of {ENGINES[0]}", hint="leave --engine out")
+    at = options.get("as_at")
+    pins = Pins(workspace._files, as_at=None if at is None else as_time(at))
+    return embedded(workspace, options.get("memory")).explain(query, pins, params=options.get("params"))
+
+
 def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
     """The engine in this process, as the person who sits before it has it."""
     run = workspace._files.run_folder

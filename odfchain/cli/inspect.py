@@ -122,3 +122,25 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
         for line in step["query"].split("\n"):
             text = line.removesuffix("\r").expandtabs(4)
             yield "", f"  {printable(text, _QUERY_CHARACTERS)}"
+
+
+@inspect_command.command("slices")
+@click.argument("dataset", type=DATASET, metavar="DATASET[@POINT]")
+@format_option("table", "json", "ndjson", "csv")
+def inspect_slices(dataset: str, output: str) -> None:
+    """Show the Parquet files that are a dataset's data, oldest first; other files of its folder are not.
+
+    POINT is a block's number or hash, or a system time. A slice that a partial copy lacks is not here.
+    """
+    from odfchain.api.named_points import slices_of
+
+    found = [item.to_document() for item in slices_of(open_workspace(), dataset)]
+    if output in ("json", "ndjson"):
+        print_records(found, [], output)
+        return
+    for row in found:
+        row["start"], row["end"] = row.pop("offsetInterval").values()
+    names = ["block", "start", "end", "records", "size", "here", "logicalHash", "physicalHash", "path"]
+    if output == "table":
+        names = ["block", "start", "end", "records", "size", "here", "path"]
+    print_records(found, names, output, right=["block", "start", "end", "records", "size"])

@@ -42,12 +42,14 @@ _TOPICS: dict[str, dict[str, str]] = {
         "source": "End where a dataset's rows come from.",
     },
     "Look": {
+        "sql": "Answer queries in SQL, at any point of the history.",
         "list": "List the datasets of the workspace.",
         "tail": "Show the newest records of a dataset.",
         "log": "Show a dataset's metadata chain, newest block first.",
         "inspect": "Show schema, lineage or queries of a dataset.",
         "blame": "Show where a record comes from.",
         "block": "Turn metadata blocks into YAML or JSON and back.",
+        "export": "Write the records of a dataset to files.",
         "digest": "Print the two hashes of Parquet files.",
     },
     "Share": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from odfchain.cli.support.context import open_workspace
-from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.output import format_option, numeric_columns, print_records
 from odfchain.cli.support.parameters import DATASET
 
 
@@ -29,9 +29,4 @@ def tail_command(dataset: str, num_records: int, skip_records: int, output: str)
                 row[op] = OperationType.from_code(row[op]).value
             except ValueError:
                 continue
-    numeric = [
-        n
-        for n in names
-        if str(table.schema.field(n).type).startswith(("int", "uint", "float", "double", "dec"))
-    ]
-    print_records(rows, names, output, right=numeric)
+    print_records(rows, names, output, right=numeric_columns(table.schema))

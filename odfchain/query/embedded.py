@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +106,9 @@ def engine_version() -> str:
 
 
 def _library() -> Any:
+    # one thread more than there are tasks: where all of them compute, nobody would look at the clock, and
+    # neither Ctrl-C nor a time limit be heard
+    os.environ.setdefault("TOKIO_WORKER_THREADS", str((os.cpu_count() or 1) + 1))
     try:
         import datafusion
     except ImportError:
@@ -272,8 +277,9 @@ class _Planner:
             return
         # a folder of links is one table, whatever else lies beside the slices
         where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-        made = tempfile.TemporaryDirectory(prefix="odfchain-query-", dir=where)
-        folder = Path(self.files.enter_context(made))
+        folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=where))
+        # also where nobody asks for the rows
+        self.files.callback(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
         for number, path in enumerate(paths):
             (folder / f"{number:06}.parquet").symlink_to(path)
         context.register_parquet(

@@ -43,7 +43,7 @@ def engine_says(sql: str, tables: Any = None) -> Iterator[None]:
         yield
     except OdfchainError:
         raise
-    except (KeyboardInterrupt, TimeoutError):
+    except (KeyboardInterrupt, TimeoutError, BrokenPipeError):
         raise
     except BaseException as error:
         if tables is not None:

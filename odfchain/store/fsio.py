@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from odfchain.errors import StorageFullError, StoreError
 
@@ -156,6 +157,28 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     with storage_errors(path):
         temp = _write_temp(path.parent, data, mode)
         try:
+            os.replace(temp, path)
+        except BaseException:
+            remove_quietly(temp)
+            raise
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A stream of what `path` durably has once the block inside ends; after an error all is as it was.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    with storage_errors(path):
+        temp = temp_path(path.parent)
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        try:
+            with os.fdopen(fd, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
             os.replace(temp, path)
         except BaseException:
             remove_quietly(temp)

@@ -13,7 +13,7 @@ import click
 from odfchain.cli.support.screen import echo_csv, echo_json, echo_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import pyarrow as pa
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -49,10 +49,10 @@ def print_records(
             for row in rows:
                 echo_json(row, default=plain, indent=None)
         case "csv":
-            echo_csv(columns, ([_cell(row.get(c)) for c in columns] for row in rows))
+            echo_csv(columns, ([cell_text(row.get(c)) for c in columns] for row in rows))
         case _:
             names = [(titles or {}).get(c, c) for c in columns]
-            cells = ([_cell(row.get(c)) for c in columns] for row in rows)
+            cells = ([cell_text(row.get(c)) for c in columns] for row in rows)
             echo_table(names, cells, right={columns.index(c) for c in right})
 
 
@@ -75,7 +75,8 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """A value as a table and CSV have it; nothing for None."""
     match value:
         case None:
             return ""
@@ -88,6 +89,12 @@ def _cell(value: Any) -> str:
         case list() | dict():
             return json.dumps(value, default=plain, ensure_ascii=False)
     return str(plain(value))
+
+
+def numeric_columns(schema: pa.Schema) -> list[str]:
+    """The columns of numbers, which a table aligns right."""
+    kinds = ("int", "uint", "float", "double", "dec")
+    return [field.name for field in schema if str(field.type).startswith(kinds)]
 
 
 def human_size(size: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,6 +66,22 @@ class DurationParam(click.ParamType[float]):
         if milliseconds > _LONGEST_MS:
             self.fail(f"{value!r} is longer than a hundred years", param, ctx)
         return milliseconds / 1_000
+
+
+_SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+
+
+class SizeParam(click.ParamType[int]):
+    """A number of bytes such as `500m` or `2g`, in powers of 1024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = _SIZE.fullmatch(str(value).strip())
+        size = int(found[1]) << 10 * " kmgt".index(found[2].lower() or " ") if found else 0
+        if not 0 < size < 1 << 62:
+            self.fail(f"{value!r} is not a size like 500m or 2g", param, ctx)
+        return size
 
 
 class TimestampParam(click.ParamType[Any]):

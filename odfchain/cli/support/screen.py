@@ -152,6 +152,12 @@ def standard_input() -> BinaryIO:
     return sys.stdin.buffer if sys.stdin is not None else io.BytesIO()
 
 
+def standard_output() -> BinaryIO:
+    """Where bytes go that are for programs; what was printed before is written first."""
+    sys.stdout.flush()
+    return sys.stdout.buffer
+
+
 def read_line(most: int) -> str:
     """The first line that is piped in, or as many characters of it; empty where that is no text."""
     try:

@@ -1,0 +1,150 @@
+"""`odfchain export`: the records of a dataset, or those in force, as files for other programs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from odfchain.cli.support.answers import say_read, show_answer
+from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.output import count_of
+from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.result_output import Counted, check_writable, format_of, write_rows
+from odfchain.errors import NameCollisionError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_FORMATS = ("csv", "parquet", "ndjson")
+
+
+@click.command("export")
+@click.argument("dataset", type=DATASET, metavar="DATASET[@POINT]")
+@click.option(
+    "-o",
+    "--output-format",
+    "output",
+    type=click.Choice(_FORMATS),
+    help="The format; csv unless --output says another one.",
+)
+@click.option("--state", is_flag=True, help="Only the records in force, not every one that was recorded.")
+@click.option(
+    "--output",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to a file, not to standard output.",
+)
+@click.option(
+    "--output-dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write numbered files to a folder that is new or empty.",
+)
+@click.option(
+    "--records-per-file",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most records of a file in --output-dir.",
+)
+def export_command(
+    dataset: str,
+    output: str | None,
+    state: bool,
+    file: Path | None,
+    folder: Path | None,
+    records_per_file: int | None,
+) -> None:
+    """Export the records of a dataset, in order of offset, system columns included.
+
+    POINT is a block's number or hash, or a system time; without it the newest block is meant. Files appear
+    when they are complete, a folder when all of them are. CSV and NDJSON look as those of `odfchain sql`.
+    """
+    if file is not None and folder is not None:
+        raise UsageError("--output and --output-dir are two places", hint="use one of them")
+    if records_per_file is not None and folder is None:
+        raise UsageError("--records-per-file makes several files", hint="say where with --output-dir DIR")
+    if file is not None:
+        check_writable(file)
+    began = time.perf_counter()
+    workspace = open_workspace()
+    named = file.suffix.lower().removeprefix(".") if file else ""
+    chosen = output or (named if named in _FORMATS else _FORMATS[0])
+    if folder is None:
+        format_of(chosen, file)  # says which ones no terminal gets
+    from odfchain.api.named_points import exported
+
+    result = exported(workspace, dataset, state=state)
+    if folder is None:
+        show_answer(result, chosen, file, began=began, most=0)
+    else:
+        rows = Counted(result)
+        count = _write_folder(rows, chosen, folder, records_per_file)
+        say_read(result, f"{count_of(rows.rows, 'row')} in {count_of(count, 'file')}", began)
+
+
+def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) -> int:
+    """How many files the folder has now; it appears with all of them."""
+    from odfchain.api.written_files import make_folder, move_folder, replaced, storage_errors, temp_path
+
+    target = folder.resolve()
+    with storage_errors(target):
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise NameCollisionError(f"{folder} is there already, and not empty", hint="name a new folder")
+        if not target.parent.is_dir():
+            raise UsageError(f"{target.parent}: no such folder")
+    made = temp_path(target.parent)
+    make_folder(made)
+    try:
+        batches = iter(_Parts(rows, most))
+        number = 0
+        for part in batches:
+            number += 1
+            with replaced(made / f"{number:06}.{output}") as stream:
+                write_rows(rows.schema, part, output, stream)
+        with storage_errors(target):
+            if target.exists():
+                target.rmdir()
+        move_folder(made, target)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return number
+
+
+class _Parts:
+    """The batches of a result, in parts of so many rows; there is a first one also of no rows."""
+
+    def __init__(self, rows: Counted, most: int | None) -> None:
+        self._batches = iter(rows)
+        self._most = most
+        self._left: pa.RecordBatch | None = None
+
+    def __iter__(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        yield self._part()
+        while self._more():
+            yield self._part()
+
+    def _more(self) -> bool:
+        while self._left is None or self._left.num_rows == 0:
+            self._left = next(self._batches, None)
+            if self._left is None:
+                return False
+        return True
+
+    def _part(self) -> Iterator[pa.RecordBatch]:
+        room = self._most
+        while (room is None or room > 0) and self._more():
+            batch = self._left
+            assert batch is not None  # noqa: S101 - there is more
+            piece = batch if room is None else batch.slice(0, room)
+            self._left = batch.slice(piece.num_rows)
+            room = None if room is None else room - piece.num_rows
+            yield piece
