@@ -205,6 +205,11 @@ def test_times_of_any_year_and_nanoseconds_are_printed() -> None:
     ]  # fmt: skip
     maps = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
     assert python_values(maps) == [[{"key": "a", "value": 1}], None]
+    fixed = pa.array([[1, 2], None, [3, None]], pa.list_(pa.int64(), 2))
+    assert python_values(fixed[1:]) == [None, [3, None]]
+    deep = [[{"a": [1.5, None]}, None], None, [], [{"a": None}]]
+    nested = pa.array([[], *deep], pa.list_(pa.struct([("a", pa.list_(pa.float64()))])))
+    assert python_values(nested[1:]) == deep
     assert python_values(pa.array(["x", None, "x"]).dictionary_encode()) == ["x", None, "x"]
     assert python_values(pa.array([[float("nan"), 1.0]]), nan=False) == [[None, 1.0]]
 

@@ -108,7 +108,7 @@ def shell(folder: Path, tmp_path: Path) -> Iterator[Terminal]:
 def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     answer = shell.ask("select count(*) n from rows;")
     assert [line.strip() for line in answer[:2]] == ["n", "300"]
-    assert re.fullmatch(r"rows @ 2 \(f1620....…....\), 1 row, \d+\.\d s", answer[2])
+    assert re.fullmatch(r"rows @ 2 \(f1620...…....\), 1 row, \d+\.\d s", answer[2])
     # a statement of several lines, and two of one
     shell.send("select ';' semicolon,\n")
     shell.wait_for("...> ")
@@ -213,8 +213,8 @@ def test_what_words_may_become() -> None:
     datasets, columns = ["org.x", "plain", "ev\x1bil"], {"Pop", "place"}
     assert names_for("pl", "select ", datasets, columns) == ["place", "plain"]
     assert names_for("po", "select ", datasets, columns) == ['"Pop"']
-    assert names_for("org", 'from "', datasets, columns) == ['org.x"']
+    assert names_for("org", 'from "', datasets, columns) == ["org.x"]
     assert names_for("org", "from ", datasets, columns) == ['"org.x"']
-    assert names_for("org", "from state('", datasets, columns) == ["org.x'"]
+    assert names_for("org", "from state('", datasets, columns) == ["org.x"]
     assert names_for("SEL", "", datasets, columns) == ["SELECT"]
     assert names_for("ev", "from ", datasets, columns) == []

@@ -55,14 +55,14 @@ def _comment_end(text: str, position: int) -> int:
 def names_for(word: str, before: str, datasets: Collection[str], columns: Collection[str]) -> list[str]:
     """What a word may become: datasets, columns and words of SQL; names are quoted where they have to be.
 
-    What would act on a terminal is not offered.
+    Inside of quotes readline adds the last one. What would act on a terminal is not offered.
     """
     quote = before[-1:] if before[-1:] in ("'", '"') else ""
     if quote and before.count(quote) % 2 == 0:
         quote = ""
     safe = [name for name in (*datasets, *columns) if printable(name) == name and '"' not in name]
     if quote:
-        return sorted(f"{name}{quote}" for name in safe if name.lower().startswith(word.lower()))
+        return sorted(name for name in safe if name.lower().startswith(word.lower()))
     names = [
         name if _PLAIN.fullmatch(name) else f'"{name}"'
         for name in safe

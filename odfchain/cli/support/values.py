@@ -7,6 +7,7 @@ which JSON has no word for.
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,29 +39,33 @@ def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
         return [v and _interval(*v) for v in column.to_pylist()]
     if t.is_dictionary(kind):
         return python_values(column.dictionary_decode(), nan=nan)
-    if t.is_nested(kind):
-        return [_nested(value, nan) for value in column]
+    if t.is_struct(kind):
+        return _structs(column, nan)
+    if t.is_map(kind):
+        return [python_values(value.values, nan=nan) if value.is_valid else None for value in column]
+    if t.is_nested(kind) and not t.is_union(kind):
+        return _lists(column, nan)
     return list(column.to_pylist())
 
 
-def _nested(value: pa.Scalar, nan: bool) -> Any:
-    from pyarrow import types as t
-
-    if not value.is_valid:
-        return None
-    kind = value.type
-    if t.is_struct(kind):
-        return {kind.field(i).name: _single(value[i], nan) for i in range(kind.num_fields)}
-    if t.is_union(kind):
-        return _single(value.value, nan)
-    found = python_values(value.values, nan=nan)
-    return [{"key": v["key"], "value": v["value"]} for v in found] if t.is_map(kind) else found
+def _structs(column: pa.Array, nan: bool) -> list[Any]:
+    kind = column.type
+    names = [kind.field(i).name for i in range(kind.num_fields)]
+    parts = [python_values(part, nan=nan) for part in column.flatten()]
+    rows = zip(*parts, strict=True) if parts else [()] * len(column)
+    present = column.is_valid().to_pylist()
+    return [
+        dict(zip(names, row, strict=True)) if there else None
+        for there, row in zip(present, rows, strict=True)
+    ]
 
 
-def _single(value: pa.Scalar, nan: bool) -> Any:
-    import pyarrow as pa
+def _lists(column: pa.Array, nan: bool) -> list[Any]:
+    import pyarrow.compute as pc
 
-    return python_values(pa.array([value], value.type), nan=nan)[0]
+    items = iter(python_values(column.flatten(), nan=nan))
+    lengths = pc.list_value_length(column).to_pylist()
+    return [None if length is None else list(islice(items, length)) for length in lengths]
 
 
 def _moment(text: str) -> str:
