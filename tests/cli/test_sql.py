@@ -22,7 +22,7 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.api.query_parameters import parameter
 from odfchain.cli.main import main
-from odfchain.cli.support.values import python_values
+from odfchain.cli.support.shown_values import python_values
 from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import ODFCHAIN, environment, heeds_interrupts

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from odfchain.api.written_files import replaced, storage_errors
 from odfchain.cli.support.output import cell_text, numeric_columns, plain
 from odfchain.cli.support.screen import echo_table, standard_output
-from odfchain.cli.support.values import python_values
+from odfchain.cli.support.shown_values import python_values
 from odfchain.errors import QueryError, UsageError
 from odfchain.text import escaped_json, first_line, one_line, printable
 
