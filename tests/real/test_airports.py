@@ -138,3 +138,17 @@ def test_queries_count_what_is_in_force(recorded: Dataset) -> None:
         assert count(f"state('{name}', '{time}')") == rows
     for time, rows in expected["records_not_later"].items():
         assert count(f"state('{name}')", f"event_time <= '{time}T00:00:00Z'") == rows
+
+
+def test_the_five_questions_of_the_readme(recorded: Dataset) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    questions = [question for question in block.split(";") if question.strip()]
+    answers = [recorded._workspace.sql(question).to_arrow().to_pylist() for question in questions]
+    countries, first, then, renamed, one = answers
+    assert [(row["country"], row["airports"]) for row in countries] == [
+        ("US", 1952), ("AU", 521), ("CA", 414), ("BR", 330), ("CN", 256),
+    ]  # fmt: skip
+    assert (first, then) == ([{"airports": 6565}], [{"airports": 7744}])
+    assert renamed[1] == {"icao": "BGGH", "was": "Godthaab / Nuuk Airport", "now": "Nuuk Airport"}
+    assert [row["op"] for row in one] == [0, 2, 3]
