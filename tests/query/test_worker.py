@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -327,10 +328,10 @@ worker.Worker(limits).answer(sql, Pins(WorkspaceFiles(Path(sys.argv[1]))))
 
 
 @pytest.mark.parametrize("how", ["sandboxed", "plain"])
-def test_the_process_ends_with_its_parent(shared: Scene, how: str) -> None:
+def test_the_process_ends_with_its_parent(shared: Scene, how: str, tmp_path: Path) -> None:
     limits = dataclasses.replace(ASKED, seconds=98.125 if how == "plain" else 97.125)
     command = [sys.executable, "-c", PARENT, str(shared.workspace._files.root), how, str(limits.seconds)]
-    with subprocess.Popen(command) as parent:
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}) as parent:
         wait_for(lambda: bool(running(limits)))
         time.sleep(0.4)  # while it loads, or while it computes
         assert running(limits)
