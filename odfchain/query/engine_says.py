@@ -15,7 +15,7 @@ from odfchain.text import one_line
 
 _POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
 _NO_TABLE = re.compile(r"table '(.*)' not found", re.DOTALL)
-_NO_COLUMN = re.compile(r"No field named (.*?)\.(?: |$)", re.DOTALL)
+_NO_COLUMN = re.compile(r"No field named (.*?)\.(?:\s|$)", re.DOTALL)
 _VALID = re.compile(r"Valid fields are (.*)\.\s*$", re.DOTALL)
 _MEANT = re.compile(r"Did you mean '(.*?)'\?")
 _NO_FUNCTION = re.compile(
