@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.imported import Imported
     from odfchain.api.opened import OpenedDataset, open_dataset
+    from odfchain.api.proofs import verify_proof
     from odfchain.api.pull_targets import PullResult, PullTarget
     from odfchain.api.scan import Scan
     from odfchain.api.views import Log
@@ -107,6 +108,8 @@ if TYPE_CHECKING:
     )
     from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
     from odfchain.model.timestamp import Timestamp
+    from odfchain.query.answer import Answer
+    from odfchain.query.answer_verdicts import ProofVerdict
     from odfchain.query.query_result import QueryResult
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.system_columns import SystemColumns
@@ -116,9 +119,9 @@ if TYPE_CHECKING:
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transform.state_change import StateChange
     from odfchain.trust.problems import Problem
-    from odfchain.trust.proof import Evidence
     from odfchain.trust.proof_store import KeptEvidence
     from odfchain.trust.signature_policy import SignaturePolicy
+    from odfchain.trust.two_histories import Evidence
     from odfchain.upkeep.batches import BatchLimits
     from odfchain.upkeep.downstream import Dependent, Remote
     from odfchain.upkeep.garbage import Collected
@@ -131,6 +134,7 @@ _PLACES = {
     "api.dataset": "Dataset",
     "api.imported": "Imported",
     "api.opened": "OpenedDataset open_dataset",
+    "api.proofs": "verify_proof",
     "api.pull_targets": "PullResult PullTarget",
     "api.scan": "Scan",
     "api.views": "Log",
@@ -158,6 +162,8 @@ _PLACES = {
     ),
     "model.metadata_block": "DatasetSnapshot MetadataBlock",
     "model.timestamp": "Timestamp",
+    "query.answer": "Answer",
+    "query.answer_verdicts": "ProofVerdict",
     "query.query_result": "QueryResult",
     "repo.dataset_state": "DatasetState",
     "repo.system_columns": "SystemColumns",
@@ -167,7 +173,7 @@ _PLACES = {
     "transfer.pushing": "PushOutcome PushPlan",
     "transform.state_change": "StateChange",
     "trust.problems": "Problem",
-    "trust.proof": "Evidence",
+    "trust.two_histories": "Evidence",
     "trust.proof_store": "KeptEvidence",
     "trust.signature_policy": "SignaturePolicy",
     "upkeep.batches": "BatchLimits",
@@ -181,7 +187,8 @@ _PLACES = {
 """Where the public names are: loaded on use, because the command line promises a short start."""
 
 __all__ = [
-    "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "AppendError", "BadInputError",
+    "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
+    "BadInputError",
     "BatchLimits", "Blame", "BrokenChainError", "BusyError", "ChainError", "ChainsDifferError",
     "CodecError", "Collected", "CompactPlan", "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias",
     "DatasetId", "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState",
@@ -194,7 +201,8 @@ __all__ = [
     "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
     "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
     "OversizedInputError",
-    "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "PullResult", "PullTarget", "PushOutcome",
+    "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict", "PullResult", "PullTarget",
+    "PushOutcome",
     "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError", "Remote", "RepoName",
     "Report",
     "RepositoryEntry", "ResetPlan", "RollbackError", "Scan", "SchemaError", "Seed", "SetAttachments",
@@ -204,6 +212,7 @@ __all__ = [
     "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
     "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "init", "open",
     "open_dataset",
+    "verify_proof",
 ]  # fmt: skip
 
 

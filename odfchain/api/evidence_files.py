@@ -8,8 +8,8 @@ from pathlib import Path
 from odfchain.errors import StoreError, UsageError
 from odfchain.ids.multibase import encode_base16
 from odfchain.store import fsio
-from odfchain.trust.proof import Evidence
 from odfchain.trust.proof_store import read_evidence_file
+from odfchain.trust.two_histories import Evidence
 
 __all__ = ["export_evidence", "read_evidence_file"]
 

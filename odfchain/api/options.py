@@ -184,6 +184,17 @@ class QueryKeywords(TypedDict, total=False):
     """What its rows may take [bytes]."""
 
 
+class ProofKeywords(QueryKeywords, total=False):
+    """How a query is answered with a signature; its limit is 100 rows unless another is given."""
+
+    skip: int
+    """Rows that are left out before."""
+    data_format: str
+    """`JsonAoS` (rows as objects), `JsonSoA` (columns as lists) or `JsonAoA` (rows as lists)."""
+    schema_format: str | None
+    """`ArrowJson`: the answer says the types of its columns."""
+
+
 def refuse_unknown(given: Iterable[str], known: type) -> None:
     """Refuse keywords that a method does not have, as Python does where it can see them.
 

@@ -13,6 +13,7 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
 from odfchain.api.options import (
     MergeKeywords,
+    ProofKeywords,
     PullKeywords,
     QueryKeywords,
     ServeKeywords,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.importing import ImportPlan
     from odfchain.lineage.graph import Graph
     from odfchain.model.events import MetadataEvent
+    from odfchain.query.answer import Answer
     from odfchain.query.checked_slices import CheckedSlices
     from odfchain.query.query_result import QueryResult
     from odfchain.repo.system_columns import SystemColumns
@@ -550,6 +552,12 @@ class Workspace:
         from odfchain.api.questions import ask
 
         return ask(self, query, options)
+
+    def prove(self, query: str, **options: Unpack[ProofKeywords]) -> Answer:
+        """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
+        from odfchain.api.proofs import prove
+
+        return prove(self, query, options)
 
     # --- Spark -------------------------------------------------------------------------------------
 

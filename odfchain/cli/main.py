@@ -64,6 +64,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "verify": "Verify chain, rules, and every byte and row.",
         "attest": "Verify a dataset and sign the verdict.",
         "attestations": "List, check and add the verdicts of auditors.",
+        "proof": "Show and check signed answers to queries.",
         "sign": "Sign the head of a dataset anew.",
         "key": "Make and show keys of auditors.",
         "evidence": "Proof that an owner signed two histories.",

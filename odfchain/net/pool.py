@@ -95,9 +95,12 @@ class HttpPool:
             where = f"{name} (redirected to {route.current.public(secrets)})"
 
     @contextlib.contextmanager
-    def exchange(self, route: Route, headers: bytes, *, deadline: Deadline, name: str) -> Iterator[Response]:
+    def exchange(
+        self, route: Route, headers: bytes, *, deadline: Deadline, name: str, body: bytes | None = None
+    ) -> Iterator[Response]:
         """Send one GET to the route's present target; the body is read while the caller is in the block.
 
+        With a `body` it is a POST, which may arrive twice.
         A kept connection that turns out to be closed does not count as an attempt.
 
         Raises:
@@ -114,7 +117,11 @@ class HttpPool:
                 if connection.address is not None:
                     route.connected(connection.address)
                 try:
-                    response = connection.ask(b"GET", target.path, headers, deadline, name)
+                    if body is None:
+                        response = connection.ask(b"GET", target.path, headers, deadline, name)
+                    else:
+                        sized = headers + b"Content-Length: %d\r\n" % len(body)
+                        response = connection.ask(b"POST", target.path, sized, deadline, name, body)
                 except StaleError:
                     self._drop(connection)
                     continue

@@ -161,8 +161,10 @@ class Connection:
         """The socket, while nobody reads from it."""
         return self._sock
 
-    def ask(self, method: bytes, path: bytes, headers: bytes, deadline: Deadline, name: str) -> Response:
-        """Send a request without a body and read the head of the response.
+    def ask(
+        self, method: bytes, path: bytes, headers: bytes, deadline: Deadline, name: str, body: bytes = b""
+    ) -> Response:
+        """Send a request, whose `headers` say how long its body is, and read the head of the response.
 
         Raises:
             StaleError: the connection had been closed since it was last used.
@@ -175,7 +177,7 @@ class Connection:
         self._start = self._end = 0
         try:
             self._set_timeout(deadline)
-            self._sock.sendall(self._request(method, path, headers))
+            self._sock.sendall(self._request(method, path, headers) + body)
             self._acknowledge_at_once()
             self._fill()
         except TimeoutError as error:

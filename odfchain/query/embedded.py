@@ -61,12 +61,13 @@ class Embedded:
         *,
         params: Mapping[str, Any] | None = None,
         limit: int | None = None,
+        skip: int = 0,
         seconds: float | None = None,
     ) -> QueryResult:
         """The rows of one query; nothing is computed before they are asked for.
 
-        `params` are the values of `$name`, `limit` the most rows that are given, `seconds` how long it may
-        take from now.
+        `params` are the values of `$name`, `limit` the most rows that are given after `skip` others, and
+        `seconds` how long it may take from now.
 
         Raises:
             QueryError: not one query, wrong SQL, or it names what is not there.
@@ -80,7 +81,7 @@ class Embedded:
         with clock.running():
             frame, inputs = planned.plan()
             if limit is not None:
-                frame = frame.limit(limit)
+                frame = frame.limit(limit, skip)
         schema = _plain_schema(frame.schema())
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -90,6 +90,8 @@ class Pins:
         self._datasets: dict[str, DatasetFiles] = {}
         self._heads: dict[DatasetId, Multihash] = {}
         self._pins: dict[str, Pin] = {}
+        self.named: tuple[Pin, ...] = ()
+        """One for each name that the query reads, as it writes it; known once it is planned."""
 
     @property
     def workspace(self) -> WorkspaceFiles:
@@ -121,7 +123,8 @@ class Pins:
 
     def used(self, texts: Iterable[str]) -> tuple[Pin, ...]:
         """The pins of these names, each block of a dataset once, in order of name and number."""
-        found = {(str(p.alias), p.sequence_number, p.block_hash): p for p in map(self.pin, texts)}
+        self.named = tuple(self.pin(text) for text in sorted(set(texts)))
+        found = {(str(p.alias), p.sequence_number, p.block_hash): p for p in self.named}
         return tuple(found[key] for key in sorted(found))
 
     def _pin(self, text: str) -> Pin:

@@ -178,6 +178,15 @@ class DatasetsConfig:
     """Types of offsets and operations in datasets that have no schema yet (RFC-001)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConfig:
+    """How queries are answered."""
+
+    signing_key: str = "node.pem"
+    """The file with the key that signs answers, beside the settings unless it is an absolute path; the
+    default one is made when it is first needed."""
+
+
 MAX_PARALLEL = 100
 """Most objects that are transferred at the same time [count]."""
 
@@ -194,6 +203,7 @@ class WorkspaceConfig:
     share: ShareConfig = ShareConfig()
     audit: AuditConfig = AuditConfig()
     datasets: DatasetsConfig = DatasetsConfig()
+    query: QueryConfig = QueryConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -237,6 +247,8 @@ content:
     allowPrivateRedirects: false
   audit:
     trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
+  query:
+    signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
   datasets:
     systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """

@@ -16,11 +16,11 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.text import one_line
 from odfchain.trust.parties import StoredDataset
-from odfchain.trust.proof import Claim, prove
 from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen
 from odfchain.trust.signed_head import BlockAt, HeadSignature, read_head_signature
 from odfchain.trust.signed_statements import read_head
+from odfchain.trust.two_histories import Claim, prove
 
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 

@@ -23,7 +23,7 @@ from odfchain.limits import ATTEST
 from odfchain.text import printable
 from odfchain.trust.canonical import canonical_json
 from odfchain.trust.problems import Problem
-from odfchain.trust.signing_keys import Did, check_public_key, parse_did
+from odfchain.trust.signing_keys import Did, check_public_key, parse_did, verify_signature
 
 ALGORITHM = "EdDSA"
 
@@ -76,7 +76,7 @@ def read_statement(text: bytes, kind: StatementType) -> SignedStatement:
         raise _damaged("empty, cut, or with characters that do not belong there")
     header, payload, signature = (_decode(part) for part in match.groups())
     signer = _signer(_object(header, "header"), kind)
-    _verify(signature, text[: match.end(2)], signer)
+    verify_signature(signer.public_key, signature, text[: match.end(2)])
     return SignedStatement(signer, _object(payload, "payload"))
 
 
@@ -100,19 +100,6 @@ def _signer(header: dict[str, Any], kind: StatementType) -> Did:
         raise _damaged(f"its signer {_shown(kid)} is not a did:odf or did:key") from None
     check_public_key(signer.public_key)
     return signer
-
-
-def _verify(signature: bytes, signed: bytes, signer: Did) -> None:
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - only who signs or verifies loads it
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
-
-    try:
-        Ed25519PublicKey.from_public_bytes(signer.public_key).verify(signature, signed)
-    except (InvalidSignature, ValueError):
-        raise SignatureError(
-            Problem.NOT_VERIFIED,
-            "the signature was not made by the signer that it names, or for another text",
-        ) from None
 
 
 def _encode(data: bytes) -> bytes:

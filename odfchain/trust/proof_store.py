@@ -1,6 +1,6 @@
 """Where a workspace keeps proofs of two histories, and when and where it met them.
 
-evidence/<dataset id>/<name>.json       the proof: `odfchain.trust.proof`; never changed
+evidence/<dataset id>/<name>.json       the proof: `odfchain.trust.two_histories`; never changed
 evidence/<dataset id>/<name>.seen       one line for each place: `<time> <URL>`
 """
 
@@ -18,7 +18,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.store import fsio
 from odfchain.text import one_line
 from odfchain.trust.files import read_bounded
-from odfchain.trust.proof import Evidence, read_evidence
+from odfchain.trust.two_histories import Evidence, read_evidence
 
 _SEEN_BYTES = 1 << 18
 

@@ -49,6 +49,24 @@ def check_public_key(key: bytes) -> None:
         )
 
 
+def verify_signature(key: bytes, signature: bytes, signed: bytes) -> None:
+    """The signature of a text was made with the private half of a key that `check_public_key` has passed.
+
+    Raises:
+        SignatureError: it was not.
+    """
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - only who signs or verifies loads it
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
+    except (InvalidSignature, ValueError):
+        raise SignatureError(
+            Problem.NOT_VERIFIED,
+            "the signature was not made by the signer that it names, or for another text",
+        ) from None
+
+
 @functools.lru_cache(maxsize=256)
 def parse_did(text: str) -> Did:
     """The signer that a DID names, `did:odf:…` or `did:key:…`, in the spelling that is printed.

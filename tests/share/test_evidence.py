@@ -21,11 +21,11 @@ from odfchain.errors import (
 )
 from odfchain.limits import ATTEST
 from odfchain.transfer.sync import SyncStatus
-from odfchain.trust import proof as evidence_module
-from odfchain.trust.proof import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
+from odfchain.trust import two_histories as evidence_module
 from odfchain.trust.proof_store import EvidenceStore, read_evidence_file
 from odfchain.trust.signature_policy import SignaturePolicy
 from odfchain.trust.signed_statements import SignedHead, sign_head
+from odfchain.trust.two_histories import Claim, Evidence, SignedBranch, evidence_of, prove, read_evidence
 from tests.kit.forge import OWNER, STRANGER, container, header, signed
 from tests.kit.scenario import Chain
 from tests.kit.served_workspace import add_slice, make_dataset
