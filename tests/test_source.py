@@ -168,7 +168,7 @@ LINES = {  # raised only by a commit that says why
     "api": 3680,  # questions; names with a point; pulls that are fetched ahead; datasets read without a workspace
     "audit": 4700,
     "chain": 1650,  # how two chains lie to each other came from transfer
-    "cli": 5680,  # queries: their shell, formats that stream, exports
+    "cli": 5860,  # queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
     "engine": 6100,
@@ -178,8 +178,8 @@ LINES = {  # raised only by a commit that says why
     "lineage": 2100,
     "model": 2100,
     "net": 1700,
-    "query": 2120,  # the second engine, which only reads (RFC-033); the process for SQL of untrusted people
-    "repo": 2380,  # points of a dataset's history
+    "query": 3480,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts
+    "repo": 2395,  # the key that signs answers
     "serve": 1000,
     "slices": 1680,  # the state at an event time
     "spark": 6_130,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key

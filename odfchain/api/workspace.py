@@ -1,7 +1,4 @@
-"""A folder of datasets, and the one Spark session that works on them.
-
-Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
-"""
+"""A folder of datasets, and the one Spark session; libraries are loaded by the methods that need them."""
 
 from __future__ import annotations
 
@@ -555,9 +552,9 @@ class Workspace:
 
     def prove(self, query: str, **options: Unpack[ProofKeywords]) -> Answer:
         """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
-        from odfchain.api.proofs import prove
+        from odfchain.api import proofs
 
-        return prove(self, query, options)
+        return proofs.prove(self, query, options)
 
     # --- Spark -------------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ rows, their order and the last digit of a sum depend on the blocks and on the en
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +70,9 @@ def prove(
     asked = asked_for(
         query, [], dialect=DIALECT, data_format=data_format, schema=schema, skip=skip, limit=limit
     )
-    table = rows_of(query, pins, skip=skip, limit=limit, seconds=seconds, memory=memory)
+    with volatile_refused():
+        result = repeatable(memory).run(query, pins, skip=skip, limit=limit, seconds=seconds)
+        table = result.to_arrow()
     asked["datasets"] = [
         {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
     ]
@@ -87,22 +91,24 @@ def prove(
     )
 
 
-def rows_of(
-    query: str, pins: Pins, *, skip: int, limit: int, seconds: float | None = None, memory: int | None = None
-) -> pa.Table:
-    """The rows of a query, computed as signed answers are. Errors as `prove`."""
+@contextlib.contextmanager
+def volatile_refused() -> Iterator[None]:
+    """A function that is not there because it is volatile is refused as that.
+
+    Raises:
+        RefusedQueryError: the query names one.
+    """
     try:
-        result = repeatable(memory).run(query, pins, skip=skip, limit=limit, seconds=seconds)
-        return result.to_arrow()
+        yield
     except QueryError as error:
         found = _UNKNOWN.search(error.message)
-        if found and found.group(1).lower() in VOLATILE:
-            raise RefusedQueryError(
-                f"{found.group(1)} gives another value each time, so an answer with it cannot be checked",
-                hint="write the value into the query, or ask without a proof",
-                excerpt=error.excerpt,
-            ) from None
-        raise
+        if found is None or found.group(1).lower() not in VOLATILE:
+            raise
+        raise RefusedQueryError(
+            f"{found.group(1)} gives another value each time, so an answer with it cannot be checked",
+            hint="write the value into the query, or ask without a proof",
+            excerpt=error.excerpt,
+        ) from None
 
 
 def output_of(table: pa.Table, data_format: str, *, schema: bool) -> dict[str, Any]:

@@ -138,9 +138,15 @@ class Worker:
     """Is told when there is no sandbox."""
 
     def answer(
-        self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None, limit: int | None = None
+        self,
+        sql: str,
+        pins: Pins,
+        *,
+        params: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        skip: int = 0,
     ) -> QueryResult:
-        """The rows of one query, all of them here; no more than `limit`, as in SQL.
+        """The rows of one query, all of them here; no more than `limit` after `skip` others, as in SQL.
 
         Raises:
             QueryError: not one query, wrong SQL, too complex, or its answer is larger than the limits.
@@ -148,7 +154,7 @@ class Worker:
             DatasetNotFoundError, PointNotFoundError: a dataset, or its block, is not here.
             And what else `Embedded.run` raises.
         """
-        request = self._request(sql, pins, params, limit)
+        request = self._request(sql, pins, params, limit, skip)
         with self.start(pins) as process:
             return process.answer(request, pins)
 
@@ -167,12 +173,15 @@ class Worker:
             shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
         return WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
 
-    def _request(self, sql: str, pins: Pins, params: Mapping[str, Any] | None, limit: int | None) -> bytes:
+    def _request(
+        self, sql: str, pins: Pins, params: Mapping[str, Any] | None, limit: int | None, skip: int = 0
+    ) -> bytes:
         check_text(sql, self.limits)
         given = pins.given
         request = {
-            "sql": sql, "params": _row_of(params, self.limits) if params else None, "limit": limit,
-            "workspace": str(pins.workspace.root), "as_at": pins.as_at and str(pins.as_at),
+            "sql": sql, "params": _row_of(params, self.limits) if params else None,
+            "limit": limit, "skip": skip, "workspace": str(pins.workspace.root),
+            "as_at": pins.as_at and str(pins.as_at),
             "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
             "partitions": self.partitions, "batch_size": self.batch_size, "without": sorted(self.without),
         }  # fmt: skip

@@ -96,9 +96,8 @@ def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any],
         batch_size=request["batch_size"],
         without=frozenset(request["without"]),
     )
-    result = engine.run(
-        request["sql"], _pins(request), params=_params(request["params"]), limit=request["limit"]
-    )
+    params, limit, skip = _params(request["params"]), request["limit"], request["skip"]
+    result = engine.run(request["sql"], _pins(request), params=params, limit=limit, skip=skip)
     rows, sink = 0, pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, result.schema) as stream:
         for batch in result.batches():

@@ -331,6 +331,19 @@ def questions(scene: Scene) -> None:
         result.to_spark()
 
 
+@case("Workspace.prove", "Answer.query", "Answer.datasets", "Answer.signer", "Answer.to_json", "Answer.save")
+@case("Answer.problem", "Answer.check_signature", "Answer.hash_of", "Answer.signed", "verify_proof")
+@case("ProofVerdict.exit_code", "ProofVerdict.to_json")
+def signed_answers(scene: Scene) -> None:
+    answer = scene.ws.prove("select city from cities order by city", limit=2)
+    assert answer.datasets == {"cities": (scene.cities.id, scene.cities.head)}
+    answer.save(scene.folder / "a.json")
+    assert (scene.folder / "a.json").read_text() == answer.to_json() + "\n"
+    verdict = odf.verify_proof(scene.folder / "a.json", scene.ws)
+    assert (verdict.ok, verdict.rows, verdict.exit_code) == (True, 2, 0)
+    assert repr(answer) == f"<answer signed by {answer.signer}: {answer.query}>"
+
+
 @case("Workspace.session", "Workspace.close", "Workspace.serve")
 def sessions(scene: Scene) -> None:
     assert scene.ws.session().version.startswith("4")
