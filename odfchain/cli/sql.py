@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from odfchain.cli.support.answers import show_answer
-from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.parameters import DurationParam, SizeParam, given
 from odfchain.cli.support.result_output import RESULT_FORMATS, TABLE_ROWS, check_writable, format_of
 from odfchain.cli.support.screen import echo_document, is_somebody_there, standard_input
@@ -47,6 +47,12 @@ _WAY_OUT = "give a query with -c 'select …', in a file with --script, or pipe 
 @click.option("--timeout", type=DurationParam(), help="Longest time for the query, like 30s.")
 @click.option("--memory", type=SizeParam(), help="What the rows of the query may take, like 2g.")
 @click.option("--explain", is_flag=True, help="Show how the query would be answered.")
+@click.option(
+    "--proof",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Sign the answer, of 100 rows unless --limit says another number, and keep it in a file.",
+)
 def sql_command(
     command: str | None,
     script: Path | None,
@@ -60,6 +66,7 @@ def sql_command(
     timeout: float | None,
     memory: int | None,
     explain: bool,
+    proof: Path | None,
 ) -> None:
     """Answer a query in SQL. Nothing is recorded, and no Java is needed.
 
@@ -70,13 +77,15 @@ def sql_command(
     Without a query a shell opens on a terminal. A table shows 1,000 rows unless --limit says another number;
     the other formats give all of them. In CSV nothing stands where there is no value, and "" for a text of no
     characters; in JSON, NaN and infinities are null. Arrow is an IPC stream, Parquet is packed by zstd.
+
+    What --proof keeps is for others to check: `odfchain proof verify`.
     """
     options = given(engine=engine, as_at=as_at, limit=limit, seconds=timeout, memory=memory)
     options["params"] = _values(params)
     query = _query(command, script, standard_input_mark)
     if query is None:
-        if file is not None or explain:
-            raise UsageError("--output and --explain are for one query", hint=_WAY_OUT)
+        if file is not None or explain or proof is not None:
+            raise UsageError("--output, --explain and --proof are for one query", hint=_WAY_OUT)
         from odfchain.cli.support.sql_shell import Shell
 
         with open_workspace() as workspace:
@@ -94,7 +103,16 @@ def sql_command(
         return
     with workspace:
         most = TABLE_ROWS if limit is None else limit
-        show_answer(workspace.sql(query, **options), chosen, file, began=began, most=most)
+        if proof is None:
+            result = workspace.sql(query, **options)
+        else:
+            answer = workspace.prove(query, **options)
+            answer.save(proof)
+            for note in answer.notes:
+                say(f"note: {note}")
+            assert answer.result is not None  # noqa: S101 - it was computed here
+            result = answer.result
+        show_answer(result, chosen, file, began=began, most=most)
 
 
 def _values(params: tuple[str, ...]) -> dict[str, Any]:

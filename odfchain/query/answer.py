@@ -31,7 +31,7 @@ from odfchain.trust.problems import Problem
 from odfchain.trust.signing_keys import check_public_key, verify_signature
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from odfchain.query.query_result import QueryResult
 
 FILE_BYTES = 16 << 20
 """A file with an answer [bytes]."""
@@ -67,7 +67,7 @@ class Answer:
     """What computed it; not signed."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What whoever asked should know."""
-    table: pa.Table | None = field(default=None, compare=False, repr=False)
+    result: QueryResult | None = field(default=None, compare=False)
     """The rows with their types, where the answer was computed here."""
 
     @property

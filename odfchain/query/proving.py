@@ -87,7 +87,7 @@ def prove(
         node_key(workspace),
         engine=engine_version(),
         notes=tuple(_notes(query, table, limit)),
-        table=table,
+        result=result,
     )
 
 

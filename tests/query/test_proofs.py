@@ -191,7 +191,9 @@ def test_notes_say_what_may_differ(workspace: odf.Workspace) -> None:
     assert workspace.prove("select count(*) as n from types").notes == ()
     (note,) = workspace.prove("select k from types order by k", limit=3).notes
     assert "limit of 3 rows" in note
-    assert workspace.prove("select k from types order by k", limit=3, skip=7).table.num_rows == 2  # type: ignore[union-attr]
+    answer = workspace.prove("select k from types order by k", limit=3, skip=7)
+    assert answer.result is not None
+    assert answer.result.to_arrow().num_rows == 2
 
 
 # --- what is pinned ------------------------------------------------------------------------------------
@@ -528,6 +530,23 @@ def test_the_command_says_in_a_line_what_was_found(
     assert json.loads(run("proof", "verify", "-o", "json", file).out)["error"]["kind"].endswith(
         "OutputMismatch"
     )
+
+
+def test_a_query_on_the_command_line_is_signed(workspace: odf.Workspace, tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "a.json"
+    asked = ["sql", "-c", "select k from types", "-o", "csv", "--proof", file]
+    plain = run(*asked[:5])
+    result = run(*asked)
+    assert (result.code, result.out) == (0, plain.out)
+    assert "note: the query has no ORDER BY" in result.err
+    assert read_answer(file.read_bytes(), "a").proof == workspace.prove("select k from types").proof
+    assert run(*asked, "--limit", 2).out == "\n".join(plain.out.split("\n")[:3]) + "\n"
+    assert len(json.loads(file.read_bytes())["output"]["data"]) == 2
+    file.unlink()
+    for more, code in ((["--engine", "spark"], 2), (["--param", "a=1"], 2)):
+        assert run(*asked, *more).code == code
+    assert run("sql", "-c", "select now()", "--proof", file).code == 3
+    assert not file.exists()
 
 
 def test_checking_writes_nothing(workspace: odf.Workspace) -> None:
