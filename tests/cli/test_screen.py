@@ -120,6 +120,9 @@ WALKED: dict[str, list[str]] = {
     "sql no parameter": ["sql", "-c", "select 1", "--param", f"{EVIL}=1"],
     "export": ["export", "evil"],
     "slices": ["inspect", "slices", "evil"],
+    **{f"proof show {o}": ["proof", "show", "answer.json", "-o", o] for o in ("table", "json")},
+    "proof verify": ["proof", "verify", "answer.json"],
+    "proof of nothing": ["proof", "verify", EVIL],
     **{f"blame {o}": ["blame", "evil", "--offset", "1", "-o", o] for o in ("table", "json", "tree")},
     **{f"verify {o}": ["verify", "%", "-v", "-o", o] for o in ("table", "json", "ndjson", "html")},
     **{f"list {o}": ["list", "--wide", "-o", o] for o in ("table", "json", "csv")},
@@ -200,6 +203,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.ndjson").write_text(json.dumps({EVIL: EVIL}))
     (folder / "evil.yaml").write_text(json.dumps({"kind": EVIL, EVIL: [EVIL]}))
     (folder / "effects.yaml").write_text(json.dumps(EFFECTS, ensure_ascii=False), encoding="utf-8")
+    workspace.prove("select * exclude (nested) from evil").save(folder / "answer.json")
     (found,) = (workspace["evil"].path / "data").iterdir()
     name = f"slice {EVIL}".replace("\0", "").replace("/", "")
     (folder / name).write_bytes(
