@@ -46,6 +46,8 @@ LAYERS = (
 SPARK_LAYERS = ("spark", "sql", "engine", "ingest", "query", "api")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 assert len(MODULES) > 80
+DATA_SOURCE = sorted((ROOT / "pyspark_odf").glob("*.py"))
+"""Beside the package, because PySpark finds data sources by the name of a top-level module."""
 
 
 def name_of(path: Path) -> str:
@@ -211,12 +213,12 @@ def test_spark_is_imported_lazily_and_in_its_layers_only(path: Path) -> None:
             assert node not in running, f"{name_of(path)}:{node.lineno} imports {module} when loaded"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@pytest.mark.parametrize("path", MODULES + DATA_SOURCE, ids=name_of)
 def test_modules_hold_one_idea(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@pytest.mark.parametrize("path", MODULES + DATA_SOURCE, ids=name_of)
 def test_what_is_public_says_what_it_guarantees(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
@@ -316,6 +318,7 @@ def test_the_wheel_carries_what_the_package_reads(tmp_path: Path) -> None:
         assert f"odfchain/schemas/{schema.name}" in names
     for page in (ROOT / "docs").rglob("*.md"):
         assert f"odfchain/{name_of(page)}" in names
+    assert {name_of(path) for path in DATA_SOURCE} <= names
     assert {name_of(path) for path in PACKAGE.rglob("*.*") if "__pycache__" not in path.parts} <= names
     assert not [n for n in names if n.split("/")[0] in ("tests", "fixtures", "demo", "bench")]
 
