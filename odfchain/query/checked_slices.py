@@ -46,11 +46,11 @@ class CheckedSlices:
         Raises:
             SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
         """
-        from odfchain.slices.reader import check_parquet
-
         path = Path(dataset.data.locate(name))
         if self._read().get(str(path)) == (seen := _stamp(path)) and seen:
             return path
+        from odfchain.slices.reader import check_parquet
+
         try:
             if verify:
                 dataset.data.verified_path(name)
