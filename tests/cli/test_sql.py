@@ -405,7 +405,10 @@ def test_a_table_in_a_file_has_all_rows(sql: Run, tmp_path: Path) -> None:
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 1_201
 
 
-@pytest.mark.parametrize("output", ["csv", "ndjson", "arrow"])
+@pytest.mark.parametrize(
+    "output",
+    ["arrow", pytest.param("csv", marks=pytest.mark.soak), pytest.param("ndjson", marks=pytest.mark.soak)],
+)
 def test_memory_does_not_grow_with_the_rows(workspace: Workspace, tmp_path: Path, output: str) -> None:
     """300,000 rows of 200 bytes would be 60 MB."""
     code = (
@@ -449,6 +452,7 @@ def test_case_28_memory_is_used_up(sql: Run) -> None:
     assert "--engine spark" in result.err
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_the_query(workspace: Workspace) -> None:
     with process(workspace, "sql", "-c", CROSS, "-o", "csv") as asked:
         assert asked.stdout is not None
