@@ -136,6 +136,31 @@ def states(workspace: Workspace, changes: Dataset) -> Iterator[Figure]:
     yield compared("state of 4,000,000 rows ÷ DuckDB's best plan", times, "ours", best, 1.2)
 
 
+def data_source(workspace: Workspace, large: Dataset) -> Iterator[Figure]:
+    """Spark by `format("odf")`, every slice hashed, beside its own reader over the same files."""
+    session, place, paths = workspace.session(), str(large.path), paths_of(large)
+    chosen = "name string, amount double"
+
+    def scan(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def grouped(frame: Any) -> None:
+        assert frame.groupBy("name").agg({"amount": "sum"}).count() > 0
+
+    def ours(schema: str | None = None) -> Any:
+        reader = session.read.format("odf")
+        return (reader if schema is None else reader.schema(schema)).load(place)
+
+    def native() -> Any:
+        return session.read.parquet(*map(str, paths))
+
+    assert ours().count() == native().count()
+    whole = in_turns({"odf": lambda: scan(ours()), "parquet": lambda: scan(native())}, 3)
+    yield compared('format("odf"), 5,000,000 rows ÷ spark.read.parquet', whole, "odf", "parquet", 1.5)
+    part = in_turns({"odf": lambda: grouped(ours(chosen)), "parquet": lambda: grouped(native())}, 3)
+    yield compared('format("odf") with a schema, group by ÷ spark.read.parquet', part, "odf", "parquet", 2.5)
+
+
 def bench_query() -> Iterator[Figure]:
     """Cold, warm and states; every result is checked before its time counts."""
     with tempfile.TemporaryDirectory(prefix="odf-") as root:
@@ -149,4 +174,5 @@ def bench_query() -> Iterator[Figure]:
             changes = record(workspace, "changes", history(4_000_000, 20, 1_000_000))
             yield from cold(folder, small)
             yield from warm(workspace, large)
+            yield from data_source(workspace, large)
             yield from states(workspace, changes)
