@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,3 +155,22 @@ def test_the_five_questions_of_the_readme(recorded: Dataset) -> None:
     assert (first, then) == ([{"airports": 6565}], [{"airports": 7744}])
     assert renamed[1] == {"icao": "BGGH", "was": "Godthaab / Nuuk Airport", "now": "Nuuk Airport"}
     assert [row["op"] for row in one] == [0, 2, 3]
+
+
+def test_the_notebook_runs(recorded: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells, one after the other; what it prints of the verification and of the answer is what it shows."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".tour").symlink_to(recorded._workspace.path.parent)
+    cells = json.loads((ROOT / "docs" / "airports.ipynb").read_bytes())["cells"]
+    names: dict[str, Any] = {}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there is no screen to show a figure on
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), cell["id"], "exec"), names)  # noqa: S102 - ours
+    assert len(names["where"]) == names["counts"][-1] == 7884
+    shown = [o["text"] for cell in cells for o in cell.get("outputs", []) if o["output_type"] == "stream"]
+    assert "recomputed: the same 1 row" in printed.getvalue()
+    assert printed.getvalue().split() == "".join(part for text in shown for part in text).split()
