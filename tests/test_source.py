@@ -167,7 +167,7 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 3810,  # questions; names with a point; pulls that are fetched ahead; datasets read without a workspace; signed answers
+    "api": 3970,  # questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
     "audit": 4700,
     "chain": 1650,  # how two chains lie to each other came from transfer
     "cli": 5860,  # queries: their shell, formats that stream, exports; signed answers are shown and checked
@@ -176,11 +176,11 @@ LINES = {  # raised only by a commit that says why
     "engine": 6100,
     "floor": 1_355,  # points that are none; progress that is shown later; limits on queries of others
     "ids": 800,
-    "ingest": 8160,  # ledgers that do not read everything; fetching ahead of a turn
+    "ingest": 8370,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2100,
     "model": 2100,
     "net": 1700,
-    "query": 3480,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts
+    "query": 3660,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark
     "repo": 2395,  # the key that signs answers
     "serve": 1000,
     "slices": 1680,  # the state at an event time

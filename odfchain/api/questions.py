@@ -13,6 +13,7 @@ from odfchain.query.query_result import QueryResult
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
+    from odfchain.query.on_spark import OnSpark
 
 ENGINES = ("datafusion", "spark")
 
@@ -24,15 +25,9 @@ def ask(workspace: Workspace, query: str, options: QueryKeywords) -> QueryResult
         UsageError: there is no such option or engine.
         And the errors that are named there.
     """
-    refuse_unknown(options, QueryKeywords)
-    engine = options.get("engine", ENGINES[0])
-    if engine not in ENGINES:
-        raise UsageError(f"there is no engine {engine!r}", hint=f"engines are {' and '.join(ENGINES)}")
-    at = options.get("as_at")
-    pins = Pins(workspace._files, as_at=None if at is None else as_time(at))
-    return embedded(workspace, options.get("memory")).run(
+    return _engine(workspace, options).run(
         query,
-        pins,
+        _pins(workspace, options),
         params=options.get("params"),
         limit=options.get("limit"),
         seconds=options.get("seconds"),
@@ -40,12 +35,26 @@ def ask(workspace: Workspace, query: str, options: QueryKeywords) -> QueryResult
 
 
 def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
-    """How the engine in this process would answer, as text; nothing is computed. Errors as `ask`."""
-    if options.get("engine", ENGINES[0]) != ENGINES[0]:
-        raise UsageError(f"plans are those of {ENGINES[0]}", hint="leave --engine out")
+    """How the engine would answer, as text; nothing is computed. Errors as `ask`."""
+    engine = _engine(workspace, options)
+    return engine.explain(query, _pins(workspace, options), params=options.get("params"))
+
+
+def _engine(workspace: Workspace, options: QueryKeywords) -> Embedded | OnSpark:
+    refuse_unknown(options, QueryKeywords)
+    engine, memory = options.get("engine", ENGINES[0]), options.get("memory")
+    if engine not in ENGINES:
+        raise UsageError(f"there is no engine {engine!r}", hint=f"engines are {' and '.join(ENGINES)}")
+    if engine == ENGINES[0]:
+        return embedded(workspace, memory)
+    if memory is not None:
+        raise UsageError("`memory` is for the embedded engine", hint="Spark has what spark.driverMemory says")
+    return on_spark(workspace)
+
+
+def _pins(workspace: Workspace, options: QueryKeywords) -> Pins:
     at = options.get("as_at")
-    pins = Pins(workspace._files, as_at=None if at is None else as_time(at))
-    return embedded(workspace, options.get("memory")).explain(query, pins, params=options.get("params"))
+    return Pins(workspace._files, as_at=None if at is None else as_time(at))
 
 
 def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
@@ -53,6 +62,13 @@ def embedded(workspace: Workspace, memory: int | None = None) -> Embedded:
     run = workspace._files.run_folder
     options: dict[str, Any] = {} if memory is None else {"memory": memory}
     return Embedded(spill=run, checked=checked_slices(workspace), **options)
+
+
+def on_spark(workspace: Workspace) -> OnSpark:
+    """Spark, in the workspace's session."""
+    from odfchain.query.on_spark import OnSpark
+
+    return OnSpark(workspace.session(), checked_slices(workspace))
 
 
 def checked_slices(workspace: Workspace) -> CheckedSlices:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.api.dataset import Dataset
     from odfchain.repo.dataset_files import DatasetFiles
@@ -82,38 +82,22 @@ class Scan:
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
             BadInputError: a slice is not readable, or becomes more than the limits allow.
         """
-        from odfchain.slices.reader import check_parquet
+        return self.on_spark(self.dataset._workspace.session())
+
+    def on_spark(self, session: SparkSession, *, plain_offset: bool = False) -> DataFrame:
+        """As `to_spark`, in a session of the caller's; with `plain_offset` offsets are `bigint`."""
+        from odfchain.query.checked_slices import CheckedSlices
+        from odfchain.query.pins import Pin
+        from odfchain.query.relations import Relation, StateOf
+        from odfchain.query.spark_tables import rows_on_spark, with_plain_offset
         from odfchain.spark.columns import col
-        from odfchain.spark.input_frames import spark_path
-        from odfchain.spark.types import physical_struct
 
-        declared = self.summary.schema
-        struct = physical_struct(declared.fields if declared else ())
-        session = self.dataset._workspace.session()
-        data = self.dataset._files.data
-        paths = [data.verified_path(ref.slice.physical_hash) for ref in self.summary.slices()]
-        for path in paths:
-            check_parquet(path)
-        if paths:
-            found = session.read.schema(struct).parquet(*map(spark_path, paths))
-        else:
-            found = session.createDataFrame([], struct)
-        if self.key is not None:
-            found = self._in_force(found, self.key)
+        pin = Pin(str(self.dataset.alias), self.dataset._files, self.summary)
+        relation = Relation(pin, None if self.key is None else StateOf(key=self.key))
+        found = rows_on_spark(session, relation, CheckedSlices())
+        if plain_offset:
+            found = with_plain_offset(found, pin)
         return found if self.columns is None else found.select(*[col(name) for name in self.columns])
-
-    def _in_force(self, rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
-        import pyarrow as pa
-
-        from odfchain.spark.latest_rows import latest_rows
-
-        names = self.summary.vocabulary
-        if key:
-            return latest_rows(rows, key, names)
-        offset = names.offset_column
-        found = read_state(self.dataset._files, self.summary, (), [offset])
-        kept = rows.sparkSession.createDataFrame(found.cast(pa.schema([(offset, pa.int64())])))
-        return rows.join(kept, offset, "left_semi")
 
     def __repr__(self) -> str:
         if self.key is None:

@@ -75,7 +75,7 @@ class Embedded:
             SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
             EngineError: the engine is not installed, or memory or time is used up.
         """
-        query = _checked_text(sql)
+        query = checked_text(sql)
         clock = _Clock(seconds)
         planned = _Planner(self, query, dict(params or {}), pins)
         with clock.running():
@@ -95,7 +95,7 @@ class Embedded:
 
     def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
         """How the query would be run, as text; errors as `run`."""
-        planned = _Planner(self, _checked_text(sql), dict(params or {}), pins)
+        planned = _Planner(self, checked_text(sql), dict(params or {}), pins)
         with planned.files, engine_says(sql):
             frame, _ = planned.plan()
             return str(frame.execution_plan().display_indent())
@@ -120,7 +120,12 @@ def _library() -> Any:
     return datafusion
 
 
-def _checked_text(sql: str) -> str:
+def checked_text(sql: str) -> str:
+    """The text of one query, without what ends it.
+
+    Raises:
+        QueryError: it is too long, or no text.
+    """
     size = len(sql.encode("utf-8", "surrogatepass"))
     if size > SQL_BYTES:
         raise QueryError(f"the query has {size:,} bytes; at most {SQL_BYTES:,} are read")
@@ -173,7 +178,7 @@ class _Planner:
         names, states, wanted = self._asked()
         relations: dict[Any, Relation] = {name: Relation(self._pins.pin(name)) for name in names}
         relations.update(states)
-        inexact = any(_has_floats(relation.schema) for relation in relations.values())
+        inexact = any(relation.has_floats for relation in relations.values())
         with engine_says(self._sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
@@ -284,7 +289,7 @@ class _Planner:
         for number, path in enumerate(paths):
             (folder / f"{number:06}.parquet").symlink_to(path)
         context.register_parquet(
-            name, folder, schema=_view_schema(schema), parquet_pruning=not _has_floats(schema)
+            name, folder, schema=_view_schema(schema), parquet_pruning=not relation.has_floats
         )
 
 
@@ -373,17 +378,6 @@ def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]
 
 def _may_name(texts: Sequence[str], column: str) -> bool:
     return not column.isidentifier() or any(column in text for text in texts)
-
-
-def _has_floats(schema: pa.Schema) -> bool:
-    from pyarrow import types as t
-
-    def floats(kind: pa.DataType) -> bool:
-        if t.is_floating(kind):
-            return True
-        return any(floats(kind.field(i).type) for i in range(kind.num_fields))
-
-    return any(floats(column.type) for column in schema)
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from odfchain.text import one_line
 
 FUNCTIONS = frozenset({"state", "to_table"})
 """`to_table` is what the reference node calls it; it takes a name only."""
-_USAGE = "write state('name[@POINT]'[, 'event time'[, 'column, column']])"
+USAGE = "write state('name[@POINT]'[, 'event time'[, 'column, column']])"
 
 
 def arguments_of(name: str, expressions: Sequence[Any]) -> tuple[str | None, ...]:
@@ -24,7 +24,7 @@ def arguments_of(name: str, expressions: Sequence[Any]) -> tuple[str | None, ...
     """
     most = 1 if name == "to_table" else 3
     if not 1 <= len(expressions) <= most:
-        raise QueryError(f"{name}(…) has {len(expressions)} arguments, not 1 to {most}", hint=_USAGE)
+        raise QueryError(f"{name}(…) has {len(expressions)} arguments, not 1 to {most}", hint=USAGE)
     return tuple(_argument(name, number, each) for number, each in enumerate(expressions))
 
 
@@ -41,17 +41,19 @@ def _argument(function: str, number: int, expression: Any) -> str | None:
         value = getattr(value, "as_py", lambda: value)()
         if isinstance(value, str) or (value is None and number > 0):
             return value
-    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=_USAGE)
+    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=USAGE)
 
 
 def dotted_name(name: str, instead: str = "") -> QueryError:
     """What is said of a name with dots that stands without quotes."""
     return QueryError(
-        f"`{one_line(name)}`: a name with dots is written in quotes", hint=f"write {instead or _quoted(name)}"
+        f"`{one_line(name)}`: a name with dots is written in quotes",
+        hint=f"write {instead or quoted_name(name)}",
     )
 
 
-def _quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
+    """A name as SQL takes it, dots and all."""
     return '"' + one_line(name).replace('"', '""') + '"'
 
 

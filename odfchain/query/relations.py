@@ -43,6 +43,11 @@ class Relation:
         return columns_of(self.pin.state, None)
 
     @property
+    def has_floats(self) -> bool:
+        """Whether a floating-point number is anywhere in it, so that statistics of files leave NaN out."""
+        return any(_has_floats(column.type) for column in self.schema)
+
+    @property
     def key(self) -> tuple[str, ...]:
         """What tells the rows of a state apart; () is all values.
 
@@ -104,3 +109,9 @@ class Relation:
         ]
         nullable = pa.schema([field.with_nullable(True) for field in schema])
         return pa.table(columns, schema=nullable)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    from pyarrow import types as t
+
+    return t.is_floating(kind) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))

@@ -33,7 +33,8 @@ ONE_TASK = {
 }
 """Settings under which files are read as one partition and stay one."""
 
-_SETTINGS = ONE_TASK | INTERPRETED | {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+FEW_SETTINGS = ONE_TASK | INTERPRETED | {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+"""Settings for few rows."""
 
 _sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
 
@@ -44,6 +45,6 @@ def session_for_few(session: SparkSession) -> SparkSession:
         return session
     if (made := _sessions.get(session)) is None:
         made = _sessions[session] = session.newSession()
-        for key, value in _SETTINGS.items():
+        for key, value in FEW_SETTINGS.items():
             made.conf.set(key, value)
     return made

@@ -87,6 +87,11 @@ class PlanWalker:
             self._handles.filterReturnValue(self._expressions, size)
         )
 
+    @property
+    def jvm(self) -> Any:
+        """The JVM that is walked in."""
+        return self._jvm
+
     def _class(self, name: str) -> Any:
         return self._jvm.java.lang.Class.forName(name)
 

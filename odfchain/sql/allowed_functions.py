@@ -106,6 +106,23 @@ GENERATOR_NAMES = _names(GENERATOR)
 TABLE_NAMES = _names(TABLE) | GENERATOR_NAMES
 ALL_NAMES = PLAIN_NAMES | ORDERED_NAMES | SORTED_NAMES | TABLE_NAMES
 
+OF_VALUES = _names(
+    {
+        "recorded by nobody yet": """
+            aes_decrypt approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate assert_true
+            bitmap_and_agg bitmap_bit_position bitmap_bucket_number bitmap_construct_agg bitmap_count
+            bitmap_or_agg collect_union count_min_sketch from_base32 hll_sketch_agg hll_sketch_estimate
+            hll_union hll_union_agg hmac is_valid_variant jaro_winkler_similarity make_time raise_error
+            schema_of_variant schema_of_variant_agg sentences time_diff time_trunc to_base32 to_time
+            to_variant_object try_aes_decrypt try_to_time vector_avg vector_cosine_similarity
+            vector_inner_product vector_l2_distance vector_norm vector_normalize vector_sum"""
+    }
+)
+"""Functions of values alone, for queries whose result is not recorded."""
+
+OUTSIDE = "runs code outside SQL"
+"""The reason that holds for every query, also for those whose result is not recorded."""
+
 _REASONS: dict[str, str] = {
     "reads the clock: a query may depend only on its input": """
         current_date current_time current_timestamp curdate getdate localtime localtimestamp now sysdate
@@ -115,7 +132,7 @@ _REASONS: dict[str, str] = {
     "depends on the session, not on the data": """
         current_catalog current_database current_path current_schema current_time_zone current_timezone
         current_user session_user user version""",
-    "runs code outside SQL": "java_method reflect try_reflect",
+    OUTSIDE: "java_method reflect try_reflect",
     "depends on how Spark happens to split the input": """
         input_file_block_length input_file_block_start input_file_name monotonically_increasing_id
         spark_partition_id""",

@@ -12,13 +12,14 @@ _ROOT = "org.apache.spark.sql.catalyst."
 _LOGICAL = "plans.logical"
 
 
-def _classes(groups: dict[str, str]) -> frozenset[str]:
+def classes_of(groups: dict[str, str]) -> frozenset[str]:
+    """The whole names of Catalyst's classes, by the package that each group is in."""
     return frozenset(
         f"{_ROOT}{package}.{name}" for package, names in groups.items() for name in names.split()
     )
 
 
-READ_PLANS = _classes(
+READ_PLANS = classes_of(
     {
         "analysis": """
             UnresolvedHaving UnresolvedInlineTable UnresolvedQualify UnresolvedRelation
@@ -30,7 +31,7 @@ READ_PLANS = _classes(
     }
 )
 
-READ_EXPRESSIONS = _classes(
+READ_EXPRESSIONS = classes_of(
     {
         "analysis": """
             MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction
@@ -51,7 +52,7 @@ READ_EXPRESSIONS = _classes(
     }
 )
 
-INLINE_EXPRESSIONS = _classes(
+INLINE_EXPRESSIONS = classes_of(
     {
         "analysis": "UnresolvedFunction",
         "expressions": "Cast CreateNamedStruct Literal NamePlaceholder$ UnaryMinus UnaryPositive",
@@ -59,7 +60,7 @@ INLINE_EXPRESSIONS = _classes(
 )
 """What a row of VALUES may hold: Spark computes it before there is a plan that could be checked."""
 
-RESOLVED_PLANS = _classes(
+RESOLVED_PLANS = classes_of(
     {
         _LOGICAL: """
             Aggregate CTERelationDef CTERelationRef Distinct Except Expand Filter Generate GlobalLimit
@@ -68,7 +69,7 @@ RESOLVED_PLANS = _classes(
     }
 )
 
-RESOLVED_EXPRESSIONS = READ_EXPRESSIONS | _classes(
+RESOLVED_EXPRESSIONS = READ_EXPRESSIONS | classes_of(
     {
         "expressions": """
             AttributeReference BinaryPad BinaryPredicate Ceil CommonExpressionDef CommonExpressionRef
@@ -88,7 +89,7 @@ RESOLVED_EXPRESSIONS = READ_EXPRESSIONS | _classes(
     }
 )
 
-SUBQUERIES = _classes({"expressions": "Exists LateralSubquery ListQuery ScalarSubquery"})
+SUBQUERIES = classes_of({"expressions": "Exists LateralSubquery ListQuery ScalarSubquery"})
 
 REFUSED: dict[str, tuple[str, str | None]] = {
     "CompoundBody": ("is a script", "give one query per step"),

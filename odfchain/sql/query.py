@@ -41,7 +41,7 @@ MAX_STEPS = QUERY.steps
 _BRACKETS = re.compile(r"(?i:\b(?:array|map|struct)(?:\s|/\*.*?\*/|--[^\n]*\n)*<)|[(\[\])>]", re.DOTALL)
 """What opens and closes a level: `<` does so in the name of a type only."""
 
-_SETTINGS = SQL_SETTINGS | {
+PRIVATE_SETTINGS = SQL_SETTINGS | {
     "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
     # VALUES is computed after the gate has seen it, not by the parser
     "spark.sql.parser.eagerEvalOfUnresolvedInlineTable": "false",
@@ -72,7 +72,7 @@ def run_queries(
     _note_translation(transform, note)
     schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
     plans = _in_time(lambda: _checked(session, transform.engine, steps, schemas))
-    with _private(session) as private, asking_spark("the query"):
+    with private_session(session) as private, asking_spark("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         for name, frame in inputs.items():
             dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
@@ -105,7 +105,7 @@ def resolved_query(
     _classic(session)
     _note_translation(transform, note)
     views = views or {}
-    with _private(session) as private, asking_spark("the query"):
+    with private_session(session) as private, asking_spark("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         seen = {}
         for name, struct in inputs.items():
@@ -149,7 +149,7 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
     known = dict.fromkeys(tables, TableSize())
 
     def check() -> None:
-        with _private(session) as private:
+        with private_session(session) as private:
             gate = Gate(session, private)
             for label, step in steps:
                 _, size = gate.read(_translated(transform.engine, label, step, None), known)
@@ -193,7 +193,7 @@ def _checked(
     replayed: bool = False,
 ) -> list[tuple[QueryStep, Any]]:
     """The plans of all steps, each resolved against empty tables of these schemas."""
-    with _private(session) as private:
+    with private_session(session) as private:
         gate = Gate(session, private, replayed=replayed)
         known: Schemas = {}
         sizes: dict[str, TableSize] = {}
@@ -285,12 +285,12 @@ def _java(session: SparkSession) -> Any:
 
 
 @contextlib.contextmanager
-def _private(session: SparkSession) -> Iterator[Any]:
+def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE_SETTINGS) -> Iterator[Any]:
     """A session of the JVM for one purpose: active while in use, because the parser asks the active one."""
     with asking_spark("the query"):
         sessions = jvm_of(session).org.apache.spark.sql.classic.SparkSession
         private = _java(session).newSession()
-        for key, value in _SETTINGS.items():
+        for key, value in settings.items():
             private.conf().set(key, value)
         before = sessions.getActiveSession()
         sessions.setActiveSession(private)

@@ -13,6 +13,7 @@ import odfchain as odf
 from odfchain.chain.chain import link_blocks
 from odfchain.model import events as ev
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.spark.session import SparkEngine
 from tests.kit.query_datasets import make
 from tests.kit.support import FIXTURES
 
@@ -73,3 +74,12 @@ def answered(workspace: odf.Workspace, case: dict[str, Any], dropped: str, engin
 @pytest.mark.parametrize("name", CASES)
 def test_embedded(workspace: odf.Workspace, dropped: str, name: str) -> None:
     answered(workspace, CASES[name], dropped, "datafusion")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_spark(workspace: odf.Workspace, engine: SparkEngine, dropped: str, name: str) -> None:
+    workspace._engines.spark = engine
+    try:
+        answered(workspace, CASES[name], dropped, "spark")
+    finally:
+        workspace._engines.spark = None

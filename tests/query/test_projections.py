@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import odfchain as odf
+from odfchain.spark.session import SparkEngine
 from tests.kit.query_datasets import make, moment
 
 MADE = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -133,3 +134,14 @@ def agree(
 def test_the_embedded_engine_and_the_oracle_agree(histories: Any) -> None:
     workspace, found = histories
     assert sum(agree(workspace, seed, blocks, 25) for seed, blocks in enumerate(found)) > 100
+
+
+@pytest.mark.parametrize(("upto", "questions"), [(4, 1), pytest.param(HISTORIES, 10, marks=pytest.mark.soak)])
+def test_spark_and_the_oracle_agree(histories: Any, engine: SparkEngine, upto: int, questions: int) -> None:
+    workspace, found = histories
+    workspace._engines.spark = engine
+    try:
+        for seed, blocks in enumerate(found[:upto]):
+            agree(workspace, seed, blocks, questions, engine="spark")
+    finally:
+        workspace._engines.spark = None

@@ -15,6 +15,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.model.timestamp import Timestamp
+from odfchain.spark.session import SparkEngine
 from tests.kit.root_rows import START, add_root, append, records, schema_with
 from tests.kit.support import FIXTURES
 
@@ -121,3 +122,50 @@ def test_the_files_would_have_misled(workspace: odf.Workspace) -> None:
     ]
     bounds = [pq.read_metadata(path).row_group(0).column(5).statistics for path in paths]
     assert any(b is not None and b.has_min_max and b.max == 1.0 for b in bounds)
+
+
+CARRIED = [
+    name for name, (kind, _) in TYPES.items()
+    if kind not in (pa.decimal256(60, 2), pa.timestamp("ns"), pa.timestamp("s"))
+    and not pa.types.is_time(kind)
+]  # fmt: skip
+
+
+def test_spark_says_the_same(tmp_path: Path, workspace: odf.Workspace, engine: SparkEngine) -> None:
+    """Every question about NaN at once, and every type that Spark has."""
+    workspace._engines.spark = engine
+    try:
+        parts = [
+            f'select {number} as q, "offset" as o from floats where {question}'
+            for number, question in enumerate(NAN["questions"])
+        ]
+        sql = " union all ".join(parts) + " order by 1, 2"
+        # to Spark every NaN is the largest number; to the embedded engine one with a sign is the least
+        rows = workspace["floats"].scan(["offset", "v"]).to_arrow()
+        memory = engine.session.createDataFrame(rows.cast(pa.schema([("offset", "int64"), ("v", "float64")])))
+        memory.createOrReplaceTempView("floats")
+        expected = [list(row) for row in engine.session.sql(sql.replace('"', "`")).collect()]
+        found = workspace.sql(sql, engine="spark").to_arrow().to_pylist()
+        assert [list(row.values()) for row in found] == expected
+        assert [0, 5] in expected
+        with pytest.raises(odf.QueryError, match="cannot be processed by Spark"):
+            workspace.sql("select bool from types", engine="spark")
+        schema = schema_with(*(pa.field(name, TYPES[name][0]) for name in CARRIED))
+        values = [[*TYPES[name][1], None] for name in CARRIED]
+        with odf.init(tmp_path) as other:
+            append(
+                add_root(other, "some", schema), records(schema, 0, [0] * 3, [START] * 3, *values), WATERMARK
+            )
+            other._engines.spark = engine
+            one, two = (
+                other.sql('select * from some order by "offset"', engine=name).to_arrow()
+                for name in ("datafusion", "spark")
+            )
+            other._engines.spark = None
+        whole = two["uint64"].cast(pa.uint64())
+        same = two.set_column(two.schema.get_field_index("uint64"), "uint64", whole)
+        assert str(one.to_pylist()) == str(same.to_pylist())
+        assert two.schema.field("uint64").type == pa.decimal128(20, 0)
+        assert two.schema.field("offset").type == pa.int64()
+    finally:
+        workspace._engines.spark = None
