@@ -5,7 +5,6 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from odfchain.api.options import (
     Block,
     CheckKeywords,
+    FrameKeywords,
     IngestKeywords,
     PullKeywords,
     Time,
     VerifyKeywords,
     as_time,
-    ingest_options,
     refuse_unknown,
 )
 from odfchain.ids.did import DatasetId
@@ -226,24 +225,26 @@ class Dataset:
             UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
-        from odfchain.ingest.ingesting import ingest_files
+        from odfchain.api.bringing import ingest
 
         refuse_unknown(options, IngestKeywords)
-        config = self._workspace._files.config
-        chosen = ingest_options(options, config, self._system_columns(config))
-        start = functools.partial(self._workspace._engines.session, progress)
-        stream: Any = files if hasattr(files, "read") else None
-        if stream is None:
-            several: Any = (files,) if isinstance(files, str | Path) else files
-            paths = [Path(file).resolve() for file in several]
-            return ingest_files(self._files, start, paths, chosen, progress)
-        from odfchain.ingest.read.preflight import spool
+        return ingest(self, files, options, progress)
 
-        with self._files.staging() as folder:
-            path = folder / "stdin"
-            progress.phase("Reading standard input")
-            spool(stream, path)
-            return ingest_files(self._files, start, [path.resolve()], chosen, progress)
+    def ingest_frame(
+        self,
+        frame: Any,
+        *,
+        batch: tuple[str, int] | None = None,
+        progress: Progress = SILENT,
+        **options: Unpack[FrameKeywords],
+    ) -> IngestOutcome:
+        """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
+
+        A `batch` is (name of a stream, number that grows) and comes in once. Errors as `ingest`."""
+        from odfchain.api.bringing import ingest_frame
+
+        refuse_unknown(options, FrameKeywords)
+        return ingest_frame(self, frame, batch, options, progress)
 
     def pull(self, *, progress: Progress = SILENT, **options: Unpack[PullKeywords]) -> PullResult:
         """Bring the dataset up to date: with the peer it was copied from, its inputs, or its polling source.

@@ -53,15 +53,20 @@ class MergeKeywords(TypedDict, total=False):
     """The system time to record instead of now, for reproducible chains."""
 
 
-class IngestKeywords(MergeKeywords, total=False):
-    """How files are read, beside how their rows are merged."""
+class FrameKeywords(MergeKeywords, total=False):
+    """How rows that are pushed come into a dataset."""
 
     source_name: str
     """The push source, where there are several."""
-    input_format: str
-    """The format of the files, when it is not the source's: `csv`, `ndjson`, `parquet` …"""
     event_time: Time
     """Event time of rows that carry none; else the system time."""
+
+
+class IngestKeywords(FrameKeywords, total=False):
+    """How files are read, beside how their rows are merged."""
+
+    input_format: str
+    """The format of the files, when it is not the source's: `csv`, `ndjson`, `parquet` …"""
 
 
 class SourceKeywords(MergeKeywords, total=False):

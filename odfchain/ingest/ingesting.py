@@ -20,12 +20,13 @@ from odfchain.codec.source_settings import POLLING_SOURCE
 from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.read.formats import read_step_for
+from odfchain.ingest.streamed_batch import Batch
 from odfchain.ingest.transaction import FileInput, stage_input
 from odfchain.ingest.watermark import DEFAULT_RULE, of_system_time, watermark_event
 from odfchain.ingest.write import WriteOptions, WriterState, Written
 from odfchain.model.duration import Duration
 from odfchain.model.enums import DatasetKind, OperationType
-from odfchain.model.events import AddData, AddPushSource, MetadataEvent
+from odfchain.model.events import AddData, AddPushSource, MetadataEvent, SourceState
 from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -49,6 +50,10 @@ class IngestOptions:
 
     source_name: str | None = None
     input_format: str | None = None
+    input_name: str | None = None
+    """What messages call the input, where its path says nothing."""
+    batch: Batch | None = None
+    """The batch of a stream that the input is."""
     event_time: Timestamp | None = None
     """Event time of rows that carry none; default is the system time."""
     system_time: Timestamp | None = None
@@ -157,6 +162,21 @@ def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Prog
     raise AssertionError("unreachable")
 
 
+def already_ingested(
+    dataset: DatasetFiles, state: DatasetState, options: IngestOptions
+) -> IngestOutcome | None:
+    """The outcome of a batch that is recorded; None for every other input.
+
+    Raises:
+        UsageError, IngestError: as `plan_push`.
+    """
+    source = plan_push(dataset, state, options.source_name).source_name
+    if options.batch is None or not options.batch.is_recorded(state, source):
+        return None
+    nothing = InputOutcome(options.input_name or options.batch.query, 0, {}, None)
+    return IngestOutcome((nothing,), state.head, state.head, 0, state.watermark)
+
+
 def plan_push(dataset: DatasetFiles, state: DatasetState, source_name: str | None) -> _Plan:
     """The read step and merge strategy of a push, by the sources in force.
 
@@ -200,6 +220,8 @@ def _attempt(
 ) -> IngestOutcome:
     state = DatasetState.read(dataset.chain)
     plan = plan_push(dataset, state, options.source_name)
+    if (repeated := already_ingested(dataset, state, options)) is not None:
+        return repeated
     system_time = state.next_system_time(options.system_time)
     with dataset.staging() as staging:
         events: list[MetadataEvent] = []
@@ -210,18 +232,21 @@ def _attempt(
         rule = watermark_rule(dataset, plan.source_name)
         event_time = (options.event_time or system_time).truncated_to_ms()
         for path in files:
+            name = options.input_name or str(path)
             try:
                 write = write_options(options, rule, system_time, event_time, staging)
                 read = read_step_for(path, options.input_format, plan.read)
-                given = FileInput(path, str(path), read, plan.preprocess)
+                given = FileInput(path, name, read, plan.preprocess)
                 written = stage_input(session, writer, given, write, progress)
             except NothingToCommitError as nothing:
-                outcomes.append(InputOutcome(str(path), nothing.input_rows, {}, None))
+                outcomes.append(InputOutcome(name, nothing.input_rows, {}, None))
                 continue
+            if options.batch is not None:
+                written = _with_batch(written, options.batch.after(state, plan.source_name))
             events += written.events
             slices += [written.slice] if written.slice else []
             checkpoints += [written.checkpoint] if written.checkpoint else []
-            outcomes.append(outcome_of(str(path), written))
+            outcomes.append(outcome_of(name, written))
             writer = written.state
         if (late := by_system_time(writer, rule, system_time, idle=not events)) is not None:
             events.append(late)
@@ -231,6 +256,17 @@ def _attempt(
         progress.phase("Committing")
         hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
     return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
+
+
+def _with_batch(written: Written, batch: SourceState) -> Written:
+    """The transaction with the batch that it is of; one without anything new has none, and may come again."""
+    events = tuple(
+        dataclasses.replace(event, new_source_state=batch) if isinstance(event, AddData) else event
+        for event in written.events
+    )
+    return dataclasses.replace(
+        written, events=events, state=dataclasses.replace(written.state, source_state=batch)
+    )
 
 
 def watermark_rule(dataset: DatasetFiles, source_name: str) -> WatermarkRule:

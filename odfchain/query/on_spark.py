@@ -116,6 +116,10 @@ class _Planning:
 
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
         """The query over its inputs, and these."""
+        if not self._sql:
+            raise QueryError(
+                f"{_LABEL}: there is no query", hint="write one, like: select count(*) from airports"
+            )
         with asking_spark(_LABEL, sql=self._sql):
             parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
             read = parser.parsePlan(in_lower_case(self._walker, self._sql))

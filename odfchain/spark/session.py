@@ -369,6 +369,14 @@ def _end_java(started: _Java) -> None:
     gateway.log.unlink(missing_ok=True)
 
 
+def session_beside(session: SparkSession) -> SparkSession:
+    """A session for what is recorded, in the same Spark as a user's, whose settings stay as they are."""
+    made = session.newSession()
+    for key, value in SQL_SETTINGS.items():
+        made.conf.set(key, value)
+    return made
+
+
 def _new_name() -> str:
     return f"spark-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 

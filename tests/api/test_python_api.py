@@ -155,13 +155,15 @@ def what_is_in_force(scene: Scene) -> None:
     )
 
 
-@case("Dataset.ingest", "Dataset.set_watermark", "Dataset.disable_source")
+@case("Dataset.ingest", "Dataset.ingest_frame", "Dataset.set_watermark", "Dataset.disable_source")
 def bringing_data(scene: Scene) -> None:
     (ds,) = scene.ws.add(manifest(name="brought"))
     outcome = ds.ingest([scene.file("A,1\n", "a.csv"), scene.file("B,1\n", "b.csv")])
     assert (outcome.blocks, len(outcome.inputs)) == (3, 2)
     assert "a.csv: 1 rows read, 1 +A" in repr(outcome)
     assert ds.ingest(io.BytesIO(b"city,population\nC,1\n")).inputs[0].rows == 1
+    frame = pa.table({"city": ["D", "E"], "population": [1, 2]})
+    assert repr(ds.ingest_frame(frame, batch=("stream", 0)).inputs[0]) == "the frame: 2 rows read, 2 +A"
     with pytest.raises(odf.GuardError):
         ds.set_watermark("2999")
     assert ds.set_watermark("2999-01", allow_future=True) == ds.head
