@@ -14,7 +14,7 @@ from odfchain.cli.support.answers import say_read, show_answer
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import count_of
 from odfchain.cli.support.parameters import DATASET
-from odfchain.cli.support.result_output import Counted, check_writable, format_of, write_rows
+from odfchain.cli.support.result_output import Counted, check_writable, format_of, named_format, write_rows
 from odfchain.errors import NameCollisionError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def export_command(
         check_writable(file)
     began = time.perf_counter()
     workspace = open_workspace()
-    named = file.suffix.lower().removeprefix(".") if file else ""
+    named = named_format(file)
     chosen = output or (named if named in _FORMATS else _FORMATS[0])
     if folder is None:
         format_of(chosen, file)  # says which ones no terminal gets

@@ -124,7 +124,7 @@ def test_what_is_no_text_is_refused(sql: Run, monkeypatch: pytest.MonkeyPatch) -
 def test_what_was_read_is_said_beside_the_rows(sql: Run, workspace: Workspace) -> None:
     head = str(workspace["rows"].head)
     result = sql('select v from rows r where v in (select v from "rows@2") limit 3', "-o", "csv")
-    assert result.out == "v\n0\n1\n2\n" or len(result.out.splitlines()) == 4
+    assert len(result.out.splitlines()) == 4
     assert result.err.startswith("rows @ 2 (")
     assert f"rows @ 13 ({head[:8]}…{head[-4:]}), 3 rows, " in result.err
     assert result.err.endswith(" s\n")
@@ -217,9 +217,7 @@ def test_times_of_any_year_and_nanoseconds_are_printed() -> None:
 def test_json_has_no_word_for_what_is_no_number(sql: Run) -> None:
     query = "select cast('NaN' as double) x, cast('inf' as double) y, [cast('NaN' as double)] z"
     assert sql(query, "-o", "json").rows == [{"x": None, "y": None, "z": [None]}]
-    assert (
-        sql(query, "-o", "csv").out == "x,y,z\nnan,inf,[null]\n" or "nan,inf" in sql(query, "-o", "csv").out
-    )
+    assert sql(query, "-o", "csv").out == "x,y,z\nnan,inf,[null]\n"
 
 
 def test_two_columns_of_one_name(sql: Run) -> None:

@@ -112,7 +112,10 @@ def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     # a statement of several lines, and two of one
     shell.send("select ';' semicolon,\n")
     shell.wait_for("...> ")
-    assert [line.strip() for line in shell.ask("2 two -- ; \n; select 3 three;")][-6:-1:2] != []
+    shell.send("2 two -- ;\n")
+    shell.wait_for("...> ")
+    shown = "\n".join(shell.ask("; select 3 three;"))
+    assert re.search(r"semicolon +two\n; +2\n1 row, .* s\nthree\n +3\n1 row, ", shown)
     # more rows than are shown
     answer = shell.ask("select v from rows order by v;")
     assert answer[-2].strip() == "99"
@@ -137,9 +140,7 @@ def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     shell.ask(f".output {tmp_path}/out.ndjson")
     assert shell.ask("select 1 a;") == ["1 row"]
     assert shell.ask("select 2 a;")[:2] == ["a", "2"]
-    assert (tmp_path / "out.ndjson").read_text() == '{"a": 1}\n' or (
-        tmp_path / "out.ndjson"
-    ).read_text() == "a\n1\n"
+    assert (tmp_path / "out.ndjson").read_text() == '{"a": 1}\n'
     assert [line for line in shell.ask(".read two.sql") if "row" not in line] == [
         "a",
         "1",

@@ -61,11 +61,16 @@ def format_of(output: str | None, path: Path | None) -> str:
     Raises:
         UsageError: a terminal would get bytes.
     """
-    suffix = path.suffix.lower().removeprefix(".") if path else ""
-    found = output or (suffix if suffix in _BY_NAME else RESULT_FORMATS[0])
+    found = output or named_format(path) or RESULT_FORMATS[0]
     if found in _BINARY and path is None and sys.stdout.isatty():
         raise UsageError(f"{found} is not for a terminal", hint="write it with --output FILE, or pipe it on")
     return found
+
+
+def named_format(path: Path | None) -> str | None:
+    """The format that the end of a file's name says; None if it says none."""
+    suffix = path.suffix.lower().removeprefix(".") if path else ""
+    return suffix if suffix in _BY_NAME else None
 
 
 def check_writable(path: Path) -> None:

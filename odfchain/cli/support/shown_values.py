@@ -17,7 +17,8 @@ _SCALE = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
-    """The values of a column; times are texts already. Without `nan`, what is no number is None."""
+    """The values of a column; times are texts already. Without `nan`, what is no number is None,
+    as it is within lists and structs, which are JSON everywhere."""
     import pyarrow as pa
     from pyarrow import types as t
 
@@ -40,18 +41,18 @@ def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
     if t.is_dictionary(kind):
         return python_values(column.dictionary_decode(), nan=nan)
     if t.is_struct(kind):
-        return _structs(column, nan)
+        return _structs(column)
     if t.is_map(kind):
-        return [python_values(value.values, nan=nan) if value.is_valid else None for value in column]
+        return [python_values(value.values, nan=False) if value.is_valid else None for value in column]
     if t.is_nested(kind) and not t.is_union(kind):
-        return _lists(column, nan)
+        return _lists(column)
     return list(column.to_pylist())
 
 
-def _structs(column: pa.Array, nan: bool) -> list[Any]:
+def _structs(column: pa.Array) -> list[Any]:
     kind = column.type
     names = [kind.field(i).name for i in range(kind.num_fields)]
-    parts = [python_values(part, nan=nan) for part in column.flatten()]
+    parts = [python_values(part, nan=False) for part in column.flatten()]
     rows = zip(*parts, strict=True) if parts else [()] * len(column)
     present = column.is_valid().to_pylist()
     return [
@@ -60,10 +61,10 @@ def _structs(column: pa.Array, nan: bool) -> list[Any]:
     ]
 
 
-def _lists(column: pa.Array, nan: bool) -> list[Any]:
+def _lists(column: pa.Array) -> list[Any]:
     import pyarrow.compute as pc
 
-    items = iter(python_values(column.flatten(), nan=nan))
+    items = iter(python_values(column.flatten(), nan=False))
     lengths = pc.list_value_length(column).to_pylist()
     return [None if length is None else list(islice(items, length)) for length in lengths]
 

@@ -17,7 +17,7 @@ from odfchain.api.known_errors import known_error
 from odfchain.cli.support.answers import show_answer
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import print_records
-from odfchain.cli.support.result_output import RESULT_FORMATS, check_writable, format_of
+from odfchain.cli.support.result_output import RESULT_FORMATS, check_writable, format_of, named_format
 from odfchain.cli.support.screen import echo, echo_document
 from odfchain.cli.support.sql_text import names_for, statements
 from odfchain.errors import OdfchainError, UsageError, was_interrupted
@@ -34,7 +34,7 @@ A query ends with a semicolon; a table is a dataset's name, "with.dots@POINT" in
 .tables             the datasets
 .schema NAME        the columns of a dataset; NAME@POINT those at a point
 .mode FORMAT        how results are printed: table, json, ndjson, csv; for .output also arrow, parquet
-.output FILE        write the next result to a file
+.output FILE        write the next result to a file, in the format that its name ends in, or the mode's
 .at [TIME]          the system time of names without a point; without TIME it is now
 .timer on|off       whether it is said how long a query took
 .explain QUERY      how a query would be answered
@@ -116,7 +116,7 @@ class Shell:
     def _answer(self, query: str) -> None:
         began = time.perf_counter()
         file, self._file = self._file, None
-        output = format_of(self._output, file)
+        output = format_of(named_format(file) or self._output, file)
         result = self._workspace.sql(query, **self._options)
         show_answer(result, output, file, began=began, most=_ROWS, timed=self._timed)
 
