@@ -17,8 +17,10 @@ _SCALE = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
-    """The values of a column; times are texts already. Without `nan`, what is no number is None,
-    as it is within lists and structs, which are JSON everywhere."""
+    """The values of a column; times are texts already.
+
+    Without `nan`, what is no number is None, as it is within lists and structs, which are JSON everywhere.
+    """
     import pyarrow as pa
     from pyarrow import types as t
 
