@@ -22,7 +22,7 @@ from odfchain import Dataset, Workspace
 ODFCHAIN = Path(sys.executable).parent / "odfchain"
 ROUNDS, COLD_ROUNDS = 7, 7
 GROUPED = "select name, count(*) as n, sum(amount) as s from {} group by name order by name"
-STATE = """select * from {0} where op in (0, 3)
+STATE = """select * from {0} where op in (0, 5)
     and "offset" in (select max("offset") from {0} group by key)"""
 DUCK = """
 import duckdb, sys
@@ -80,7 +80,7 @@ def cold(folder: Path, small: Dataset) -> Iterator[Figure]:
     }
     times = in_turns(runs, COLD_ROUNDS)
     yield compared("cold `sql -c` over 100,000 rows ÷ `tail`", times, "sql", "tail", 1.2)
-    yield compared("the same ÷ a script with DuckDB", times, "sql", "duckdb", 3)
+    yield compared("the same ÷ a script with DuckDB", times, "sql", "duckdb", 5)
     cpu = {name: cpu_of(run) for name, run in runs.items()}
     said = ", ".join(f"{name} {value:.2f} s" for name, value in cpu.items())
     yield Figure("the same: CPU of `sql`", cpu["sql"], "s", remark=said)
@@ -155,9 +155,9 @@ def data_source(workspace: Workspace, large: Dataset) -> Iterator[Figure]:
         return session.read.parquet(*map(str, paths))
 
     assert ours().count() == native().count()
-    whole = in_turns({"odf": lambda: scan(ours()), "parquet": lambda: scan(native())}, 3)
+    whole = in_turns({"odf": lambda: scan(ours()), "parquet": lambda: scan(native())}, 5)
     yield compared('format("odf"), 5,000,000 rows ÷ spark.read.parquet', whole, "odf", "parquet", 1.5)
-    part = in_turns({"odf": lambda: grouped(ours(chosen)), "parquet": lambda: grouped(native())}, 3)
+    part = in_turns({"odf": lambda: grouped(ours(chosen)), "parquet": lambda: grouped(native())}, 5)
     yield compared('format("odf") with a schema, group by ÷ spark.read.parquet', part, "odf", "parquet", 2.5)
 
 
