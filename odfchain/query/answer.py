@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.digest.physical import hash_bytes
-from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError
+from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreError, UsageError
 from odfchain.ids.did import DatasetId, DidKey
 from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
@@ -40,6 +40,8 @@ QUERY_BYTES = 64 << 10
 DATASETS = 1_000
 """Datasets that it reads [count]."""
 SIGNATURE = "Ed25519Signature2020"
+_OUTPUT_BYTES = FILE_BYTES - (1 << 20)
+_FEWER = "ask for fewer rows"
 
 _PARTS = {"input", "output", "subQueries", "commitment", "proof", "engine"}
 _HASHES = {"inputHash": "input", "outputHash": "output", "subQueriesHash": "subQueries"}
@@ -140,9 +142,18 @@ class Answer:
 
     @classmethod
     def signed(cls, asked: dict[str, Any], output: dict[str, Any], key: DatasetKey, **about: Any) -> Answer:
-        """The answer over the hashes of both, signed; `about` are the members that are not."""
+        """The answer over the hashes of both, signed; `about` are the members that are not.
+
+        Raises:
+            QueryError: it would be too large for a file.
+        """
         parts = {"input": asked, "output": output, "subQueries": []}
-        commitment = {name: hash_of(parts[part]) for name, part in _HASHES.items()}
+        texts = {name: canonical(parts[part]) for name, part in _HASHES.items()}
+        if (size := len(texts["outputHash"])) > _OUTPUT_BYTES:
+            raise QueryError(
+                f"the answer has {size:,} bytes; at most {_OUTPUT_BYTES:,} are signed", hint=_FEWER
+            )
+        commitment = {name: str(hash_bytes(text)) for name, text in texts.items()}
         signature = base64.urlsafe_b64encode(key.sign(canonical(commitment))).rstrip(b"=").decode()
         signer = str(key.dataset_id.as_did_key())
         proof = {"type": SIGNATURE, "verificationMethod": signer, "proofValue": f"u{signature}"}

@@ -26,6 +26,7 @@ from odfchain.query.pins import Pin, Pins
 from odfchain.query.projections import FUNCTIONS, state_call
 from odfchain.query.query_result import QueryResult
 from odfchain.query.relations import Relation
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import datafusion as df
@@ -205,6 +206,14 @@ class _Planner:
             import pyarrow.dataset as ds
 
             nullable = [column.with_nullable(True) for column in relation.schema]
+            for column in nullable:
+                if "\0" in f"{column.name}{column.type}":
+                    # names end there on their way to the engine, which would read nulls
+                    named = f"{relation.pin.alias}: the name of the column {one_line(column.name, 60)}"
+                    raise QueryError(
+                        f"{named} has a null character, which the engine cannot read",
+                        hint="use --engine spark",
+                    )
 
             return self._library.catalog.Table(ds.dataset(pa.schema(nullable).empty_table()))
 

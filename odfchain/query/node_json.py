@@ -51,7 +51,7 @@ def _text(value: Any, *, sorts: bool, quoted: Callable[[str], str]) -> str:
     put = parts.append
 
     def text(found: str) -> str:
-        if _SURROGATE.search(found):
+        if not found.isascii() and _SURROGATE.search(found):
             raise ValueError("a text with half a character")
         return quoted(found)
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import QueryError, RefusedQueryError
 from odfchain.ids.keys import DatasetKey
-from odfchain.query.answer import FILE_BYTES, QUERY_BYTES, Answer, asked_for
+from odfchain.query.answer import QUERY_BYTES, Answer, asked_for
 from odfchain.query.answer_values import json_rows
 from odfchain.query.arrow_json import SCHEMA_FORMAT, arrow_json
 from odfchain.query.embedded import DIALECT, Embedded, engine_version
-from odfchain.query.node_json import written
 from odfchain.query.pins import Pins
 from odfchain.repo.workspace_config import QueryConfig
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -77,10 +76,6 @@ def prove(
         {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
     ]
     output = output_of(table, data_format, schema=schema)
-    if (size := len(written(output).encode())) > FILE_BYTES - (1 << 20):
-        raise QueryError(
-            f"the answer has {size:,} bytes, which is more than is signed", hint="ask for fewer rows"
-        )
     return Answer.signed(
         asked,
         output,

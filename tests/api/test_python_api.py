@@ -333,9 +333,7 @@ def questions(scene: Scene) -> None:
         result.to_spark()
 
 
-@case("Workspace.prove", "Answer.query", "Answer.datasets", "Answer.signer", "Answer.to_json", "Answer.save")
-@case("Answer.problem", "Answer.check_signature", "Answer.hash_of", "Answer.signed", "verify_proof")
-@case("ProofVerdict.exit_code", "ProofVerdict.to_json")
+@case("Workspace.prove")
 def signed_answers(scene: Scene) -> None:
     answer = scene.ws.prove("select city from cities order by city", limit=2)
     assert answer.datasets == {"cities": (scene.cities.id, scene.cities.head)}

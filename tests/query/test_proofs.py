@@ -149,6 +149,8 @@ def test_what_is_refused_says_why(workspace: odf.Workspace) -> None:
         workspace.prove("select interval '1 month' as v")
     with pytest.raises(odf.QueryError, match="at most 65,536 are signed"):
         workspace.prove("select 1 --" + "x" * 70_000)
+    with pytest.raises(odf.QueryError, match="at most 15,728,640 are signed"):
+        workspace.prove("select repeat('x', 16000000) as v")
 
 
 # --- case 34: one answer -------------------------------------------------------------------------------

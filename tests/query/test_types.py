@@ -169,3 +169,20 @@ def test_spark_says_the_same(tmp_path: Path, workspace: odf.Workspace, engine: S
         assert two.schema.field("offset").type == pa.int64()
     finally:
         workspace._engines.spark = None
+
+
+def test_a_name_that_would_be_cut_is_refused(tmp_path: Path) -> None:
+    """Names end at a null character on their way to the engine, which then would find no such column."""
+    with odf.init(tmp_path) as workspace:
+        for name, column in (
+            ("plain", pa.field("a\0b", pa.int64())),
+            ("nested", pa.field("s", pa.struct([("a\0b", pa.int64())]))),
+        ):
+            schema = schema_with(column)
+            root = add_root(workspace, name, schema)
+            value = 7 if name == "plain" else {"a\0b": 7}
+            append(root, records(schema, 0, [0], [START], [value]), WATERMARK)
+            for asked in (f"select * from {name}", f"select * from state({name})"):
+                with pytest.raises(odf.QueryError, match="null character") as caught:
+                    workspace.sql(asked).to_arrow()
+                assert caught.value.hint == "use --engine spark"
