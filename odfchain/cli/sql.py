@@ -99,7 +99,8 @@ def sql_command(
     if explain:
         from odfchain.api.questions import explained
 
-        echo_document(explained(workspace, query, options))
+        with workspace:
+            echo_document(explained(workspace, query, options))
         return
     with workspace:
         most = TABLE_ROWS if limit is None else limit

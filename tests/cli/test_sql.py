@@ -299,7 +299,6 @@ def test_a_plan_is_shown_without_an_answer(sql: Run) -> None:
     assert (result.code, result.err) == (0, "")
     assert "Exec" in result.out
     assert sql("select nothing from rows", "--explain").code == 3
-    assert sql("select 1", "--explain", "--engine", "spark").code == 2
 
 
 def test_wrong_sql_shows_the_place(sql: Run) -> None:
