@@ -140,6 +140,14 @@ def its_records(scene: Scene) -> None:
     assert sorted(map(tuple, spark.collect())) == pairs(scene.cities.scan().to_arrow())
 
 
+@case("Dataset.dataset")
+def for_other_libraries(scene: Scene) -> None:
+    found = scene.cities.dataset()
+    assert found.schema.names == scene.cities.scan().to_arrow().schema.names
+    assert pairs(found.to_table()) == pairs(scene.cities.scan().to_arrow())
+    assert scene.cities.dataset(at="2025-02").count_rows() == scene.cities.scan(at="2025-02").to_arrow().num_rows
+
+
 @case("Dataset.state")
 def what_is_in_force(scene: Scene) -> None:
     for at, expected in STATES.items():
