@@ -145,7 +145,9 @@ def for_other_libraries(scene: Scene) -> None:
     found = scene.cities.dataset()
     assert found.schema.names == scene.cities.scan().to_arrow().schema.names
     assert pairs(found.to_table()) == pairs(scene.cities.scan().to_arrow())
-    assert scene.cities.dataset(at="2025-02").count_rows() == scene.cities.scan(at="2025-02").to_arrow().num_rows
+    assert (
+        scene.cities.dataset(at="2025-02").count_rows() == scene.cities.scan(at="2025-02").to_arrow().num_rows
+    )
 
 
 @case("Dataset.state")
