@@ -1,10 +1,11 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm] [ledgers] [query]
+    [transform] [share] [verify] [warm] [ledgers] [query] [--json]
 
-Without arguments all of them run; those from flights on take minutes each and up to 10 GB where temporary
-files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error.
+Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
+files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error, unless
+`--json` says that nobody reads them.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ PARTS = {
 
 def main(names: list[str]) -> int:
     """Run the parts that are named, or all."""
+    tables = "--json" not in names
+    names = [name for name in names if name != "--json"]
     unknown = set(names) - set(PARTS)
     if unknown:
         print(
@@ -73,7 +76,8 @@ def main(names: list[str]) -> int:
     figures: dict[str, list[Figure]] = {}
     for name in names or PARTS:
         figures[name] = list(PARTS[name]())
-        show(name, figures[name])
+        if tables:
+            show(name, figures[name])
     print(json.dumps({name: [f.tree() for f in found] for name, found in figures.items()}, indent=2))
     return 0
 

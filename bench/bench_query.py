@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import statistics
@@ -121,18 +122,18 @@ def states(workspace: Workspace, changes: Dataset) -> Iterator[Figure]:
     files = f"read_parquet({paths_of(changes)!r})"
     window = f"""select * from (select * from {files}
         qualify row_number() over (partition by key order by "offset" desc) = 1) where op in (0, 3)"""
-    expected = len(con.sql(STATE.format(files)).to_arrow_table())
+    plans = {"DuckDB, semi-join": STATE.format(files), "DuckDB, window": window}
+    rows = {name: len(con.sql(plan).to_arrow_table()) for name, plan in plans.items()}
     asks = "select * from state('changes', NULL, 'key')"
-    assert len(workspace.sql(asks).to_arrow()) == expected
-    times = in_turns(
-        {
-            "ours": lambda: workspace.sql(asks).to_arrow(),
-            "duckdb": lambda: con.sql(STATE.format(files)).to_arrow_table(),
-            "window": lambda: con.sql(window).to_arrow_table(),
-        },
-        ROUNDS,
-    )
-    best = min(("duckdb", "window"), key=lambda name: statistics.median(times[name]))
+    expected = len(workspace.sql(asks).to_arrow())
+    assert rows["DuckDB, window"] == expected
+    # DuckDB 2.0.0 gives 549,107 rows by the semi-join over some sets of these files and 895,275 over others
+    right = [name for name in plans if rows[name] == expected]
+    runs: dict[str, Callable[[], object]] = {"ours": lambda: workspace.sql(asks).to_arrow()}
+    for name in right:
+        runs[name] = functools.partial(lambda plan: con.sql(plan).to_arrow_table(), plans[name])
+    times = in_turns(runs, ROUNDS)
+    best = min(right, key=lambda name: statistics.median(times[name]))
     yield compared("state of 4,000,000 rows ÷ DuckDB's best plan", times, "ours", best, 1.2)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import types as t
 
@@ -19,7 +17,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import Point, block_at, is_referenced, parse_point, parse_time
 from odfchain.spark.types import physical_struct
 from odfchain.text import one_line
-from odfchain.transfer.reading import Origin, slice_objects
+from odfchain.transfer.reading import Origin, private_folder, slice_objects
 from odfchain.transfer.slice_files import DataObject
 
 _NAMES = {
@@ -135,7 +133,8 @@ class Chain:
 
     def __init__(self, origin: Origin, *, require_signature: bool) -> None:
         self._origin, self._signed = origin, require_signature
-        self._folder = Path(tempfile.mkdtemp(prefix="odfchain-spark-"))
+        self._open = contextlib.ExitStack()
+        self._folder = self._open.enter_context(private_folder())
 
     def read(self) -> DatasetFiles:
         """The dataset with its newest head; errors as `Origin.chain`."""
@@ -143,7 +142,7 @@ class Chain:
 
     def close(self) -> None:
         """The folder is gone."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._open.close()
 
 
 def pin(given: Mapping[str, str]) -> Pinned:

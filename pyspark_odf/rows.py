@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from odfchain.query.checked_slices import CheckedSlices
 from odfchain.slices.reader import ParquetSource, open_parquet
 from odfchain.slices.state import SliceFile, state
 from odfchain.slices.writer import ROW_GROUP_ROWS
+from odfchain.transfer.reading import private_folder
 from odfchain.transfer.slice_files import DataObject
 from pyspark_odf.pinned import Pinned
 
@@ -119,16 +118,13 @@ def read_state_rows(pinned: Pinned, wanted: StructType) -> Iterator[pa.RecordBat
 @contextmanager
 def _paths(pinned: Pinned, items: Sequence[DataObject]) -> Iterator[list[Path]]:
     """The files of slices, for as long as they are read."""
-    private = Path(tempfile.mkdtemp(prefix="odfchain-spark-"))
-    try:
+    with private_folder() as private:
         files = pinned.origin.without_chain(private)
         verify = pinned.options.verify
         pinned.origin.bring(files, items, verify=verify)
         # what was brought into the private folder was hashed on its way
         again = verify and (pinned.origin.folder is not None or pinned.origin.cache is not None)
         yield [_CHECKED.path(files, item.key.name, verify=again) for item in items]
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
 
 
 class _Conversion:

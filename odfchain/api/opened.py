@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import contextlib
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -208,8 +207,11 @@ class _PrivateFolder:
     """A temporary folder that is gone when nobody refers to this object any more."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="odfchain-read-"))
-        self._gone = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        from odfchain.transfer.reading import private_folder
+
+        opened = contextlib.ExitStack()
+        self.path = opened.enter_context(private_folder())
+        self._gone = weakref.finalize(self, opened.close)
 
     def remove(self) -> None:
         """Now."""

@@ -81,12 +81,15 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
 
 
 def _joined(files: list[Path], path: Path) -> Path:
-    from pyarrow.parquet import ParquetFile, ParquetWriter
+    from pyarrow.parquet import ParquetWriter
 
-    with ParquetWriter(path, ParquetFile(files[0]).schema_arrow) as sink:
+    from odfchain.slices.reader import data_batches, open_parquet
+
+    with open_parquet(files[0]) as first:
+        schema = first.schema_arrow
+    with ParquetWriter(path, schema) as sink:
         for file in files:
-            with ParquetFile(file) as part:
-                for batch in part.iter_batches():
-                    sink.write_batch(batch)
+            for batch in data_batches(file):
+                sink.write_batch(batch)
             file.unlink()
     return path

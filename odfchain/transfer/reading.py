@@ -8,8 +8,8 @@ name. `Origin` is all that another process needs to know to do the same (RFC-034
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,6 +20,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
+from odfchain.spark.kept import temporary_folder
 from odfchain.store import fsio
 from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.credentials import Credentials
@@ -162,6 +163,19 @@ class Origin:
     def _peer(self) -> Peer:
         options = PeerOptions(token=self.token, credentials=Credentials.of_user())
         return open_peer(PeerUrl(self.url), options)
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder among the user's temporary files that is gone afterwards; so is what killed processes left.
+
+    Raises:
+        EngineError, StoreError: it cannot be made.
+    """
+    base = temporary_folder() / "read"
+    fsio.make_folder(base, mode=0o700)
+    with fsio.private_folder(base) as folder:
+        yield folder
 
 
 def slice_objects(state: DatasetState) -> list[DataObject]:

@@ -549,14 +549,14 @@ def test_one_dataset_that_cannot_be_read_does_not_keep_the_others_back(
 ) -> None:
     asked: list[str] = []
 
-    def fail(_: object, target: object, **__: object) -> None:
+    def fail(_: object, target: object, *__: object) -> None:
         asked.append(str(target))
         raise FileNotFoundError(2, "No such file or directory", f"{target}.csv")
 
     for name in ("first", "second"):
         (Path.cwd() / f"{name}.yaml").write_text(MANIFEST_OF_A_FILE.format(name=name))
         assert cities("add", f"{name}.yaml").code == 0
-    monkeypatch.setattr("odfchain.api.Workspace.pull", fail)
+    monkeypatch.setattr("odfchain.api.pull_ahead.pull", fail)
     result = cities("pull", "first", "second")
     assert asked == ["first", "second"], result
     assert result.code == 7

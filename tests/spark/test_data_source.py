@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine
 from tests.kit.query_datasets import make
 from tests.kit.stand_ins import BUCKET, simulated_s3
+from tests.kit.support import ROOT
 from tests.kit.web_peers import by_threads
 
 COLUMNS = [
@@ -328,3 +333,57 @@ def test_44_batches_end_at_slices_where_the_limit_allows(dataset: odf.Dataset) -
     with pytest.raises(odf.UsageError, match="no projection"):
         reader(projection="state")
     earliest.stop()
+
+
+KILLED = """
+import sys
+from pyspark.sql import SparkSession
+place, folder = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.readStream.format("odf").option("maxRecordsPerTrigger", "1").schema("offset bigint, city string").load(place)
+def seen(rows, number):
+    rows.write.mode("append").json(folder + "/out")
+    print("batch", number, flush=True)
+    sys.stdin.readline()  # until it is killed
+frame.writeStream.option("checkpointLocation", folder + "/checkpoint").foreachBatch(seen).start().awaitTermination()
+"""
+
+
+@pytest.mark.soak
+def test_44_a_stream_that_is_killed_goes_on_where_it_was(
+    engine: SparkEngine, dataset: odf.Dataset, tmp_path: Path
+) -> None:
+    """Killed after a batch was written and before that was noted: the batch comes again, with the same rows."""
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(dataset.path), str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "batch 0\n"
+        os.killpg(process.pid, signal.SIGKILL)
+    before = written(tmp_path)
+    batches: dict[int, list[int]] = {}
+
+    def seen(rows: Any, number: int) -> None:
+        batches[number] = sorted(row.offset for row in rows.collect())
+
+    frame = engine.session.readStream.format("odf").option("maxRecordsPerTrigger", "1")
+    query = (
+        frame.schema("offset bigint, city string").load(str(dataset.path)).writeStream.foreachBatch(seen)
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination(60)
+    assert batches[0] == before == [0]
+    assert [offset for number in sorted(batches) for offset in batches[number]] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.soak
+def test_44_a_compacted_source_is_an_error(engine: SparkEngine, dataset: odf.Dataset, tmp_path: Path) -> None:
+    stream(engine, str(dataset.path), tmp_path).start().awaitTermination(60)
+    old = dataset.head
+    dataset.compact(force=True)
+    assert dataset.head != old
+    with pytest.raises(Exception, match=f"{old}.*{dataset.head}"):
+        stream(engine, str(dataset.path), tmp_path).start().awaitTermination(60)
+    assert written(tmp_path) == [0, 1, 2, 3, 4]
