@@ -4,8 +4,8 @@ python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [m
     [transform] [share] [verify] [warm] [ledgers] [query] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
-files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error, unless
-`--json` says that nobody reads them.
+files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
+error, unless `--json` says that nobody reads them.
 """
 
 from __future__ import annotations
