@@ -252,11 +252,30 @@ def test_what_was_brought_goes_away_with_what_was_made_of_it(
         found = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).dataset()
         scan = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).scan(["city"])
     gc.collect()
-    assert len(list((tmp_path / "tmp").iterdir())) == 2
+
+    def left() -> list[Path]:
+        return [path for path in (tmp_path / "tmp").glob("*/read/*") if path.is_dir()]
+
+    assert len(left()) == 2
     assert (found.count_rows(), scan.to_arrow().num_rows) == (5, 5)
     del found, scan
     gc.collect()
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert left() == []
+
+
+def test_what_a_killed_process_left_goes_with_the_next(
+    workspace: odf.Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tempfile
+
+    from odfchain.transfer.reading import private_folder
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with private_folder() as first:
+        abandoned = first.parent / "abandoned"
+        abandoned.mkdir()
+        with private_folder() as second:
+            assert (first.is_dir(), second.is_dir(), abandoned.exists()) == (True, True, False)
 
 
 def test_a_cache_keeps_slices_by_name_and_mends_what_is_damaged(
