@@ -81,7 +81,7 @@ def cold(folder: Path, small: Dataset) -> Iterator[Figure]:
     }
     times = in_turns(runs, COLD_ROUNDS)
     yield compared("cold `sql -c` over 100,000 rows ÷ `tail`", times, "sql", "tail", 1.2)
-    yield compared("the same ÷ a script with DuckDB", times, "sql", "duckdb", 5)
+    yield compared("the same ÷ a script with DuckDB", times, "sql", "duckdb", 3)
     cpu = {name: cpu_of(run) for name, run in runs.items()}
     said = ", ".join(f"{name} {value:.2f} s" for name, value in cpu.items())
     yield Figure("the same: CPU of `sql`", cpu["sql"], "s", remark=said)

@@ -71,12 +71,14 @@ def read_state(
     if slices is None:
         slices = [(_verified(dataset, ref), ref.slice.offset_interval) for ref in state.slices()]
     files = [rule.SliceFile(path, names, interval) for path, interval in slices]
-    if files:
-        columns_of(state, key)
+    if not files:
+        return schema.empty_table()
+    columns_of(state, key)
     try:
         if event_time is None:
             return rule.state(files, key, schema, net=True)
-        wanted = schema if columns is None else columns_of(state, [*columns, names.event_time_column])
+        with_time = dict.fromkeys([*schema.names, names.event_time_column])
+        wanted = columns_of(state, list(with_time))
         return state_at(files, key, wanted, event_time).select(schema.names)
     except BadInputError as error:
         raise _unreadable(Path(error.file or dataset.folder), error.message) from None
