@@ -40,11 +40,16 @@ def deadline(seconds: float, out: threading.Event) -> Iterator[None]:
         yield
     except BaseException as error:
         if out.is_set() and not isinstance(error, EngineError):
-            raise EngineError(
-                f"the query took longer than {seconds:g} s",
-                hint="give it more time with --timeout, or use --engine spark",
-            ) from None
+            raise used_up(seconds) from None
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def used_up(seconds: float) -> EngineError:
+    """What is said of a query that took longer than it may [s]."""
+    return EngineError(
+        f"the query took longer than {seconds:g} s",
+        hint="give it more with --timeout, or use --engine spark",
+    )

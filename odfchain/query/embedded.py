@@ -160,10 +160,9 @@ class _Clock:
             EngineError: there is none left.
         """
         if self._out.is_set():
-            raise EngineError(
-                f"the query took longer than {self._left:g} s",
-                hint="give it more with --timeout, or use --engine spark",
-            )
+            from odfchain.query.deadline import used_up
+
+            raise used_up(self._left or 0.0)
 
 
 class _Planner:
