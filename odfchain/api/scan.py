@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from odfchain.api.options import Time, as_time
 from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
+from odfchain.query.arrow_rows import ArrowRows
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import block_at
 from odfchain.repo.read_slices import columns_of, read_all, read_state, read_tail
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -30,7 +29,7 @@ _PREVIEW_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(ArrowRows):
     """The records of a dataset up to one block (or those in force then), as recorded, in order of offset.
 
     Nothing is read before one of the `to_…` methods is called; then only the slices up to that block are.
@@ -55,24 +54,6 @@ class Scan:
         if self.key is None:
             return read_all(files, self.summary, self.columns)
         return read_state(files, self.summary, self.key, self.columns)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """As `to_arrow`, with columns of Arrow types: nulls, NaN, unsigned and times stay what they are."""
-        import pandas as pd
-
-        return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
-
-    def to_polars(self) -> pl.DataFrame:
-        """As `to_arrow`, for polars.
-
-        Raises:
-            UsageError: polars is not installed.
-        """
-        try:
-            import polars as pl
-        except ImportError:
-            raise UsageError("polars is not installed", hint="pip install polars") from None
-        return pl.from_arrow(self.to_arrow())
 
     def to_spark(self) -> DataFrame:
         """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type.

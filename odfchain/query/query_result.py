@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
+from odfchain.query.arrow_rows import ArrowRows
 from odfchain.query.pins import Pin
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
-class QueryResult:
+class QueryResult(ArrowRows):
     """The rows of a query, read once: by `batches`, or whole by one of the `to_…` methods.
 
     Whole, they are kept: then they can be had again. pandas, polars and DuckDB take it as it is, by Arrow's C
@@ -74,24 +73,6 @@ class QueryResult:
             assert batches is not None  # noqa: S101 - else `batches` has raised
             self._table = pa.Table.from_batches(batches(), self._schema)
         return self._table
-
-    def to_pandas(self) -> pd.DataFrame:
-        """As `to_arrow`, with columns of Arrow types: nulls, NaN, unsigned and times stay what they are."""
-        import pandas as pd
-
-        return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
-
-    def to_polars(self) -> pl.DataFrame:
-        """As `to_arrow`, for polars.
-
-        Raises:
-            UsageError: polars is not installed.
-        """
-        try:
-            import polars as pl
-        except ImportError:
-            raise UsageError("polars is not installed", hint="pip install polars") from None
-        return pl.from_arrow(self.to_arrow())
 
     def to_spark(self) -> DataFrame:
         """The rows as a Spark DataFrame that nothing was computed of yet.
