@@ -22,6 +22,8 @@
      │   ├─ NotAWorkspaceError
      │   ├─ DatasetNotFoundError
      │   ├─ PointNotFoundError
+     │   │   └─ BranchNotFoundError
+     │   ├─ MergeConflictError      two branches changed the same values differently (carries the conflicts)
      │   ├─ NameCollisionError
      │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
      ├─ IngestError                 a run that cannot be committed
@@ -55,7 +57,7 @@ which no character acts (`odfchain.text`), whatever it quotes.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from odfchain.text import printable
 
@@ -242,6 +244,23 @@ class PointNotFoundError(WorkspaceError):
     """No block of the dataset's chain is meant by a point of a query."""
 
     exit_code = 4
+
+
+class BranchNotFoundError(PointNotFoundError):
+    """A dataset has no branch of this name."""
+
+
+class MergeConflictError(WorkspaceError):
+    """Two branches changed the same values differently; nothing was committed.
+
+    `conflicts` lists them as the command line prints them (`odfchain.branch.conflicts`).
+    """
+
+    exit_code = 5
+
+    def __init__(self, message: str, conflicts: Any = None, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.conflicts = conflicts
 
 
 class NameCollisionError(WorkspaceError):

@@ -22,7 +22,7 @@ from odfchain.model.events import AddPushSource, SetPollingSource
 from odfchain.model.sources import primary_key
 from odfchain.repo.corrections import taken_back_in_vain
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.slices.state import SliceFile
+from odfchain.slices.rows_in_force import SliceFile
 
 
 @dataclass(frozen=True, slots=True)

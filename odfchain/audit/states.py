@@ -1,8 +1,8 @@
 """Check 13: a state checkpoint holds the rows that are in force up to its offset (RFC-018).
 
-The state is computed anew from the slices (`odfchain.slices.state`). Rows are compared by offset, operation
-and hash of their values. Checkpoints of engines are bytes that only their engine understands; they are held
-against a replay, not here.
+The state is computed anew from the slices (`odfchain.slices.rows_in_force`). Rows are compared by offset,
+operation and hash of their values. Checkpoints of engines are bytes that only their engine understands; they
+are held against a replay, not here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from odfchain.ingest.recorded import StateCheckpoint, read_description
 from odfchain.limits import AUDIT
 from odfchain.model.events import AddData, ExecuteTransform, OffsetInterval
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.slices.state import PAIR, SliceFile, hashed_rows, in_force
+from odfchain.slices.rows_in_force import PAIR, SliceFile, hashed_rows, in_force
 from odfchain.text import one_line
 
 

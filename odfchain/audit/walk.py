@@ -13,7 +13,7 @@ from pathlib import Path
 
 from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
 from odfchain.audit.report import BlockLine, Report
-from odfchain.chain.history import ReplayHistory
+from odfchain.chain.earlier_blocks import ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_bytes

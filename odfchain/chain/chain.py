@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from odfchain.chain.history import History, PendingHistory, WalkedHistory, is_odf_schema, sources_in_force
+from odfchain.chain.earlier_blocks import (
+    History,
+    PendingHistory,
+    WalkedHistory,
+    is_odf_schema,
+    sources_in_force,
+)
 from odfchain.chain.index import ChainIndex, Link, Scratch
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.codec.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
@@ -32,7 +38,7 @@ _CACHE_BLOCKS = 256
 E = TypeVar("E", bound=MetadataEvent)
 
 Published = Callable[[Multihash, int], None]
-"""Told of a block (its hash and sequence number) that was made here and that the head points at now."""
+"""Told of a block (its hash and sequence number) that was made here and that the reference points at now."""
 
 
 class HashedBlock(NamedTuple):
@@ -82,10 +88,10 @@ _PREVIOUS = _Unset()
 
 
 class MetadataChain:
-    """The chain whose blocks are in `blocks` and whose references are in `refs`.
+    """The chain whose blocks are in `blocks`, as the reference `ref` of `refs` has it.
 
-    With a `scratch` file an index is kept there, which makes appending and looking up the nearest block of a
-    kind independent of the chain's length.
+    A branch is the same dataset on another reference. With a `scratch` file an index is kept there, which
+    makes appending and looking up the nearest block of a kind independent of the chain's length.
     """
 
     def __init__(
@@ -94,18 +100,22 @@ class MetadataChain:
         refs: RefStore,
         scratch: Scratch | None = None,
         published: Published | None = None,
+        *,
+        ref: str = HEAD,
     ) -> None:
         self._blocks = blocks
         self._refs = refs
+        self.ref = ref
+        """The reference that is read and moved."""
         self._index = ChainIndex(scratch, self._walk_links) if scratch is not None else None
         self._cache: OrderedDict[Multihash, MetadataBlock] = OrderedDict()
         self._published = published
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def head(self, ref: str = HEAD) -> Multihash | None:
-        """The block that a reference points at, None when there is no such reference."""
-        return self._refs.get(ref)
+    def head(self, ref: str | None = None) -> Multihash | None:
+        """The block that a reference (default: the chain's own) points at, None when there is none."""
+        return self._refs.get(self.ref if ref is None else ref)
 
     def contains(self, name: Multihash) -> bool:
         """Whether a block of this hash is stored."""
@@ -275,13 +285,13 @@ class MetadataChain:
         *,
         data: bytes | None = None,
         expected_hash: Multihash | None = None,
-        ref: str | None = HEAD,
+        publish: bool = True,
         expected_ref: Multihash | _Unset | None = _PREVIOUS,
     ) -> Multihash:
         """Check, store and publish one block; returns its hash.
 
-        `data` are the bytes as received (default: the block encoded now). `ref` is the reference to move
-        (None: none) from `expected_ref` (default: the block's predecessor).
+        `data` are the bytes as received (default: the block encoded now). To `publish` moves the reference
+        from `expected_ref` (default: the block's predecessor).
 
         Raises:
             AppendError: a rule is broken; nothing is stored.
@@ -297,10 +307,10 @@ class MetadataChain:
         check_alone(block)  # before the predecessor is looked for: the block's own faults come first
         check_append(block, self.history(prev) if prev is not None else None)
         self._blocks.put(data)
-        if ref is not None:
+        if publish:
             expected = prev if isinstance(expected_ref, _Unset) else expected_ref
-            self._refs.compare_and_swap(ref, expected, name)
-            if ref == HEAD and self._published is not None:
+            self._refs.compare_and_swap(self.ref, expected, name)
+            if self._published is not None:
                 self._published(name, block.sequence_number)
         return name
 
@@ -322,14 +332,14 @@ class MetadataChain:
             prev = name
 
     def publish(self, blocks: Sequence[EncodedBlock], *, expected_head: Multihash | None) -> None:
-        """Store checked blocks oldest first, then move the head once; all become visible together.
+        """Store checked blocks oldest first, then move the reference once; all become visible together.
 
         Raises:
             RefConflictError: the head is not `expected_head` any more; it stays where it is.
         """
         for encoded in blocks:
             self._blocks.put(encoded.data)
-        self._refs.compare_and_swap(HEAD, expected_head, blocks[-1].hash)
+        self._refs.compare_and_swap(self.ref, expected_head, blocks[-1].hash)
         if self._published is not None:
             self._published(blocks[-1].hash, blocks[-1].block.sequence_number)
 

@@ -7,7 +7,7 @@ manifests. Source: specification "Root Dataset", "Derivative Dataset", "Metadata
 
 from __future__ import annotations
 
-from odfchain.chain.history import History
+from odfchain.chain.earlier_blocks import History
 from odfchain.errors import AppendError
 from odfchain.model import events as ev
 from odfchain.model.enums import DatasetKind

@@ -21,7 +21,7 @@ Earlier blocks are asked for through `History`, which answers from an index, so 
 from __future__ import annotations
 
 from odfchain.chain import kind_rules, schema_rules, transform_rules
-from odfchain.chain.history import DATA_EVENTS, DataEvent, History
+from odfchain.chain.earlier_blocks import DATA_EVENTS, DataEvent, History
 from odfchain.errors import AppendError
 from odfchain.model import events as ev
 from odfchain.model.metadata_block import MetadataBlock

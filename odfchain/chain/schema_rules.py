@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from odfchain.chain.history import DATA_EVENTS, DataEvent, History, is_odf_schema
+from odfchain.chain.earlier_blocks import DATA_EVENTS, DataEvent, History, is_odf_schema
 from odfchain.codec.raw_arrow import DATE_UNIT, schema_of_event
 from odfchain.errors import AppendError, CodecError
 from odfchain.model import data_schema as ds

@@ -5,7 +5,7 @@ Source: specification "SetTransform", "ExecuteTransform", "ExecuteTransformInput
 
 from __future__ import annotations
 
-from odfchain.chain.history import History
+from odfchain.chain.earlier_blocks import History
 from odfchain.errors import AppendError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import RemoteDatasetId

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge import (
+from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.merge_strategies import (
     APPEND,
     OLD,
     Merged,
@@ -21,7 +22,6 @@ from odfchain.ingest.merge import (
     old_name,
     row_struct,
 )
-from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import one_row_per_key
 from odfchain.model.enums import TAKES_BACK
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError
-from odfchain.ingest.merge import looks_back, takes_operations
+from odfchain.ingest.merge_strategies import looks_back, takes_operations
 from odfchain.ingest.read.formats import declared_schema, open_input
 from odfchain.ingest.read.inference import fix_up
 from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input

@@ -12,7 +12,7 @@ The bound counts from the system time of the commit. Source: specification "Wate
 
 from __future__ import annotations
 
-from odfchain.chain.history import DATA_EVENTS
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.errors import AppendError, GuardError, InvalidIdError
 from odfchain.limits import INGEST_LIMITS
 from odfchain.model.duration import Duration

@@ -23,7 +23,8 @@ from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
 from odfchain.ingest.future_rows import first_future_row, times_after
 from odfchain.ingest.known_keys import LARGEST_INPUT, only_relevant
 from odfchain.ingest.late_edits import first_edit, merge_with_edits
-from odfchain.ingest.merge import (
+from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.merge_strategies import (
     CORRECT_FROM,
     CORRECT_TO,
     Merged,
@@ -34,7 +35,6 @@ from odfchain.ingest.merge import (
     merge,
     takes_operations,
 )
-from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import check_repeated, first_bad_key, notes_on_duplicates
 from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.ingest.schema_fit import (

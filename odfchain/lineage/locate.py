@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.history import DATA_EVENTS, DataEvent
+from odfchain.chain.earlier_blocks import DATA_EVENTS, DataEvent
 from odfchain.errors import BrokenChainError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import AddData, ExecuteTransform

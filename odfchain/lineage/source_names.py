@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.chain.history import sources_in_force
+from odfchain.chain.earlier_blocks import sources_in_force
 from odfchain.codec.source_settings import POLLING_SOURCE
 from odfchain.model import sources as src
 from odfchain.model.events import (

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odfchain.errors import (
+    BranchNotFoundError,
     DatasetNotFoundError,
     InvalidIdError,
     ObjectNotFoundError,
@@ -144,6 +145,8 @@ class Pins:
                 _check_past(point, text)
             try:
                 block = block_at(dataset, point, head=head)
+            except BranchNotFoundError as error:
+                raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
             except ObjectNotFoundError as error:
                 raise PointNotFoundError(error.message, hint=error.hint) from None
             if not is_referenced(dataset, block, head=head):

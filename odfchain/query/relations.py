@@ -1,7 +1,7 @@
 """What a query reads of a dataset: its records, or its state, from slices that were checked.
 
 A plain name is the records; `state(name[, event_time[, key]])` what is in force, by the one definition of it
-(`odfchain.slices.state`), whichever engine asks. So engines are given rows that are decided already.
+(`odfchain.slices.rows_in_force`), whichever engine asks. So engines are given rows that are decided already.
 """
 
 from __future__ import annotations

@@ -74,7 +74,12 @@ def _load() -> None:
     """What every query needs is loaded; where it is missing, that is said to who asks."""
     put_off_pandas()
     with contextlib.suppress(ImportError):
-        for name in ("datafusion", "pyarrow.dataset", "odfchain.query.embedded", "odfchain.slices.state"):
+        for name in (
+            "datafusion",
+            "pyarrow.dataset",
+            "odfchain.query.embedded",
+            "odfchain.slices.rows_in_force",
+        ):
             import_module(name)
 
 

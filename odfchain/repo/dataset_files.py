@@ -54,8 +54,8 @@ class DatasetFiles:
         fsio.replace_file(folder / "info" / "alias", str(alias).encode())
 
     @classmethod
-    def open(cls, folder: Path, signer: HeadSigner | None = None) -> DatasetFiles:
-        """Open the dataset in a folder; `signer` has its owner's key, if that is here.
+    def open(cls, folder: Path, signer: HeadSigner | None = None, *, ref: str = HEAD) -> DatasetFiles:
+        """Open the dataset in a folder, on a reference; `signer` has its owner's key, if that is here.
 
         Raises:
             StoreError: the folder is not a dataset.
@@ -67,8 +67,9 @@ class DatasetFiles:
         chain = MetadataChain(
             LocalObjectStore(folder / "blocks"),
             LocalRefStore(folder / "refs", folder / "info" / "lock"),
-            LocalScratch(_index_path(folder)),
-            published=signer.head_moved if signer is not None else None,
+            LocalScratch(_index_path(folder, ref)),
+            published=signer.head_moved if signer is not None and ref == HEAD else None,
+            ref=ref,
         )
         return cls(
             folder,
@@ -80,9 +81,18 @@ class DatasetFiles:
         )
 
     @property
+    def ref(self) -> str:
+        """The reference that it is opened on: `head`, or a branch."""
+        return self.chain.ref
+
+    def on(self, ref: str) -> DatasetFiles:
+        """The same dataset opened on another reference, which need not be there."""
+        return self if ref == self.ref else DatasetFiles.open(self.folder, self.signer, ref=ref)
+
+    @property
     def index_path(self) -> Path:
-        """The file of the chain index: only a cache."""
-        return _index_path(self.folder)
+        """The file of the chain index of its reference: only a cache."""
+        return _index_path(self.folder, self.ref)
 
     @property
     def seed(self) -> Seed:
@@ -92,7 +102,7 @@ class DatasetFiles:
             BrokenChainError: the dataset has no head or no seed.
         """
         if self.chain.head() is None:
-            raise BrokenChainError(f"{self.folder / 'refs' / HEAD}: the dataset has no head")
+            raise BrokenChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
         seed = self.chain.nearest_event(Seed)
         if seed is None:
             raise BrokenChainError(f"{self.folder}: the chain has no Seed")
@@ -109,7 +119,7 @@ class DatasetFiles:
         return self.seed.dataset_kind
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point the head at a stored block of this dataset's owner, and sign it if the owner's key is here.
+        """Point the reference at a stored block of this dataset's owner, and sign a head if his key is here.
 
         Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
 
@@ -118,8 +128,8 @@ class DatasetFiles:
             RefConflictError: the head is not `expected` any more; it stays where it is.
         """
         number = self.chain.get(target).sequence_number
-        self.chain.set_ref(HEAD, target, expected=expected)
-        if self.signer is not None:
+        self.chain.set_ref(self.ref, target, expected=expected)
+        if self.signer is not None and self.ref == HEAD:
             self.signer.head_moved(target, number)
 
     def staging(self) -> AbstractContextManager[Path]:
@@ -131,5 +141,5 @@ class DatasetFiles:
         return fsio.private_folder(self.folder / "staging")
 
 
-def _index_path(folder: Path) -> Path:
-    return folder / "info" / "chain-index"
+def _index_path(folder: Path, ref: str) -> Path:
+    return folder / "info" / ("chain-index" if ref == HEAD else f"chain-index.{ref}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from odfchain.chain.chain import E, HashedBlock, MetadataChain
-from odfchain.chain.history import DATA_EVENTS, DataEvent, sources_in_force
+from odfchain.chain.earlier_blocks import DATA_EVENTS, DataEvent, sources_in_force
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import BrokenChainError, SchemaError
 from odfchain.ids.multihash import Multihash

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from odfchain.chain.history import DataEvent
+from odfchain.chain.earlier_blocks import DataEvent
 from odfchain.chain.schema_rules import canonical
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import ManifestError

@@ -1,8 +1,9 @@
-"""Points of a dataset's history: a block by its number or hash, or a system time.
+"""Points of a dataset's history: a branch, or a block by its number or hash, or a system time.
 
-    POINT = NUMBER | HASH | TIME          9   f1620…   2026-01-10T10:30:00Z   2026-01
+    POINT = [BRANCH ":"] (NUMBER | TIME) | BRANCH | HASH        9   fix-names:9   2026-01   fix-names   f1620…
 
-A time means the newest block whose system time is not after it. Source: specification "Time"; RFC-033.
+Without a branch a number or a time is one of the chain that is asked. A time means the newest block whose
+system time is not after it. Source: specification "Time", "Metadata Chain"; RFC-033, RFC-035.
 """
 
 from __future__ import annotations
@@ -10,15 +11,32 @@ from __future__ import annotations
 import bisect
 import datetime as dt
 import re
+from dataclasses import dataclass
 
-from odfchain.errors import DatasetNotFoundError, InvalidIdError, ObjectNotFoundError
+from odfchain.errors import (
+    BranchNotFoundError,
+    DatasetNotFoundError,
+    InvalidIdError,
+    ObjectNotFoundError,
+)
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 
-Point = Multihash | int | Timestamp
+
+@dataclass(frozen=True, slots=True)
+class OnBranch:
+    """A point of a branch (or of the head, by name): a block's number, a time, or None for its newest."""
+
+    branch: str
+    at: int | Timestamp | None = None
+
+
+Point = Multihash | int | Timestamp | OnBranch
 
 _DAY = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,20}", re.ASCII)
@@ -28,17 +46,37 @@ def parse_point(text: str) -> Point:
     """What a text after `@` means; digits alone are a block's number, not a year.
 
     Raises:
-        InvalidIdError: neither a number, nor a hash, nor a time.
+        InvalidIdError: neither a branch, nor a number, nor a hash, nor a time.
     """
-    if _NUMBER.fullmatch(text):
-        return int(text)
+    branch, colon, rest = text.partition(":")
+    if colon and _is_reference(branch):
+        at = _number_or_time(rest)
+        if at is not None:
+            return OnBranch(branch, at)
+    elif _is_reference(text):
+        return OnBranch(text)
+    at = _number_or_time(text)
+    if at is not None:
+        return at
     try:
-        return parse_time(text) if text[:1].isdecimal() else Multihash.parse(text)
+        return Multihash.parse(text)
     except InvalidIdError as error:
         raise InvalidIdError(
             error.message,
-            hint="a point is a block's number or hash, or a time, like 9, f1620… or 2026-01-10T10:30:00Z",
+            hint="a point is a branch, a block's number or hash, or a time, like fix-names, 9, f1620…, "
+            "2026-01-10T10:30:00Z or fix-names:9",
         ) from None
+
+
+def _is_reference(text: str) -> bool:
+    return text == HEAD or is_branch_name(text)
+
+
+def _number_or_time(text: str) -> int | Timestamp | None:
+    """None for what does not begin with a digit."""
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    return parse_time(text) if text[:1].isdecimal() else None
 
 
 def parse_time(text: str) -> Timestamp:
@@ -66,9 +104,14 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
 
     Raises:
         ObjectNotFoundError: there is no such block.
+        BranchNotFoundError: there is no such branch.
         DatasetNotFoundError: the dataset was not there yet.
         BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
+    if isinstance(point, OnBranch):
+        branch = on_branch(dataset, point.branch)
+        newest = DatasetState.read(branch.chain).head
+        return newest if point.at is None else block_at(branch, point.at, head=newest)
     if isinstance(point, Multihash):
         if not dataset.chain.contains(point):
             raise ObjectNotFoundError(
@@ -94,6 +137,22 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
     if count == 0:
         raise DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {point}")
     return names[count - 1]
+
+
+def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
+    """The dataset on a reference that it has.
+
+    Raises:
+        BranchNotFoundError: it has none of this name.
+    """
+    found = dataset.on(branch)
+    if found.chain.head() is None:
+        raise BranchNotFoundError(
+            f"{dataset.alias} has no branch {one_line(branch)!r}",
+            hint="a point is a branch, a block's number or hash, or a time; "
+            f"`odfchain branch list {dataset.alias}` lists the branches",
+        )
+    return found
 
 
 def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -> bool:

@@ -51,7 +51,7 @@ def read_state(
     event_time: Timestamp | None = None,
     slices: Sequence[tuple[Path, OffsetInterval]] | None = None,
 ) -> pa.Table:
-    """The rows in force at a head, as recorded, in order of offset (`odfchain.slices.state`).
+    """The rows in force at a head, as recorded, in order of offset (`odfchain.slices.rows_in_force`).
 
     Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
     counts them. With `event_time` those in force then (`odfchain.slices.state_by_time`).
@@ -63,7 +63,7 @@ def read_state(
     """
     import pyarrow as pa  # noqa: PLC0415
 
-    from odfchain.slices import state as rule  # noqa: PLC0415
+    from odfchain.slices import rows_in_force as rule  # noqa: PLC0415
     from odfchain.slices.state_by_time import state_at  # noqa: PLC0415
 
     key = state.primary_key if key is None else key

@@ -19,7 +19,7 @@ from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import BadInputError
 from odfchain.model.enums import OperationType
 from odfchain.model.timestamp import Timestamp
-from odfchain.slices.state import PAIR, SliceFile, comparable, in_force, rows_at, rows_of, takes_back
+from odfchain.slices.rows_in_force import PAIR, SliceFile, comparable, in_force, rows_at, rows_of, takes_back
 
 _MICROS, _NANOS = 10**6, 10**9
 """Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s]."""
@@ -29,7 +29,7 @@ _FROM, _TO = OperationType.CORRECT_FROM.code, OperationType.CORRECT_TO.code
 def state_at(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema, time: Timestamp) -> pa.Table:
     """The rows in force at an event time; without a key those of the state that are not later.
 
-    In memory are hashes of all keys and the result. Errors as `odfchain.slices.state.state`.
+    In memory are hashes of all keys and the result. Errors as `odfchain.slices.rows_in_force.state`.
     """
     if not slices:
         return schema.empty_table()

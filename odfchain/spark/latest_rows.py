@@ -1,4 +1,4 @@
-"""The newest row of each key, as an expression of Spark's (`odfchain.slices.state` has the rule)."""
+"""The newest row of each key, as an expression of Spark's (`odfchain.slices.rows_in_force` has the rule)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _RANK = f"{RESERVED}rank"
 def latest_rows(
     history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary, *, retracted: bool = False
 ) -> DataFrame:
-    """The rows in force by this key (`odfchain.slices.state`), or with the last rows of keys that are not."""
+    """The rows in force by this key, or with the last rows of keys that are not.
+
+    Source: `odfchain.slices.rows_in_force`.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
-from odfchain.chain.history import History
+from odfchain.chain.earlier_blocks import History
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.history import History, ReplayHistory, sources_in_force
+from odfchain.chain.earlier_blocks import History, ReplayHistory, sources_in_force
 from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.rules import check_append
 from odfchain.codec.blocks import decode_block

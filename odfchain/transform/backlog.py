@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.chain.history import DATA_EVENTS
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.errors import DivergedInputError, ObjectNotFoundError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash

@@ -220,7 +220,7 @@ def _difference(
     system_time: Timestamp,
 ) -> SliceFacts | None:
     """What turns the output so far into what the query made of everything."""
-    from odfchain.slices.state import SliceFile
+    from odfchain.slices.rows_in_force import SliceFile
     from odfchain.slices.writer import SliceSpec
     from odfchain.transform.rebuilt import write_difference
 

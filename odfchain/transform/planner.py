@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from odfchain.chain.history import DATA_EVENTS, DataEvent
+from odfchain.chain.earlier_blocks import DATA_EVENTS, DataEvent
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import ChainError, TransformError
 from odfchain.ids.did import DatasetId

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain.model.data_schema import DataSchema
-    from odfchain.slices.state import SliceFile
+    from odfchain.slices.rows_in_force import SliceFile
     from odfchain.slices.writer import SliceFacts, SliceSpec
 
     Numbers = np.ndarray[Any, Any]
@@ -24,7 +24,7 @@ def write_difference(
 ) -> SliceFacts | None:
     """A slice that turns the rows of `earlier` into those of `made`; None where nothing has to change.
 
-    Rows in force are counted (`odfchain.slices.state`). What is in both stays as it is. What has to
+    Rows in force are counted (`odfchain.slices.rows_in_force`). What is in both stays as it is. What has to
     go comes first, as retractions in the order in which it was recorded, then what is new in the order of
     `made`.
 
@@ -74,7 +74,7 @@ class _SliceRows:
     def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:
         import numpy as np
 
-        from odfchain.slices.state import PAIR, Walk, hashed_rows, takes_back
+        from odfchain.slices.rows_in_force import PAIR, Walk, hashed_rows, takes_back
 
         nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
         rows = [nothing, *(found for item in slices for found in hashed_rows(item))]

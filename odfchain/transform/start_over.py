@@ -12,7 +12,7 @@ to be another history. Source: specification "Metadata Chain".
 from __future__ import annotations
 
 from odfchain.chain.chain import link_blocks
-from odfchain.chain.history import DATA_EVENTS
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.errors import TransformError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind

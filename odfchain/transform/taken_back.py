@@ -50,7 +50,7 @@ def check_taken_back(
     import pyarrow as pa
 
     from odfchain.repo.corrections import taken_back_in_vain
-    from odfchain.slices.state import SliceFile
+    from odfchain.slices.rows_in_force import SliceFile
 
     progress.phase("Comparing with what was recorded")
     names = state.vocabulary

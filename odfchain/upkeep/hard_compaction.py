@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
-from odfchain.chain.history import DATA_EVENTS, ReplayHistory
+from odfchain.chain.earlier_blocks import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.errors import UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.chain.chain import HashedBlock, link_blocks
-from odfchain.chain.history import ReplayHistory
+from odfchain.chain.earlier_blocks import ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.codec.yaml_writer import dump_yaml
 from odfchain.errors import StoreError, UsageError

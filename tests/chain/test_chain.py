@@ -141,7 +141,7 @@ def test_a_fork_is_indexed_as_what_it_is(chain: MetadataChain) -> None:
     left = chain.head()
     builder.prev, builder.sequence = at, sequence
     for n in range(12):
-        builder.prev = chain.append(builder.block(ev.SetInfo(description=f"fork {n}")), ref=None)
+        builder.prev = chain.append(builder.block(ev.SetInfo(description=f"fork {n}")), publish=False)
         builder.sequence += 1
     assert left is not None
     assert builder.prev is not None

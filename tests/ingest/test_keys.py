@@ -14,8 +14,8 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
 from odfchain.ingest import recorded
-from odfchain.ingest.merge import merge
 from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.merge_strategies import merge
 from odfchain.ingest.primary_keys import check_repeated
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import BadInputError, IncompatibleSchemaError
-from odfchain.ingest.merge import Merged, current_state, merge
 from odfchain.ingest.merge_input import MergeInput
+from odfchain.ingest.merge_strategies import Merged, current_state, merge
 from odfchain.ingest.primary_keys import check_repeated, first_bad_key
 from odfchain.model import data_schema as ds
 from odfchain.model.events import DatasetVocabulary

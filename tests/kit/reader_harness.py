@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from odfchain.ingest.merge import takes_operations
+from odfchain.ingest.merge_strategies import takes_operations
 from odfchain.ingest.read.formats import declared_schema, open_input
 from odfchain.ingest.read.inference import fix_up
 from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input

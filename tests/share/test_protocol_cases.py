@@ -214,7 +214,7 @@ def test_a_reference_is_set_to_a_stored_block_by_compare_and_swap(
     assert case.get("given", before) == before
     given = Given(stores.chain, [])
     seed = ev.Seed(dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT)
-    labels = {"seed": stores.chain.append(given.builder.block(seed), ref=None)}
+    labels = {"seed": stores.chain.append(given.builder.block(seed), publish=False)}
     expected = Expected.parse(case["expect"].replace("CASFailed", "RefCASFailed"))
     if "set" not in case:
         assert case["then"] == "resolve"

@@ -19,7 +19,7 @@ from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.model.rebuild import is_rebuilt, rebuilt, unmarked
 from odfchain.model.sources import SqlQueryStep, TransformSql
 from odfchain.repo.corrections import taken_back_in_vain
-from odfchain.slices.state import SliceFile
+from odfchain.slices.rows_in_force import SliceFile
 from odfchain.slices.writer import SliceSpec
 from odfchain.transform.rebuilt import write_difference
 

@@ -96,7 +96,7 @@ class Model:
         builder = ChainBuilder(self.files.chain)
         builder.prev, builder.sequence = head, newest.sequence_number + 1
         if crash:
-            self.files.chain.append(builder.block(event), ref=None)
+            self.files.chain.append(builder.block(event), publish=False)
             return
         made = builder.append(event)
         self.needs[str(made)] = self.needs[str(head)] | {

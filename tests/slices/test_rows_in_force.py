@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
-from odfchain.slices import state as rule
+from odfchain.slices import rows_in_force as rule
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:

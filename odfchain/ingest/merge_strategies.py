@@ -5,9 +5,9 @@ where this deliberately differs from the reference implementation):
 
 - Append takes every row; Ledger drops rows whose key was ever seen; both keep the order of event time, and of
   the file where event times are equal.
-- Snapshot compares the input with the recorded state (`odfchain.slices.state`). Whether a row is present is a
-  flag, never the nullness of a column. `-R` and `-C` carry the recorded values, event time included; `+A` and
-  `+C` carry the new ones.
+- Snapshot compares the input with the recorded state (`odfchain.slices.rows_in_force`). Whether a row is
+  present is a flag, never the nullness of a column. `-R` and `-C` carry the recorded values, event time
+  included; `+A` and `+C` carry the new ones.
 - A missing event time in the input is never a reason to see a change.
 - Keys compare null-safe; rows of one input that are equal are one (`odfchain.ingest.primary_keys`).
 - Output is ordered by primary key and operation, so that `-C` stands right before its `+C`.
