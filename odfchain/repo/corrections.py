@@ -1,9 +1,9 @@
 """What is taken back was there: a retraction, or the old half of a correction, equals a row that is in force.
 
 What is in force without a key says `odfchain.slices.rows_in_force`. Commits of what an engine brought and
-check 10 of verification use this one rule. Slices are decoded once more for it, and what is kept are hashes of
-the rows that are taken back and of the rows that look like them, so memory follows the number of retractions.
-Source: specification "Retractions and Corrections".
+check 10 of verification use this one rule. Slices are decoded once more for it, and what is kept are hashes
+of the rows that are taken back and of the rows that look like them, so memory follows the number of
+retractions. Source: specification "Retractions and Corrections".
 """
 
 from __future__ import annotations
