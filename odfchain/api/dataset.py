@@ -10,6 +10,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
+from odfchain.api.branching import Branching
 from odfchain.api.options import (
     Block,
     CheckKeywords,
@@ -62,7 +63,7 @@ Files = str | Path | Iterable[str | Path] | BinaryIO
 """Paths, one or several, or a binary stream."""
 
 
-class Dataset:
+class Dataset(Branching):
     """One dataset of a workspace. Reading its log never starts Spark."""
 
     def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
