@@ -19,6 +19,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import lock_path
 from odfchain.store import fsio
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.slice_files import EVERYTHING, DataObject, Selection, absent, bring, objects_of
@@ -184,8 +185,3 @@ def unmark(dataset: DatasetFiles) -> None:
 def incoming_folder(dataset: DatasetFiles) -> Path:
     """Where things for a dataset that is already here arrive; it outlives an interruption."""
     return dataset.folder / "info" / "incoming"
-
-
-def lock_path(dataset: DatasetFiles) -> Path:
-    """The lock of whoever lets something arrive there."""
-    return dataset.folder / "info" / "incoming.lock"

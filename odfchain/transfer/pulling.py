@@ -32,6 +32,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.model.events import Seed
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import keep_reachable, lock_path
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD, ObjectStore
@@ -47,7 +48,6 @@ from odfchain.transfer.differences import (
 from odfchain.transfer.partial import (
     incoming_folder,
     is_partial,
-    lock_path,
     missing,
     selection_of,
     set_selection,
@@ -256,7 +256,7 @@ class _Pull:
                 store.put_file(spool.path(name), name)
             self.progress.advance()
         if status is SyncStatus.OVERWRITTEN:
-            _keep_reachable(dataset, old)
+            keep_reachable(dataset, old)
         dataset.chain.set_ref(HEAD, self.head, expected=old)
         self.statements.keep(dataset, seed.dataset_id)
         return self._done(status, dataset, source, old, len(blocks))
@@ -337,9 +337,3 @@ class _Pull:
             self.statements.attestations,
             tuple(self.statements.warnings),
         )
-
-
-def _keep_reachable(dataset: DatasetFiles, old: Multihash) -> None:
-    """Name the head that is about to be overwritten, so that its chain is not garbage."""
-    name = f"overwritten-{old.digest.hex()[:16]}"
-    dataset.chain.set_ref(name, old, expected=dataset.chain.head(name))

@@ -22,11 +22,12 @@ from odfchain.chain.index import ROW_BYTES
 from odfchain.errors import BusyError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.transfer.partial import incoming_folder, lock_path
+from odfchain.transfer.partial import incoming_folder
 from odfchain.transfer.public_layout import Part
-from odfchain.upkeep.reachable import OVERWRITTEN, reachable, ref_names, refs_of, store_of
+from odfchain.upkeep.reachable import reachable, store_of
 
 GRACE = 24 * 3600.0
 """How long what is not needed stays [s] when nothing else is said."""

@@ -31,12 +31,12 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import keep_reachable
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.trust.seen import Seen
 from odfchain.upkeep.batches import Batch, BatchLimits, batches
 from odfchain.upkeep.downstream import Dependent, Remote, dependents, places_with
 from odfchain.upkeep.merge_slices import merge_slices, same_columns
-from odfchain.upkeep.reachable import keep_reachable
 from odfchain.upkeep.rollback import rewrite_memory
 
 

@@ -18,13 +18,14 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.events import Seed
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import Part
 from odfchain.trust.offered import signed_last
 from odfchain.trust.seen import SeenHeads
-from odfchain.upkeep.reachable import ref_names, refs_of, store_of
+from odfchain.upkeep.reachable import store_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,13 @@ from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreEr
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import ref_names
 from odfchain.store.interfaces import HEAD, parse_ref
-from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.store.local import LocalObjectStore
 from odfchain.text import one_line
 from odfchain.transfer.public_layout import Part
 from odfchain.transfer.slice_files import objects_of
 from odfchain.trust.files import read_regular
-
-OVERWRITTEN = "overwritten-"
-"""Prefix of references to heads that were given up."""
-
-_NOT_REFS = ".jws"
-"""Suffix of signatures, which stand beside the references they are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +51,6 @@ def store_of(dataset: DatasetFiles, part: Part) -> LocalObjectStore:
             return dataset.data
         case Part.CHECKPOINT:
             return dataset.checkpoints
-
-
-def refs_of(dataset: DatasetFiles) -> LocalRefStore:
-    """The references of a dataset."""
-    return LocalRefStore(dataset.folder / "refs", dataset.folder / "info" / "lock")
-
-
-def ref_names(dataset: DatasetFiles) -> list[str]:
-    """The names of a dataset's references, the head first."""
-    found = [n for n in refs_of(dataset).names() if n != HEAD and not n.endswith(_NOT_REFS)]
-    return [HEAD, *found]
-
-
-def overwritten_name(head: Multihash) -> str:
-    """The reference that keeps a head that is given up."""
-    return f"{OVERWRITTEN}{head.digest.hex()[:16]}"
-
-
-def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
-    """Durably name a head that is about to be given up; returns the name.
-
-    Raises:
-        RefConflictError, StoreError: it cannot be named.
-    """
-    name = overwritten_name(head)
-    dataset.chain.set_ref(name, head, expected=dataset.chain.head(name))
-    return name
 
 
 def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> Reachable:
@@ -120,7 +88,7 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
     refs: dict[str, Multihash | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if name in known or path.name.startswith(".") or path.name.endswith(_NOT_REFS):
+        if name in known or path.name.startswith(".") or path.name.endswith(".jws"):
             continue
         if path.is_dir() and not path.is_symlink():
             continue

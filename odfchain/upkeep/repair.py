@@ -25,17 +25,18 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
 from odfchain.store.scratch import LocalScratch, MemoryScratch
-from odfchain.transfer.partial import is_partial, lock_path
+from odfchain.transfer.partial import is_partial
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate
-from odfchain.upkeep.reachable import OVERWRITTEN, ref_names, refs_of, store_of
+from odfchain.upkeep.reachable import store_of
 from odfchain.upkeep.spares import Spares
 
 _KINDS = {Part.BLOCK: "block", Part.DATA: "slice", Part.CHECKPOINT: "checkpoint"}

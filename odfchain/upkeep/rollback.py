@@ -15,12 +15,11 @@ from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import block_at
+from odfchain.repo.references import keep_reachable, lock_path, ref_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.transfer.partial import lock_path
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.upkeep.downstream import Dependent, Remote, RemoteState, dependents, places_with
-from odfchain.upkeep.reachable import keep_reachable, ref_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,13 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import keep_reachable, lock_path
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.transfer.partial import lock_path
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.sync import SyncOptions
 from odfchain.upkeep.batches import BatchLimits
 from odfchain.upkeep.garbage import collect
-from odfchain.upkeep.reachable import keep_reachable
 from odfchain.upkeep.repair import Finding, FsckOptions, FsckReport, State, fsck
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.recorded_dataset import add, add_slice, slice_of

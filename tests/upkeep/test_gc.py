@@ -21,12 +21,11 @@ from odfchain.errors import BrokenChainError, BusyError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import keep_reachable, lock_path
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
-from odfchain.transfer.partial import lock_path
 from odfchain.upkeep.garbage import SHORTEST_GRACE, GcOptions, collect, collect_workspace
-from odfchain.upkeep.reachable import keep_reachable
 from tests.kit.local_folder import LocalDataset
 from tests.kit.support import ChainBuilder, Result, tree_of
 from tests.kit.upkeep_scenes import everything, head_of, killed_everywhere, later, new_workspace, root

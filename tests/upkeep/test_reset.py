@@ -22,10 +22,10 @@ from odfchain.errors import (
 )
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import lock_path
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.transfer.aliases import AliasKind, add_alias
-from odfchain.transfer.partial import lock_path
 from odfchain.trust.seen import SeenHeads
 from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature
 from odfchain.upkeep.downstream import RemoteState
