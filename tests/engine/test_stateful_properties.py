@@ -529,7 +529,7 @@ CHANGED = {
     "join without bounds": 0,
 }  # fmt: skip
 """The lateness [h] with which a query is tried where time matters."""
-BRIEFLY = frozenset({"tumbling", "left join", "plain groups"})
+BRIEFLY = frozenset({"tumbling", "plain groups"})
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,7 @@ def test_one_odd_member_among_usual_records(tmp_path: Path, small_pieces: None, 
         compare(FeatureCollection(str(path)), Counter())
 
 
+@pytest.mark.soak
 def test_many_keys_that_are_no_columns_take_no_memory(tmp_path: Path, small_pieces: None) -> None:
     """In columns they would be as many values as keys times records."""
     path = tmp_path / "in"
