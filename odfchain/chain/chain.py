@@ -19,7 +19,7 @@ from odfchain.chain.earlier_blocks import (
     is_odf_schema,
     sources_in_force,
 )
-from odfchain.chain.index import ChainIndex, Link, Scratch
+from odfchain.chain.index import MERGE, ChainIndex, Link, Scratch, is_one_of, link_kind
 from odfchain.chain.rules import check_alone, check_append
 from odfchain.codec.blocks import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
 from odfchain.codec.tree import to_tree
@@ -200,18 +200,21 @@ class MetadataChain:
         current: Multihash | None = head
         expected: int | None = None
         while current is not None:
-            header = decode_header(self._blocks.get(current))
+            data = self._blocks.get(current)
+            header = decode_header(data)
             self._check_link(current, header.sequence_number, expected, header.prev_block_hash)
-            yield Link(current, header.sequence_number, header.event_kind)
+            # the event is decoded only where it may be a merge
+            kind = link_kind(decode_block(data).event) if MERGE.encode() in data else header.event_kind
+            yield Link(current, header.sequence_number, kind)
             expected, current = header.sequence_number - 1, header.prev_block_hash
 
     def nearest(self, *kinds: str, head: Multihash | None = None) -> HashedBlock | None:
-        """The newest block of these event kinds at or before `head` (default: the head reference)."""
+        """The newest block of these event kinds (or `MERGE`) up to `head` (default: the reference's)."""
         start = head if head is not None else self.head()
         if start is None:
             return None
         if self._index is None:
-            return next((hb for hb in self.walk(start) if hb.block.event.KIND in kinds), None)
+            return next((hb for hb in self.walk(start) if is_one_of(hb.block.event, kinds)), None)
         return self._indexed(start, kinds)
 
     def nearest_event(self, *kinds: type[E], head: Multihash | None = None) -> E | None:
@@ -223,7 +226,7 @@ class MetadataChain:
     def _indexed(self, start: Multihash, kinds: tuple[str, ...]) -> HashedBlock | None:
         assert self._index is not None  # noqa: S101 - checked by the caller
         block = self.get(start)
-        link = Link(start, block.sequence_number, block.event.KIND)
+        link = Link.of(start, block)
         for attempt in (1, 2):
             self._index.sync(link)
             row = self._index.row(link.sequence_number)
@@ -232,14 +235,15 @@ class MetadataChain:
                 if number is None:
                     return None
                 target = self._index.row(number)
-                if target is not None and target.kind in kinds:
+                if target is not None:
                     linked = self.get(target.hash)
-                    if linked.sequence_number == number and target.kind == linked.event.KIND:
+                    same = (linked.sequence_number, linked.event.KIND) == (number, target.kind)
+                    if same and is_one_of(linked.event, kinds):
                         return HashedBlock(target.hash, linked)
             if attempt == 1:
                 self._index.rebuild(link)
         # The scratch file cannot hold rows (read-only media, say): walk.
-        return next((hb for hb in self.walk(start) if hb.block.event.KIND in kinds), None)
+        return next((hb for hb in self.walk(start) if is_one_of(hb.block.event, kinds)), None)
 
     def nearest_all(self, *kinds: str, head: Multihash | None = None) -> Iterator[HashedBlock]:
         """All blocks with these event kinds, newest first, skipping the others."""
@@ -259,7 +263,7 @@ class MetadataChain:
         """
         if self._index is not None:
             block = self.get(head)
-            self._index.sync(Link(head, block.sequence_number, block.event.KIND))
+            self._index.sync(Link.of(head, block))
             known = self._index.hashes(block.sequence_number + 1)
             if known is not None and known[-1] == head:
                 return known

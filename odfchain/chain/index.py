@@ -1,8 +1,8 @@
 """A derived, disposable index of a chain: for every block its hash, its kind, and where to look next.
 
 Row `n` (fixed size, position = sequence number) holds the hash and event kind of block `n` and, for each of
-the thirteen event kinds, the sequence number of the nearest block of that kind at or before `n`. So "the last
-data block before here" is one look-up however long the chain is (RFC-004).
+the thirteen event kinds and for merges, the sequence number of the nearest such block at or before `n`. So
+"the last data block before here" is one look-up however long the chain is (RFC-004).
 
 The index is only a cache. Rows carry a checksum; before use the newest row must name the chain's head, and
 every block found through it is read by its hash and checked to be what the row says. Whatever does not fit
@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol
 
 from odfchain.errors import StoreError
 from odfchain.ids.multihash import Multihash
+from odfchain.model.events import AddData, MetadataEvent
+from odfchain.model.metadata_block import MetadataBlock
 
 EVENT_KINDS = (
     "AddData",
@@ -37,8 +39,12 @@ EVENT_KINDS = (
 )
 """Event kinds in the order of the union `MetadataEvent`."""
 
+MERGE = "odfchain/merge"
+"""Source name of the AddData that carry a merge record (RFC-036); the index takes it for one more kind."""
+
+_COLUMNS = (*EVENT_KINDS, MERGE)
 _NONE = (1 << 64) - 1
-_BODY = struct.Struct("<32sB7x13Q")
+_BODY = struct.Struct(f"<32sB7x{len(_COLUMNS)}Q")
 _CRC = struct.Struct("<I4x")
 ROW_BYTES = _BODY.size + _CRC.size
 _ROWS_AT_ONCE = 4096
@@ -60,20 +66,46 @@ class IndexRow(NamedTuple):
     hash: Multihash
     kind: str
     nearest: tuple[int | None, ...]
-    """For each of `EVENT_KINDS`: sequence number of the nearest block of that kind at or before this one."""
+    """For each of `EVENT_KINDS`, then for `MERGE`: number of the nearest such block at or before this one."""
 
     def nearest_of(self, kinds: tuple[str, ...]) -> int | None:
         """The largest sequence number among these kinds."""
-        numbers = [n for kind in kinds if (n := self.nearest[EVENT_KINDS.index(kind)]) is not None]
+        numbers = [n for kind in kinds if (n := self.nearest[_COLUMNS.index(kind)]) is not None]
         return max(numbers, default=None)
 
 
 class Link(NamedTuple):
-    """One step of a walk: a block's hash, sequence number and event kind."""
+    """One step of a walk: a block's hash, sequence number and event kind, or `MERGE`."""
 
     hash: Multihash
     sequence_number: int
     kind: str
+
+    @classmethod
+    def of(cls, name: Multihash, block: MetadataBlock) -> Link:
+        """The step to a block."""
+        return cls(name, block.sequence_number, link_kind(block.event))
+
+    @property
+    def event_kind(self) -> str:
+        """What kind of event the block has."""
+        return AddData.KIND if self.kind == MERGE else self.kind
+
+
+def link_kind(event: MetadataEvent) -> str:
+    """The kind of an event; `MERGE` of one that carries a merge record."""
+    return MERGE if is_merge(event) else event.KIND
+
+
+def is_merge(event: MetadataEvent) -> bool:
+    """Whether an event carries what calls itself a merge record, first in its chain or carried on."""
+    state = event.new_source_state if isinstance(event, AddData) else None
+    return state is not None and state.source_name == MERGE
+
+
+def is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
+    """Whether an event is of one of these kinds, of which `MERGE` may be one."""
+    return event.KIND in kinds or (MERGE in kinds and is_merge(event))
 
 
 def _pack(row: IndexRow) -> bytes:
@@ -145,16 +177,17 @@ class ChainIndex:
 
     def _fits(self, link: Link) -> IndexRow | None:
         row = self.row(link.sequence_number)
-        return row if row is not None and (row.hash, row.kind) == (link.hash, link.kind) else None
+        return row if row is not None and (row.hash, row.kind) == (link.hash, link.event_kind) else None
 
     def _extend(self, known: IndexRow | None, links: Iterator[Link]) -> None:
-        nearest: list[int | None] = list(known.nearest) if known else [None] * len(EVENT_KINDS)
+        nearest: list[int | None] = list(known.nearest) if known else [None] * len(_COLUMNS)
         pending, start = bytearray(), -1
         for link in links:
             if start < 0:
                 start = link.sequence_number * ROW_BYTES
-            nearest[EVENT_KINDS.index(link.kind)] = link.sequence_number
-            pending += _pack(IndexRow(link.hash, link.kind, tuple(nearest)))
+            for kind in {link.kind, link.event_kind}:
+                nearest[_COLUMNS.index(kind)] = link.sequence_number
+            pending += _pack(IndexRow(link.hash, link.event_kind, tuple(nearest)))
         if pending:
             self._write(start, bytes(pending))
 

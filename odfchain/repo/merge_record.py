@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.chain.index import MERGE
 from odfchain.errors import CodecError, InvalidIdError, OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -22,7 +23,7 @@ from odfchain.model.events import AddData, MetadataEvent, SourceState
 from odfchain.text import one_line
 from odfchain.trust.canonical import canonical_json
 
-SOURCE_NAME = "odfchain/merge"
+SOURCE_NAME = MERGE
 KIND = "odfchain/merge"
 MOST_BYTES = 16 * 1024
 _VERSION = 1
@@ -163,13 +164,13 @@ def merges(
 
     Records that are not understood are no merges; they are added to `damaged`.
     """
-    return first_records(chain.nearest_all("AddData", head=head), damaged)
+    return first_records(chain.nearest_all(MERGE, head=head), damaged)
 
 
 def first_records(
     newest_first: Iterable[HashedBlock], damaged: list[tuple[HashedBlock, OdfchainError]] | None = None
 ) -> list[RecordedMerge]:
-    """As `merges`, of the AddData blocks of a whole chain."""
+    """As `merges`, of the AddData blocks of a whole chain; others than merges may be left out."""
     oldest: dict[str, HashedBlock] = {}
     for block in newest_first:
         event = block.block.event

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
 from odfchain.chain.earlier_blocks import History
+from odfchain.chain.index import link_kind
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,
@@ -306,7 +307,7 @@ class _Pull:
             if isinstance(found.block.event, Seed):
                 seed = found.block.event
             objects += objects_of(found.block)
-            kinds.append(found.block.event.KIND)
+            kinds.append(link_kind(found.block.event))
             self.progress.advance()
         return _Received(seed, objects, kinds)
 

@@ -57,8 +57,8 @@ class ContinuedHistory:
 def index_chain(dataset: DatasetFiles, newest_first: Sequence[Multihash], kinds: Sequence[str]) -> None:
     """Let a new dataset's index know all blocks that were checked, so that none is read again for it.
 
-    `kinds` are those of the blocks' events, oldest first. The index is a cache: if it is wrong or cannot be
-    written, whoever needs it builds it from the blocks.
+    `kinds` are those of the blocks' events (`link_kind`), oldest first. The index is a cache: if it is wrong
+    or cannot be written, whoever needs it builds it from the blocks.
     """
     top = len(newest_first) - 1
     links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(newest_first))

@@ -335,7 +335,7 @@ class _Fsck:
         fresh = MemoryScratch()
         index = ChainIndex(fresh, self._links)
         block = self._blocks[head]
-        index.sync(Link(head, block.sequence_number, block.event.KIND))
+        index.sync(Link.of(head, block))
         if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
             return
         if not self._options.dry_run:
@@ -346,7 +346,7 @@ class _Fsck:
         current: Multihash | None = head
         while current is not None:
             block = self._blocks[current]
-            yield Link(current, block.sequence_number, block.event.KIND)
+            yield Link.of(current, block)
             current = block.prev_block_hash
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from typing import Any
 
 import pytest
 
 from odfchain.chain.chain import MetadataChain, link_blocks
-from odfchain.chain.index import EVENT_KINDS, ROW_BYTES
+from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES
 from odfchain.codec.blocks import decode_block
 from odfchain.codec.fbs import load_fbs
 from odfchain.errors import (
@@ -38,17 +40,20 @@ def grow(builder: ChainBuilder, count: int, seed: int = 0) -> None:
         choice = rng.random()
         if choice < 0.6:
             start = 0 if last is None else last + 1
-            builder.append(ev.AddData(prev_offset=last, new_data=data_slice(start, start + 4)))
+            source = ev.SourceState(source_name=MERGE, kind=MERGE, value="{}") if choice < 0.1 else None
+            added = data_slice(start, start + 4)
+            builder.append(ev.AddData(prev_offset=last, new_data=added, new_source_state=source))
             last = start + 4
         elif choice < 0.8:
             builder.append(ev.SetInfo(description=str(rng.random())))
         else:
-            source = ev.AddPushSource(
-                source_name=f"s{rng.randrange(3)}",
-                read=ReadStepCsv(separator=str(rng.random())),
-                merge=MergeStrategyAppend(),
+            builder.append(
+                ev.AddPushSource(
+                    source_name=f"s{rng.randrange(3)}",
+                    read=ReadStepCsv(separator=str(rng.random())),
+                    merge=MergeStrategyAppend(),
+                )
             )
-            builder.append(source)
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def answers(chain: MetadataChain) -> list[Any]:
     """What the chain says about the nearest block of every kind, from every fifth block."""
     found = []
     for hb in list(chain.walk())[::5]:
-        for kind in EVENT_KINDS:
+        for kind in (*EVENT_KINDS, MERGE):
             nearest = chain.nearest(kind, head=hb.hash)
             found.append(nearest.hash if nearest else None)
         found.append([h.hash for h in chain.nearest_all("AddPushSource", head=hb.hash)])
@@ -105,6 +110,17 @@ def test_a_damaged_index_is_rebuilt(chain: MetadataChain, scratch: MemoryScratch
             scratch.data[rng.randrange(len(intact))] ^= 1 << rng.randrange(8)
         fresh = MetadataChain(chain._blocks, chain._refs, scratch)
         assert answers(fresh) == expected
+
+
+def test_an_index_of_a_release_that_knew_no_merges_is_rebuilt(
+    chain: MetadataChain, scratch: MemoryScratch
+) -> None:
+    grow(ChainBuilder(chain), 40)
+    expected, body = answers(chain), struct.Struct("<32sB7x13Q")
+    assert any(chain.nearest_all(MERGE))
+    rows = [scratch.data[start : start + body.size] for start in range(0, len(scratch.data), ROW_BYTES)]
+    scratch.data[:] = b"".join(row + struct.pack("<I4x", zlib.crc32(row)) for row in rows)
+    assert answers(MetadataChain(chain._blocks, chain._refs, scratch)) == expected
 
 
 def test_another_datasets_index_is_not_believed(chain: MetadataChain, scratch: MemoryScratch) -> None:

@@ -184,7 +184,7 @@ def run_event(builder: ChainBuilder, step: dict[str, Any]) -> None:
         changes["system_time"] = Timestamp.now()
     kwargs: dict[str, Any] = {}
     if "without moving" in step["event"]:
-        kwargs["ref"] = None
+        kwargs["publish"] = False
     if "does-not-exist" in step["event"]:
         kwargs["expected_ref"] = hash_of("does-not-exist")
     block = builder.block(event, **changes)
