@@ -1,0 +1,233 @@
+"""What a chain did after one of its blocks: the slices of an interval, and their rows in columns of one kind.
+
+A changelog carries its own base: the first row of a key after a block says what the key was there. So what is
+compared and merged is read from the intervals alone, and nothing before them is opened (RFC-036). Only where
+that cannot be relied on are the touched keys looked up in the slices before (`odfchain.branch.earlier_rows`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from odfchain.chain.chain import HashedBlock
+from odfchain.chain.earlier_blocks import DataEvent
+from odfchain.chain.schema_rules import canonical
+from odfchain.codec.arrow import to_arrow
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    SchemaError,
+    SliceNotFoundError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.model import data_schema as ds
+from odfchain.model.ddl import type_name
+from odfchain.model.events import DatasetVocabulary, OffsetInterval, SetVocab
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.slices.reader import fitted, open_parquet
+from odfchain.text import first_line, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSlice:
+    """A slice and the names that its system columns have."""
+
+    ref: SliceRef
+    names: DatasetVocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The blocks of a chain after one of them, up to another."""
+
+    dataset: DatasetFiles
+    after: Multihash
+    upto: Multihash
+    believed: bool = True
+    """Whether the first row of a key says what the key was before; else that is looked up."""
+
+    def blocks(self) -> list[HashedBlock]:
+        """All of them, oldest first; none before is read.
+
+        Raises:
+            ChainError: `after` is no ancestor of `upto`.
+            ObjectNotFoundError, ObjectCorruptedError, DecodeError: a block cannot be read.
+        """
+        return list(self.dataset.chain.walk(self.upto, tail=self.after))[::-1]
+
+    def slices(self) -> list[PlacedSlice]:
+        """Their slices, oldest first; errors as `blocks`."""
+        names = DatasetState.read(self.dataset.chain, self.after).vocabulary
+        found = []
+        for name, block in self.blocks():
+            event = block.event
+            if isinstance(event, SetVocab):
+                names = DatasetVocabulary.from_event(event)
+            elif isinstance(event, DataEvent) and event.new_data is not None:
+                found.append(PlacedSlice(SliceRef(name, block.sequence_number, event.new_data), names))
+        return found
+
+
+def parquet_bytes(intervals: Iterable[Interval]) -> int:
+    """The size of all their slices, as their blocks say."""
+    return sum(placed.ref.slice.size for interval in intervals for placed in interval.slices())
+
+
+@dataclass(frozen=True, slots=True)
+class MergedColumns:
+    """The columns in which rows of several heads are compared: those of the first, then what others add.
+
+    System columns are the same by what they are for, whatever they are called.
+    """
+
+    names: DatasetVocabulary
+    """Those of the first head."""
+    declared: ds.DataSchema | None
+    """With the system columns; None where no head has data."""
+
+    @classmethod
+    def of(cls, *states: DatasetState) -> MergedColumns:
+        """The columns of these heads, the one that is written to first.
+
+        Raises:
+            SchemaError: one column has two types.
+        """
+        names, merged = states[0].vocabulary, dict[str, ds.DataField]()
+        first: ds.DataSchema | None = None
+        for state in states:
+            schema, renamed = state.schema, dict(zip(state.vocabulary.columns, names.columns, strict=True))
+            for column in schema.fields if schema is not None else ():
+                name = renamed.get(column.name, column.name)
+                if name in names.columns and column.name not in renamed:
+                    raise _cannot_merge(name, "is a system column on one side and data on the other")
+                mine = merged.get(name)
+                if mine is not None:
+                    _check_types(mine, column)
+                else:
+                    kind = column.type if first is None else _optional(column.type)
+                    merged[name] = dataclasses.replace(column, name=name, type=kind)
+            first = first or schema
+        extra = first.extra if first is not None else None
+        return cls(names, ds.DataSchema(fields=tuple(merged.values()), extra=extra) if merged else None)
+
+    @property
+    def data(self) -> pa.Schema:
+        """The columns of data, the event time among them; all may be null."""
+        schema = to_arrow(self.declared) if self.declared is not None else pa.schema([])
+        return pa.schema([f.with_nullable(True) for f in schema if f.name not in self.names.columns[:3]])
+
+    @property
+    def rows(self) -> pa.Schema:
+        """Offset and operation, in this order, then the data."""
+        numbers = [(self.names.offset_column, pa.uint64()), (self.names.operation_type_column, pa.uint8())]
+        return pa.schema([*(pa.field(*number) for number in numbers), *self.data])
+
+
+def _check_types(mine: ds.DataField, theirs: ds.DataField) -> None:
+    ours, other = canonical(mine.value_type), canonical(theirs.value_type)
+    if (ours, ds.is_uuid(mine.value_type, mine.extra)) != (
+        other,
+        ds.is_uuid(theirs.value_type, theirs.extra),
+    ):
+        types = " and ".join(type_name(each.type, each.extra) for each in (mine, theirs))
+        raise _cannot_merge(mine.name, f"has two types: {types}")
+
+
+def _cannot_merge(name: str, problem: str) -> SchemaError:
+    return SchemaError(
+        f"column `{one_line(name)}` {problem}", hint="the two sides have to agree on what it is"
+    )
+
+
+def _optional(kind: ds.DataType) -> ds.DataType:
+    return kind if isinstance(kind, ds.DataTypeOption) else ds.DataTypeOption(inner=kind)
+
+
+def read_rows(interval: Interval, view: MergedColumns) -> pa.Table:
+    """All rows of an interval in order of offset, as `MergedColumns.rows` has them.
+
+    Where first rows are not believed, each touched key has a row in front that says what it was before.
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError: a slice is missing, damaged, or not what its block says.
+    """
+    return pa.Table.from_batches(interval_batches(interval, view), view.rows)
+
+
+def interval_batches(interval: Interval, view: MergedColumns) -> Iterator[pa.RecordBatch]:
+    """As `read_rows`, a bounded number of rows at a time, and without rows in front."""
+    for placed in interval.slices():
+        path = verified_slice(interval.dataset, placed.ref)
+        yield from slice_batches(path, placed.names, placed.ref.slice.offset_interval, view.names, view.rows)
+
+
+def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
+    """The file of a slice, which hashes to what its block says.
+
+    Raises:
+        SliceNotFoundError: this copy lacks it; says what brings it.
+        ObjectCorruptedError: it hashes to something else.
+    """
+    try:
+        return dataset.data.verified_path(ref.slice.physical_hash)
+    except ObjectNotFoundError:
+        path = dataset.data.locate(ref.slice.physical_hash)
+        raise SliceNotFoundError.of(dataset.alias, path) from None
+
+
+def slice_batches(
+    path: Path,
+    own: DatasetVocabulary,
+    interval: OffsetInterval,
+    names: DatasetVocabulary,
+    schema: pa.Schema,
+    *,
+    groups: list[int] | None = None,
+    first: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice, whose system columns have their `own` names, with those `names`, in a schema.
+
+    Of some row groups where they are given, the first of whose rows has the offset `first`.
+
+    Raises:
+        ObjectCorruptedError: it cannot be read, or its offsets are not what its block says.
+    """
+    renamed = dict(zip(own.columns, names.columns, strict=True))
+    offset = interval.start if first is None else first
+    try:
+        with open_parquet(path) as file:
+            present = file.schema_arrow.names
+            taken = [name for name in present if renamed.get(name, name) in schema.names]
+            if len(set(taken)) < len(taken):
+                raise _unreadable(path, "a column comes twice")
+            if missing := {own.offset_column, own.operation_type_column}.difference(taken):
+                raise _unreadable(path, f"column `{one_line(missing.pop())}` is not there")
+            for batch in file.batches(taken, groups=groups):
+                own_names = [renamed.get(name, name) for name in batch.schema.names]
+                rows = fitted(batch.rename_columns(own_names), schema)
+                if rows.column(0) != pa.array(range(offset, offset + rows.num_rows), pa.uint64()):
+                    raise _unreadable(path, "its offsets are not those that its block names")
+                if rows.column(1).null_count:
+                    raise _unreadable(path, "a row has no operation")
+                offset += rows.num_rows
+                yield rows
+        if groups is None and offset != interval.end + 1:
+            raise _unreadable(path, f"it has no row with the offset {offset:,}, which its block promises")
+    except BadInputError as error:
+        raise _unreadable(path, error.message) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
+
+
+def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
+    return ObjectCorruptedError(
+        f"{path}: the slice cannot be read: {reason}",
+        hint="`odfchain verify` says what else is wrong with it",
+    )

@@ -1,0 +1,120 @@
+"""What a chain did after a block: its slices and their rows, and that nothing else is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import odfchain as odf
+from odfchain.branch.intervals import Interval, MergedColumns, parquet_bytes, read_rows
+from odfchain.errors import ObjectCorruptedError, SchemaError, SliceNotFoundError
+from odfchain.model.events import SetVocab
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from tests.kit.branch_rows import COLUMNS, add, branch, give_columns, keyed, record
+from tests.kit.opened_files import opened_files
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Iterator[DatasetFiles]:
+    with odf.init(tmp_path / "workspace") as workspace:
+        yield keyed(workspace)
+
+
+def view(*heads: DatasetFiles) -> MergedColumns:
+    return MergedColumns.of(*(DatasetState.read(head.chain) for head in heads))
+
+
+def test_only_slices_after_the_block_are_opened(dataset: DatasetFiles) -> None:
+    fork = record(dataset, [("+A", 1, "1", "x", "y")])
+    upto = record(dataset, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "x", "z")])
+    interval = Interval(dataset, fork, upto)
+    (placed,) = interval.slices()
+    with opened_files(dataset.folder / "data") as opened:
+        rows = read_rows(interval, view(dataset))
+    assert set(opened) == {str(placed.ref.slice.physical_hash)}
+    assert rows.column(0).to_pylist() == [1, 2]
+    assert rows.column(1).to_pylist() == [2, 3]
+    assert rows["b"].to_pylist() == ["y", "z"]
+    assert parquet_bytes([interval]) == placed.ref.slice.size
+
+
+def test_a_column_that_a_slice_lacks_is_null(dataset: DatasetFiles) -> None:
+    fork = record(dataset, [("+A", 1, "1", "x", "y")])
+    record(dataset, [("+A", 1, "2", "x", "y")])
+    more = (*COLUMNS, pa.field("c", pa.int64()))
+    give_columns(dataset, more)
+    upto = record(dataset, [("+A", 1, "3", "x", "y", 5)], more)
+    assert read_rows(Interval(dataset, fork, upto), view(dataset))["c"].to_pylist() == [None, 5]
+
+
+def test_system_columns_are_matched_by_what_they_are_for(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset = keyed(workspace, columns=None)
+        fix = branch(dataset, "fix")
+        fork = fix.chain.head()
+        assert fork is not None
+        give_columns(fix, COLUMNS)
+        upto = record(fix, [("+A", 2, "2", "x", "y")])
+        add(dataset, SetVocab(operation_type_column="what", event_time_column="happened"))
+        give_columns(dataset, COLUMNS, {"op": "what", "event_time": "happened"})
+        rows = read_rows(Interval(fix, fork, upto), view(dataset, fix))
+    assert rows.column_names == ["offset", "what", "happened", "k", "a", "b"]
+    assert rows["happened"].null_count == 0
+    assert rows["what"].to_pylist() == [0]
+
+
+def test_columns_of_two_heads_are_those_of_the_first_then_the_new_ones(dataset: DatasetFiles) -> None:
+    record(dataset, [("+A", 1, "1", "x", "y")])
+    fix = branch(dataset, "fix")
+    give_columns(dataset, (*COLUMNS, pa.field("mine", pa.int64())))
+    give_columns(fix, (*COLUMNS, pa.field("theirs", pa.int64()), pa.field("mine", pa.int64())))
+    both = view(dataset, fix)
+    assert both.data.names == ["event_time", "k", "a", "b", "mine", "theirs"]
+    assert both.declared is not None
+    other = branch(dataset, "other")
+    give_columns(other, (*COLUMNS, pa.field("mine", pa.int64()), pa.field("theirs", pa.string())))
+    with pytest.raises(SchemaError, match=r"`theirs` has two types: STRING and BIGINT"):
+        view(other, fix)
+
+
+def test_a_column_that_one_side_requires_is_not_required_of_the_other(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset = keyed(workspace, columns=None)
+        fix = branch(dataset, "fix")
+        give_columns(dataset, COLUMNS)
+        give_columns(fix, [*COLUMNS, pa.field("n", pa.int64(), nullable=False)])
+        declared = view(dataset, fix).declared
+    added = declared and declared.field("n")
+    assert added is not None
+    assert added.optional
+
+
+def test_a_missing_slice_is_named_with_what_brings_it(dataset: DatasetFiles) -> None:
+    """Case 67: one before the fork is not missed."""
+    before = record(dataset, [("+A", 1, "1", "x", "y")])
+    fork = record(dataset, [("+A", 1, "2", "x", "y")])
+    upto = record(dataset, [("+A", 1, "3", "x", "y")])
+    interval = Interval(dataset, fork, upto)
+    first = DatasetState.read(dataset.chain, before).slices()[-1]
+    Path(dataset.data.locate(first.slice.physical_hash)).unlink()
+    assert read_rows(interval, view(dataset))["k"].to_pylist() == ["3"]
+    path = Path(dataset.data.locate(interval.slices()[0].ref.slice.physical_hash))
+    path.unlink()
+    with pytest.raises(SliceNotFoundError, match=path.name) as caught:
+        read_rows(interval, view(dataset))
+    assert "odfchain fetch d" in str(caught.value.hint)
+
+
+def test_a_slice_that_is_not_what_its_block_says_is_refused(dataset: DatasetFiles) -> None:
+    fork = record(dataset, [("+A", 1, "1", "x", "y")])
+    upto = record(dataset, [("+A", 1, "2", "x", "y")])
+    interval = Interval(dataset, fork, upto)
+    path = Path(dataset.data.locate(interval.slices()[0].ref.slice.physical_hash))
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(ObjectCorruptedError):
+        read_rows(interval, view(dataset))

@@ -1,0 +1,106 @@
+"""Rows recorded on branches, block by block and without Spark: real files with right hashes, and no source."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from odfchain.api import Workspace
+from odfchain.codec.manifest import read_snapshots
+from odfchain.ids.multihash import Multihash
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from tests.kit.root_rows import schema_event, schema_with, staged_slice
+
+OPERATIONS = ("+A", "-R", "-C", "+C")
+DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+COLUMNS = (pa.field("k", pa.string()), pa.field("a", pa.string()), pa.field("b", pa.string()))
+Row = tuple[Any, ...]
+"""Operation, the day of the event time, and the values."""
+
+
+def keyed(
+    workspace: Workspace,
+    key: Sequence[str] = ("k",),
+    columns: Sequence[pa.Field] | None = COLUMNS,
+    *,
+    name: str = "d",
+    merge: str = "UpsertStream",
+) -> DatasetFiles:
+    """A root with a source of this key (none is an Append) and no rows; a schema, unless that is None."""
+    keys = f", primaryKey: [{', '.join(key)}]" if key else ""
+    text = (
+        f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: [{{kind: AddPushSource, "
+        f"sourceName: default, read: {{kind: Csv}}, merge: {{kind: {merge if key else 'Append'}{keys}}}}}]}}\n"
+    )
+    (made,) = read_snapshots(text)
+    files = workspace.create(made, system_time=DAY.isoformat())._files
+    if columns is not None:
+        give_columns(files, columns)
+    return files
+
+
+def give_columns(
+    dataset: DatasetFiles, columns: Sequence[pa.Field], names: dict[str, str] | None = None
+) -> None:
+    """A schema of these columns from now on, in which the system columns may have other names."""
+    schema = schema_with(*columns)
+    if names:
+        schema = pa.schema([f.with_name(names.get(f.name, f.name)) for f in schema])
+    add(dataset, schema_event(schema))
+
+
+def add(dataset: DatasetFiles, *events: ev.MetadataEvent) -> None:
+    """Blocks without data."""
+    state = DatasetState.read(dataset.chain)
+    commit(dataset, state, list(events), [], system_time=state.next_system_time())
+
+
+def branch(dataset: DatasetFiles, name: str, at: Multihash | None = None) -> DatasetFiles:
+    """A new branch, at a block or the present head."""
+    target = at or dataset.chain.head()
+    assert target is not None
+    dataset.chain.set_ref(name, target, expected=None)
+    return dataset.on(name)
+
+
+def record(
+    dataset: DatasetFiles,
+    rows: Sequence[Row],
+    columns: Sequence[pa.Field] | None = COLUMNS,
+    *,
+    folder: Path | None = None,
+) -> Multihash:
+    """A block with these rows; what is missing of a row at its end is null."""
+    schema = schema_with(*columns)
+    state = DatasetState.read(dataset.chain)
+    start = 0 if state.last_offset is None else state.last_offset + 1
+    values: list[Any] = [
+        range(start, start + len(rows)),
+        [OPERATIONS.index(row[0]) for row in rows],
+        [state.next_system_time().epoch_ms] * len(rows),
+        [DAY + dt.timedelta(days=row[1]) for row in rows],
+        *([row[2 + i] if 2 + i < len(row) else None for row in rows] for i in range(len(columns))),
+    ]
+    return record_table(
+        dataset, pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
+    )
+
+
+def record_table(dataset: DatasetFiles, table: pa.Table) -> Multihash:
+    """A block with the rows of a table that has all columns."""
+    state = DatasetState.read(dataset.chain)
+    with dataset.staging() as staging:
+        new, staged = staged_slice(staging, table)
+        latest = Timestamp.from_epoch_ms(table["event_time"].cast(pa.int64()).to_numpy().max())
+        event = ev.AddData(
+            prev_offset=state.last_offset, new_data=new, new_watermark=max(latest, state.watermark or latest)
+        )
+        return commit(dataset, state, [event], [staged], system_time=state.next_system_time())[-1]
