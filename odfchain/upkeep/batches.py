@@ -5,6 +5,7 @@ limits. The result says of the dataset's state what the last of them said:
 
 - the watermark and the checkpoint are those of the last one;
 - a watermark set by hand, which only a block without data may carry ahead of the data, stays apart from data;
+- a merge stays as it is: whoever computes it again compares its slice (RFC-036);
 - a batch speaks of one source: where the next event continues another source, or none, a new batch begins.
   So the latest state of every source stays what it was ("AddData", `newSourceState`).
 
@@ -20,6 +21,7 @@ from odfchain.model.data_schema import ExtraAttributes
 from odfchain.model.events import AddData, DataSlice
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.merge_record import is_merge_state
 
 MAX_SLICE_BYTES = 300_000_000
 MAX_SLICE_RECORDS = 10_000
@@ -78,7 +80,7 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
     joined = _BatchDraft()
     watermark: Timestamp | None = None
     for block in blocks:
-        if isinstance(block.event, AddData):
+        if isinstance(block.event, AddData) and not is_merge_state(block.event.new_source_state):
             by_hand = block.event.new_data is None and block.event.new_watermark != watermark
             watermark = block.event.new_watermark
             longer = joined.with_(block.event, by_hand=by_hand)
@@ -91,6 +93,7 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
         if waiting:
             yield Batch(tuple(waiting))
         waiting, joined = [], _BatchDraft()
+        watermark = block.event.new_watermark if isinstance(block.event, AddData) else watermark
         yield Batch((block,))
     if waiting:
         yield Batch(tuple(waiting))

@@ -14,7 +14,7 @@ Killed at any moment it has removed some of what it may remove, and the next run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,7 +146,7 @@ class _Collection:
             self._temporary(),
             Garbage("staging", *dead),
             _remove("incoming", left, dry_run=self.options.dry_run),
-            self._index(),
+            *self._of_references(),
         ]
         return Collected(
             str(self.dataset.alias),
@@ -185,14 +185,28 @@ class _Collection:
         ]
         return _remove("unfinished files", files, dry_run=self.options.dry_run)
 
-    def _index(self) -> Garbage:
-        """The chain's index, when it has rows of blocks that the chain has not."""
-        path = self.dataset.index_path
-        head = self.dataset.chain.head()
-        assert head is not None  # noqa: S101 - its chain was read
-        rows = self.dataset.chain.get(head).sequence_number + 1
-        outdated = [path] if path.is_file() and path.stat().st_size > rows * ROW_BYTES else []
-        return _remove("chain index", outdated, dry_run=self.options.dry_run)
+    def _of_references(self) -> Iterator[Garbage]:
+        """What belongs to references that are gone, and indexes with rows of blocks that a chain has not."""
+        folder, names = self.dataset.folder, frozenset(ref_names(self.dataset))
+        signatures = [
+            path
+            for path in (folder / "refs").glob("*.jws")
+            if path.stem not in names and self._is_old("refs", path.name)
+        ]
+        yield _remove("signatures", signatures, dry_run=self.options.dry_run)
+        current = {self.dataset.on(name).index_path for name in names}
+        indexes = [path for path in (folder / "info").glob("chain-index*") if path not in current]
+        indexes += [self.dataset.on(name).index_path for name in names if self._has_too_many_rows(name)]
+        yield _remove("chain index", indexes, dry_run=self.options.dry_run)
+        states = list((folder / "info" / "states").glob("*"))
+        yield _remove("cached states", states, dry_run=self.options.dry_run)
+
+    def _has_too_many_rows(self, name: str) -> bool:
+        dataset = self.dataset.on(name)
+        path, head = dataset.index_path, dataset.chain.head()
+        if head is None or not path.is_file():
+            return False
+        return path.stat().st_size > (dataset.chain.get(head).sequence_number + 1) * ROW_BYTES
 
 
 def collect_workspace(

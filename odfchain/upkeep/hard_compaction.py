@@ -8,7 +8,8 @@
 Killed before 4 the dataset is as it was, and has some files that nothing refers to. Blocks before the first
 merged one stay as they are; the blocks after it get new hashes, and keep the system times of the blocks they
 stand for: when something was recorded does not change because it is stored in another way. The hashes do, so
-whoever read the old blocks has to start over: `CompactPlan` says who that is.
+whoever read the old blocks has to start over: `CompactPlan` says who that is. Blocks that branches forked
+from, or were merged with, are not replaced: their merges could not be computed again.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from pathlib import Path
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.earlier_blocks import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.errors import UnsavedBlocksError, UsageError
+from odfchain.errors import CodecError, UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
 from odfchain.model.metadata_block import MetadataBlock
-from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import record_of
 from odfchain.repo.references import keep_reachable
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.trust.seen import Seen
 from odfchain.upkeep.batches import Batch, BatchLimits, batches
 from odfchain.upkeep.downstream import Dependent, Remote, dependents, places_with
 from odfchain.upkeep.merge_slices import merge_slices, same_columns
+from odfchain.upkeep.needed_forks import branches_on
 from odfchain.upkeep.rollback import rewrite_memory
 
 
@@ -92,7 +94,8 @@ def plan_compact(
     """What would be merged, and who breaks by it.
 
     Raises:
-        UsageError: the dataset is derivative: its transactions are what its query gave, step by step.
+        UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
+            branch needs the blocks that would be replaced.
         ObjectNotFoundError, ObjectCorruptedError: a slice that would be merged is missing or damaged.
         BrokenChainError, StoreError, CodecError, ManifestError: something cannot be read.
     """
@@ -129,11 +132,23 @@ def plan_compact(
     )
     if plan.nothing:
         return plan
+    _check_forks(dataset, chain, plan)
     return dataclasses.replace(
         plan,
         dependents=tuple(dependents(workspace, dataset, replaced)),
         places=tuple(places_with(workspace, dataset, state.head, replaced)),
     )
+
+
+def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
+    needing = branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
+    if needing:
+        raise UsageError(
+            f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
+            f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
+            hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
+            "leaves this one as it is",
+        )
 
 
 def mergeable(dataset: DatasetFiles, blocks: Iterable[MetadataBlock], limits: BatchLimits) -> list[Batch]:
@@ -189,13 +204,15 @@ def compact(
         # without data all blocks are new, so that a copy is not taken for one that lags behind
         at = DatasetState.read(dataset.chain, plan.old_head)
         now = at.next_system_time() if plan.metadata_only else None
-        for event, file, time in rewritten(dataset, plan.batches, staging, plan.kept, progress):
-            newest = history.previous()
+        renamed: dict[Multihash | None, Multihash] = {}
+        for event, file, batch in rewritten(dataset, plan.batches, staging, plan.kept, progress):
+            newest, previous = history.previous(), made[-1].hash if made else plan.kept[-1].hash
+            renamed[batch.blocks[0].prev_block_hash] = previous
             (encoded,) = link_blocks(
-                [event],
-                prev=made[-1].hash if made else plan.kept[-1].hash,
+                [_retargeted(event, renamed)],
+                prev=previous,
                 next_sequence_number=newest.sequence_number + 1,
-                system_time=now or time,
+                system_time=now or batch.blocks[-1].system_time,
             )
             check_append(encoded.block, history)
             history.add(encoded.block)
@@ -210,8 +227,8 @@ def rewritten(
     staging: Path,
     before: Sequence[HashedBlock] = (),
     progress: Progress = SILENT,
-) -> Iterator[tuple[MetadataEvent, StagedFile | None, Timestamp]]:
-    """The events that batches become after the blocks `before`, their new files, and when they were recorded.
+) -> Iterator[tuple[MetadataEvent, StagedFile | None, Batch]]:
+    """The events that batches become after the blocks `before`, their new files, and the batches.
 
     Raises:
         ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
@@ -221,8 +238,7 @@ def rewritten(
     vocabulary = next((e for e in reversed(events) if isinstance(e, SetVocab)), None)
     previous = next((e for e in reversed(events) if isinstance(e, AddData)), None)
     for batch in planned:
-        last = batch.blocks[-1]
-        event: MetadataEvent = last.event
+        event: MetadataEvent = batch.blocks[-1].event
         file = None
         if isinstance(event, SetVocab):
             vocabulary = event
@@ -237,7 +253,19 @@ def rewritten(
             if _says_nothing(event, previous):
                 continue
             previous = event
-        yield event, file, last.system_time
+        yield event, file, batch
+
+
+def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> MetadataEvent:
+    """The event, which names the new block where it says what a merge was made on."""
+    try:
+        record = record_of(event)
+    except CodecError:
+        return event
+    if record is None or not isinstance(event, AddData):
+        return event
+    target = renamed.get(record.target, record.target)
+    return dataclasses.replace(event, new_source_state=dataclasses.replace(record, target=target).to_state())
 
 
 def _publish(

@@ -1,7 +1,8 @@
 """A head reference that is lost: which block it was, as far as that can be proven.
 
 A candidate is a stored block that no other block and no other reference names, whose chain is complete down
-to the Seed of this dataset. That alone proves nothing: a transaction that was interrupted leaves such a block
+to the Seed of this dataset. (Blocks of branches, and what was merged, are candidates only where somebody
+speaks for them.) That alone proves nothing: a transaction that was interrupted leaves such a block
 too. So it is taken only if it is the only one and somebody else speaks for it: the owner's signature of the
 head, the memory of what was last pulled, or a peer whose chain contains it; and never where signature or
 memory speak of a later block, or of another one. Everything else is for the user to decide.
@@ -9,23 +10,25 @@ memory speak of a later block, or of another one. Everything else is for the use
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from odfchain.codec.blocks import decode_block
 from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import Seed
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.references import ref_names, refs_of
+from odfchain.repo.references import branch_names, ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import Part
 from odfchain.trust.offered import signed_last
-from odfchain.trust.seen import SeenHeads
-from odfchain.upkeep.reachable import store_of
+from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.upkeep.reachable import merged_blocks, store_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,13 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
     stored = stored_blocks(dataset)
     if stored is None:
         return []
-    named = {block.prev_block_hash for block in stored.blocks.values()} | _other_refs(dataset)
+    named = {block.prev_block_hash for block in stored.blocks.values()} | _given_up(dataset)
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
+    beside = _beside(dataset, stored)
+    spoken_for = [signed_last(dataset, stored.dataset_id), _seen(workspace, stored.dataset_id)]
+    tips += {said.head for said in spoken_for if said is not None and said.head in beside} - {*tips}
     heads = [_with_proof(workspace, dataset, stored, name, peer) for name in tips]
+    heads = [head for head in heads if head.proof is not None or head.head not in beside]
     return sorted(heads, key=lambda c: (-c.sequence_number, str(c.head)))
 
 
@@ -98,15 +105,26 @@ def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
     return named[0] if len(named) == 1 and digits else None
 
 
-def _other_refs(dataset: DatasetFiles) -> set[Multihash | None]:
+def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
+    return _heads(dataset, [ref for ref in ref_names(dataset) if ref != HEAD and not is_branch_name(ref)])
+
+
+def _beside(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
+    """The blocks of branches, which may have gone on from the head, and what was merged, too."""
+    found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
+    for head in _heads(dataset, branch_names(dataset)):
+        current: Multihash | None = head
+        while current is not None and current in stored.blocks and current not in found:
+            found.add(current)
+            current = stored.blocks[current].prev_block_hash
+    return found
+
+
+def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
     heads: set[Multihash | None] = set()
-    refs = refs_of(dataset)
-    for name in ref_names(dataset):
-        if name != HEAD:
-            try:
-                heads.add(refs.get(name))
-            except StoreError:
-                continue
+    for name in names:
+        with contextlib.suppress(StoreError):
+            heads.add(refs_of(dataset).get(name))
     return heads
 
 
@@ -121,10 +139,7 @@ def _with_proof(
     signed = signed_last(dataset, stored.dataset_id)
     if signed is not None and signed.head == name:
         return HeadCandidate(name, number, "the owner has signed it as the head")
-    try:
-        seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
-    except StoreError:
-        seen = None
+    seen = _seen(workspace, stored.dataset_id)
     if any(s is not None and s.sequence_number >= number and s.head != name for s in (signed, seen)):
         return HeadCandidate(name, number)  # an owner who went on from here would sign a second history
     if seen is not None and seen.head == name:
@@ -132,6 +147,13 @@ def _with_proof(
     if peer is not None and _contains(peer, stored, name, number):
         return HeadCandidate(name, number, f"the chain of {peer.where} contains it")
     return HeadCandidate(name, number)
+
+
+def _seen(workspace: WorkspaceFiles, dataset_id: DatasetId) -> Seen | None:
+    try:
+        return SeenHeads(workspace.root / "seen").get(dataset_id)
+    except StoreError:
+        return None
 
 
 def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:

@@ -1,7 +1,11 @@
 """What a dataset needs: every object that can be reached from its references.
 
     refs/head                   the dataset as it is
+    refs/<branch>               the same dataset on another reference
     refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
+
+A block leads to its predecessor, and a merge also to what was merged, as far as that is here: so a merged
+branch may be deleted, and its merge still be computed again.
 
 The answer is complete or there is none: who removes what is not in it must not act on half of it.
 """
@@ -13,8 +17,11 @@ from dataclasses import dataclass, field
 from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
+from odfchain.model.events import MetadataEvent
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.references import ref_names
+from odfchain.repo.merge_record import record_of
+from odfchain.repo.references import ref_names, refs_of
+from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.store.local import LocalObjectStore
 from odfchain.text import one_line
@@ -56,16 +63,17 @@ def store_of(dataset: DatasetFiles, part: Part) -> LocalObjectStore:
 def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> Reachable:
     """Every object that the references need, those in `without` left aside.
 
-    The head is read before the other references are listed: whoever gives it up names it there first, so one
-    of the two is seen.
+    All references are read at one moment, so that one which is given up meanwhile is seen, or what it is
+    given up for.
 
     Raises:
         BrokenChainError: a reference or a block is missing or damaged; the message names the file.
     """
+    refs = refs_of(dataset)
     try:
-        heads = {HEAD: dataset.chain.head()}
-        heads |= {name: dataset.chain.head(name) for name in ref_names(dataset)[1:] if name not in without}
-        heads |= _foreign_refs(dataset)
+        with fsio.locked(dataset.folder / "info" / "lock"):
+            heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
+            heads |= _foreign_refs(dataset)
     except StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     if heads[HEAD] is None:
@@ -75,6 +83,16 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
         if head is not None:
             _add(dataset, head, needed)
     return needed
+
+
+def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
+    """What a merge names beside its target, as far as it is here: a copy of one chain may lack it."""
+    try:
+        record = record_of(event)
+    except CodecError:
+        return []  # whatever it is, it was made by nobody who merges as is done here
+    named = (record.source, *record.base) if record is not None else ()
+    return [name for name in named if dataset.chain.contains(name)]
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
@@ -98,18 +116,21 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
 
 
 def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
-    current: Multihash | None = head
-    while current is not None and current not in needed.blocks:
-        try:
-            block = dataset.chain.get(current)
-        except (StoreError, CodecError) as error:
-            where = dataset.folder / "blocks" / str(current)
-            text = str(error) if str(where) in str(error) else f"{where}: {error}"
-            raise _incomplete(dataset, text) from error
-        needed.blocks.add(current)
-        for item in objects_of(block):
-            needed.of(item.key.part).add(item.key.name)
-        current = block.prev_block_hash
+    waiting = [head]
+    while waiting:
+        current: Multihash | None = waiting.pop()
+        while current is not None and current not in needed.blocks:
+            try:
+                block = dataset.chain.get(current)
+            except (StoreError, CodecError) as error:
+                where = dataset.folder / "blocks" / str(current)
+                text = str(error) if str(where) in str(error) else f"{where}: {error}"
+                raise _incomplete(dataset, text) from error
+            needed.blocks.add(current)
+            for item in objects_of(block):
+                needed.of(item.key.part).add(item.key.name)
+            waiting += merged_blocks(dataset, block.event)
+            current = block.prev_block_hash
 
 
 def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:

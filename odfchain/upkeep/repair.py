@@ -1,6 +1,7 @@
 """Finding what is damaged or missing in a dataset, and putting good copies in its place.
 
-    refs -> blocks from every reference to the Seed -> slices, checkpoints -> the chain's index
+    refs -> blocks from every reference, and from what was merged, to the Seed -> slices, checkpoints
+         -> the chains' indexes
 
 A good copy is one that hashes to its name, so any mirror will do. It is put in place in one step; the damaged
 file gets a second name in `info/quarantine` before that. What nobody has a good copy of stays where it is.
@@ -36,7 +37,7 @@ from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate
-from odfchain.upkeep.reachable import store_of
+from odfchain.upkeep.reachable import merged_blocks, store_of
 from odfchain.upkeep.spares import Spares
 
 _KINDS = {Part.BLOCK: "block", Part.DATA: "slice", Part.CHECKPOINT: "checkpoint"}
@@ -151,13 +152,15 @@ class _Fsck:
         head = self._head()
         self._progress.phase(f"Checking the chain of {self._dataset.alias}")
         whole = head is not None and self._chain(head)
+        good = {HEAD: head} if whole and head is not None else {}
         for name in ref_names(self._dataset)[1:]:
             other = self._other_ref(name)
-            if other is not None:
-                self._chain(other)
+            if other is not None and self._chain(other):
+                good[name] = other
+        self._merged()
         self._objects()
-        if whole and head is not None:
-            self._index(head)
+        for name, newest in good.items():
+            self._index(self._dataset.on(name).index_path, newest)
         self._report.notes += self._spares.problems
         return self._report
 
@@ -263,6 +266,15 @@ class _Fsck:
             expected, current = number - 1, block.prev_block_hash
         return True
 
+    def _merged(self) -> None:
+        """Look at the chains of merged branches, as far as they are here; the references may be gone."""
+        looked_at: set[Multihash] = set()
+        while waiting := [name for name in self._blocks if name not in looked_at]:
+            looked_at.update(waiting)
+            for name in waiting:
+                for merged in merged_blocks(self._dataset, self._blocks[name].event):
+                    self._chain(merged)
+
     # --- slices and checkpoints --------------------------------------------------------------------
 
     def _objects(self) -> None:
@@ -327,9 +339,8 @@ class _Fsck:
 
     # --- the index ---------------------------------------------------------------------------------
 
-    def _index(self, head: Multihash) -> None:
+    def _index(self, path: Path, head: Multihash) -> None:
         """The index is compared with one that is made anew; a damaged one is removed, to be made again."""
-        path = self._dataset.index_path
         if not path.is_file():
             return
         fresh = MemoryScratch()

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, UnsavedBlocksError, UsageError
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import block_at
-from odfchain.repo.references import keep_reachable, lock_path, ref_names
+from odfchain.repo.references import branch_names, keep_reachable, lock_path, ref_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
+from odfchain.store.interfaces import HEAD
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.upkeep.downstream import Dependent, Remote, RemoteState, dependents, places_with
 
@@ -90,9 +92,8 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     new = DatasetState.read(dataset.chain, name)
     forward = new.head_block.sequence_number > old.head_block.sequence_number
     upper, lower = (new, old) if forward else (old, new)
-    kept = {dataset.chain.head(ref) for ref in ref_names(dataset)}
     between = _between(dataset, upper, lower)
-    if between is None or (forward and new.head not in kept):
+    if between is None or (forward and new.head not in _given_up(dataset)):
         raise UsageError(
             f"{dataset.alias}: block {name} is not an ancestor of the head {old.head}",
             hint=f"`odfchain log {dataset.alias}` lists the blocks that the head can go back to",
@@ -102,6 +103,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     if between and not forward:
         places = places_with(workspace, dataset, old.head, between)
         saved = frozenset[Multihash]().union(*(place.has for place in places))
+        saved |= _on_other_references(dataset, between)
         unsaved = [block for block in between if block not in saved]
     return ResetPlan(
         dataset=str(dataset.alias),
@@ -129,6 +131,25 @@ def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) ->
     return None
 
 
+def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
+    """Heads that references keep; those of branches are not given up: to go there is a merge."""
+    return {dataset.chain.head(ref) for ref in ref_names(dataset) if not is_branch_name(ref) and ref != HEAD}
+
+
+def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> frozenset[Multihash]:
+    """Those of some neighbouring blocks, newest first, that the head or a branch leads to as well."""
+    numbers = {block: number for number, block in enumerate(blocks)}
+    oldest = dataset.chain.get(blocks[-1]).sequence_number
+    first = len(blocks)
+    for ref in (HEAD, *branch_names(dataset)):
+        head = dataset.chain.head(ref) if ref != dataset.ref else None
+        for name, block in dataset.chain.walk(head) if head is not None else ():
+            if name in numbers or block.sequence_number < oldest:
+                first = min(first, numbers.get(name, first))
+                break
+    return frozenset(blocks[first:])
+
+
 def reset(
     workspace: WorkspaceFiles, dataset: DatasetFiles, plan: ResetPlan, *, force: bool = False
 ) -> str | None:
@@ -154,7 +175,7 @@ def reset(
                 hint="run the command again when that is done",
             )
         # Garbage collection, which takes the same lock, gives up a reference before its blocks.
-        if plan.returns and plan.new_head not in {dataset.chain.head(ref) for ref in ref_names(dataset)}:
+        if plan.returns and plan.new_head not in _given_up(dataset):
             raise ObjectNotFoundError(f"{dataset.alias}: the head {plan.new_head} is not kept any more")
         kept = None if plan.returns else keep_reachable(dataset, plan.old_head)
         dataset.set_head(plan.new_head, expected=plan.old_head)
@@ -176,8 +197,8 @@ def rewrite_memory(
         BrokenChainError: the dataset has no Seed.
     """
     dataset_id = dataset.id
-    if not workspace.has_key(dataset_id):
-        return
+    if dataset.ref != HEAD or not workspace.has_key(dataset_id):
+        return  # of branches nothing is remembered
     memory = SeenHeads(workspace.root / "seen")
     known = memory.get(dataset_id)
     if known is not None and known.head in dropped:

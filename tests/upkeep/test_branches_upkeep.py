@@ -1,0 +1,255 @@
+"""Upkeep knows branches: what they need stays, also when they were merged and are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odfchain.errors import BrokenChainError, ObjectNotFoundError, UnsavedBlocksError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.merge_record import merges
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.trust.seen import SeenHeads
+from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.hard_compaction import CompactOptions, compact, plan_compact
+from odfchain.upkeep.lost_head import candidates
+from odfchain.upkeep.repair import FsckOptions, State, fsck
+from odfchain.upkeep.rollback import plan_reset, reset
+from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
+from tests.kit.upkeep_scenes import everything, head_of, later, new_workspace, records, root
+
+DROP = GcOptions(drop_refs=True)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> WorkspaceFiles:
+    return new_workspace(tmp_path)
+
+
+@pytest.fixture
+def cities(workspace: WorkspaceFiles) -> DatasetFiles:
+    return root(workspace, slices=2)
+
+
+def stored(dataset: DatasetFiles) -> set[str]:
+    return {f"{part}/{p.name}" for part in ("blocks", "data") for p in (dataset.folder / part).iterdir()}
+
+
+# --- garbage ---------------------------------------------------------------------------------------------
+
+
+def test_what_branches_need_stays(cities: DatasetFiles) -> None:
+    fix = fork(cities, "fix-names")
+    write(fix, "b")
+    write(cities, "h")
+    before = stored(cities)
+    collect(cities, DROP, now=later)
+    collect(fix, DROP, now=later)  # the same dataset
+    assert stored(cities) == before
+    delete_branch(cities, "fix-names")
+    collect(cities, DROP, now=later)
+    assert stored(cities) == blocks_of(cities, head_of(cities)) < before
+
+
+def test_case_51_a_merged_branch_may_go_and_what_was_merged_stays(cities: DatasetFiles) -> None:
+    base, fix = head_of(cities), fork(cities, "fix-names")
+    first = write(fix, "b")
+    merge(cities, fix, base)
+    inner = fork(fix, "inner")
+    source = write(inner, "c")
+    merge(fix, inner, first)  # a merge that was merged leads on
+    merge(cities, fix, first)
+    kept = blocks_of(cities, head_of(cities), head_of(fix), source)
+    for name in ("fix-names", "inner"):
+        delete_branch(cities, name)
+    cities.data.put(b"garbage")
+    collect(cities, DROP, now=later)
+    assert stored(cities) == kept
+
+
+def test_a_copy_that_lacks_what_was_merged_is_complete(cities: DatasetFiles) -> None:
+    base, fix = head_of(cities), fork(cities, "fix")
+    source = write(fix, "b")
+    merge(cities, fix, base)
+    delete_branch(cities, "fix")
+    (cities.folder / "blocks" / str(source)).unlink()
+    collect(cities, DROP, now=later)
+    assert stored(cities) == blocks_of(cities, head_of(cities))
+
+
+def test_what_belongs_to_branches_that_are_gone_goes_too(cities: DatasetFiles) -> None:
+    fix = fork(cities, "fix")
+    write(fix, "b")
+    fix.chain.nearest("Seed")
+    (cities.folder / "refs" / "fix.jws").write_text("signed")
+    (cities.folder / "info" / "states").mkdir()
+    (cities.folder / "info" / "states" / "one").write_bytes(b"state")
+    collect(cities, now=later)
+    assert fix.index_path.exists()
+    assert (cities.folder / "refs" / "fix.jws").exists()
+    assert not (cities.folder / "info" / "states" / "one").exists()
+    delete_branch(cities, "fix")
+    found = {garbage.kind: garbage.files for garbage in collect(cities).removed}
+    assert (found.get("signatures"), found["chain index"]) == (None, 1), "a signature may just be written"
+    assert {g.kind: g.files for g in collect(cities, now=later).removed}["signatures"] == 1
+    assert (cities.folder / "refs" / "head.jws").exists()
+    assert cities.index_path.exists()
+
+
+# --- going back ------------------------------------------------------------------------------------------
+
+
+def test_a_branch_is_reset_and_the_memory_of_the_head_stays(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    fix, head = fork(cities, "fix"), head_of(cities)
+    old = write(fix, "b")
+    plan = plan_reset(workspace, fix, head)
+    assert plan.unsaved == (old,)
+    with pytest.raises(UnsavedBlocksError):
+        reset(workspace, fix, plan)
+    memory = SeenHeads(workspace.root / "seen").get(cities.id)
+    kept = reset(workspace, fix, plan, force=True)
+    assert kept is not None
+    assert (cities.chain.head(kept), head_of(fix), head_of(cities)) == (old, head, head)
+    assert SeenHeads(workspace.root / "seen").get(cities.id) == memory
+    reset(workspace, fix, plan_reset(workspace, fix, old))
+    assert head_of(fix) == old
+
+
+def test_blocks_that_a_branch_has_are_not_lost_and_its_head_is_no_head_to_return_to(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    start = head_of(cities)
+    write(cities, "shared")
+    fix = fork(cities, "fix")
+    mine = write(cities, "only here")
+    ahead = write(fix, "b")
+    plan = plan_reset(workspace, cities, start)
+    assert (len(plan.dropped), plan.unsaved) == (2, (mine,))
+    reset(workspace, cities, plan, force=True)
+    with pytest.raises(UsageError, match="not an ancestor"):
+        plan_reset(workspace, cities, ahead)
+
+
+# --- compaction ------------------------------------------------------------------------------------------
+
+
+def test_blocks_that_branches_forked_from_are_not_replaced(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    write(cities, "c")
+    fork(cities, "fix-names")
+    fork(cities, "other", at=head_of(cities))
+    write(cities, "d")
+    with pytest.raises(UsageError, match="fix-names, other forked"):
+        plan_compact(workspace, cities)
+    for name in ("fix-names", "other"):
+        delete_branch(cities, name)
+    before = records(cities)
+    compact(workspace, cities, plan_compact(workspace, cities))
+    assert records(cities).equals(before)
+
+
+def test_blocks_that_a_merge_is_checked_against_are_not_replaced(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    base, fix = head_of(cities), fork(cities, "fix-names")
+    write(fix, "b")
+    merge(cities, fix, base)
+    delete_branch(cities, "fix-names")
+    with pytest.raises(UsageError, match="fix-names"):
+        plan_compact(workspace, cities)
+    assert plan_compact(workspace, cities, CompactOptions(metadata_only=True)).replaced
+
+
+def test_a_merge_stays_as_it_is_and_names_the_new_block_it_was_made_on(workspace: WorkspaceFiles) -> None:
+    cities = root(workspace)
+    base, fix = head_of(cities), fork(cities, "fix")
+    source = write(fix, "b")
+    for city in ("c", "d"):
+        write(cities, city)
+    merge(cities, fix, base, ("b",))
+    write(fix, "e")
+    second = merge(cities, fix, source, ("e",))
+    for city in ("f", "g"):
+        write(cities, city)
+    delete_branch(cities, "fix")
+    before = records(cities)
+    plan = plan_compact(workspace, cities)
+    compact(workspace, cities, plan)
+    assert second in plan.replaced
+    assert (plan.slices_before, plan.slices_after) == (6, 4)
+    assert records(cities).equals(before)
+    first, again = merges(cities.chain, head_of(cities))
+    assert first.record.target == first.block.block.prev_block_hash
+    assert again.record.target == first.block.hash == again.block.block.prev_block_hash
+    assert (first.record.base, again.record.base) == ((base,), (source,))
+    collect(cities, DROP, now=later)
+    assert cities.chain.contains(source)
+
+
+# --- repairs ---------------------------------------------------------------------------------------------
+
+
+def test_a_lost_slice_of_a_branch_or_of_what_was_merged_is_found(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    base, fix = head_of(cities), fork(cities, "fix")
+    write(fix, "b")
+    merge(cities, fix, base)
+    lost = fix.chain.get(head_of(fix)).new_data
+    assert lost is not None
+    assert fsck(workspace, cities).findings == []
+    delete_branch(cities, "fix")
+    path = cities.folder / "data" / str(lost.physical_hash)
+    path.unlink()
+    (finding,) = fsck(workspace, cities).findings
+    assert (finding.kind, finding.file, finding.state) == ("slice", str(path), State.BROKEN)
+
+
+def test_a_damaged_index_of_a_branch_is_made_anew(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
+    fix = fork(cities, "fix")
+    write(fix, "b")
+    fix.chain.nearest("Seed")
+    fix.index_path.write_bytes(b"?" * fix.index_path.stat().st_size)
+    (finding,) = fsck(workspace, cities).findings
+    assert (finding.kind, finding.file, finding.state) == ("index", str(fix.index_path), State.REPAIRED)
+
+
+def test_a_lost_head_is_found_beside_branches(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
+    def found() -> list[Multihash]:
+        return [c.head for c in candidates(workspace, cities, None) if c.proof is not None]
+
+    head, fix = head_of(cities), fork(cities, "fix")
+    (cities.folder / "refs" / "head").unlink()
+    assert found() == [head], "a branch at the same block"
+    write(fix, "b")
+    assert found() == [head], "a branch that has gone on from there"
+    assert [c.head for c in candidates(workspace, cities, None)] == [head], "nobody speaks for the others"
+    (finding,) = fsck(workspace, cities, options=FsckOptions(dry_run=True)).findings
+    assert (finding.kind, finding.source) == ("reference", "the owner has signed it as the head")
+
+
+def test_a_source_that_is_lost_in_the_middle_stops_garbage_collection(cities: DatasetFiles) -> None:
+    base, fix = head_of(cities), fork(cities, "fix")
+    middle = write(fix, "b")
+    write(fix, "c")
+    merge(cities, fix, base)
+    delete_branch(cities, "fix")
+    (cities.folder / "blocks" / str(middle)).unlink()
+    with pytest.raises(ObjectNotFoundError):
+        DatasetFiles.open(cities.folder).chain.get(middle)
+    with pytest.raises(BrokenChainError, match=str(middle)):
+        collect(DatasetFiles.open(cities.folder), now=later)
+
+
+def test_branches_are_whole_after_everything(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
+    fix = fork(cities, "fix")
+    write(fix, "b")
+    merge(cities, fix, head_of(cities))
+    collect(cities, DROP, now=later)
+    assert everything(cities)
+    assert fsck(workspace, cities).whole
