@@ -8,12 +8,13 @@ that cannot be relied on are the touched keys looked up in the slices before (`o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from odfchain.branch.earlier_rows import rows_in_front
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import DataEvent
 from odfchain.chain.schema_rules import canonical
@@ -28,11 +29,21 @@ from odfchain.errors import (
 from odfchain.ids.multihash import Multihash
 from odfchain.model import data_schema as ds
 from odfchain.model.ddl import type_name
-from odfchain.model.events import DatasetVocabulary, OffsetInterval, SetVocab
+from odfchain.model.events import (
+    AddPushSource,
+    DatasetVocabulary,
+    OffsetInterval,
+    SetPollingSource,
+    SetVocab,
+)
+from odfchain.model.sources import MergeStrategyLedger, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import first_line, one_line
+
+_CONSISTENT = (MergeStrategySnapshot, MergeStrategyUpsertStream, MergeStrategyLedger)
+"""Strategies that compare what comes with what is recorded. Others record it as it comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,22 @@ class Interval:
     upto: Multihash
     believed: bool = True
     """Whether the first row of a key says what the key was before; else that is looked up."""
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, after: Multihash, upto: Multihash, *, trusted: bool) -> Interval:
+        """An interval, believed if its blocks are `trusted` and no source of it brings operations of its own.
+
+        Blocks that were made here are trusted, and so are those that were verified. Errors as `blocks`.
+        """
+        interval = cls(dataset, after, upto)
+        return dataclasses.replace(interval, believed=trusted and interval._is_consistent())
+
+    def _is_consistent(self) -> bool:
+        """Whether every source in force is one that looks up what it records."""
+        state = DatasetState.read(self.dataset.chain, self.after)
+        events = [state.polling_source, *state.push_sources.values(), *(b.block.event for b in self.blocks())]
+        sources = [event for event in events if isinstance(event, SetPollingSource | AddPushSource)]
+        return all(isinstance(source.merge, _CONSISTENT) for source in sources)
 
     def blocks(self) -> list[HashedBlock]:
         """All of them, oldest first; none before is read.
@@ -150,22 +177,37 @@ def _optional(kind: ds.DataType) -> ds.DataType:
     return kind if isinstance(kind, ds.DataTypeOption) else ds.DataTypeOption(inner=kind)
 
 
-def read_rows(interval: Interval, view: MergedColumns) -> pa.Table:
+def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) -> pa.Table:
     """All rows of an interval in order of offset, as `MergedColumns.rows` has them.
 
-    Where first rows are not believed, each touched key has a row in front that says what it was before.
+    Where first rows are not believed, each key that occurs has a row in front that says what it was before.
 
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is missing, damaged, or not what its block says.
     """
-    return pa.Table.from_batches(interval_batches(interval, view), view.rows)
+    rows = pa.Table.from_batches(interval_batches(interval, view), view.rows)
+    if interval.believed or not key or not rows.num_rows:
+        return rows
+    earlier = (batch for each in earlier_slices(interval) for batch in _batches(interval, each, view))
+    return pa.concat_tables([rows_in_front(rows, earlier, key), rows])
 
 
 def interval_batches(interval: Interval, view: MergedColumns) -> Iterator[pa.RecordBatch]:
     """As `read_rows`, a bounded number of rows at a time, and without rows in front."""
     for placed in interval.slices():
-        path = verified_slice(interval.dataset, placed.ref)
-        yield from slice_batches(path, placed.names, placed.ref.slice.offset_interval, view.names, view.rows)
+        yield from _batches(interval, placed, view)
+
+
+def _batches(interval: Interval, placed: PlacedSlice, view: MergedColumns) -> Iterator[pa.RecordBatch]:
+    path = verified_slice(interval.dataset, placed.ref)
+    yield from slice_batches(path, placed.names, placed.ref.slice.offset_interval, view.names, view.rows)
+
+
+def earlier_slices(interval: Interval) -> list[PlacedSlice]:
+    """The slices before an interval, oldest first."""
+    state = DatasetState.read(interval.dataset.chain, interval.after)
+    # the names of system columns stay as soon as there are records (append rules)
+    return [PlacedSlice(ref, state.vocabulary) for ref in state.slices()]
 
 
 def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:

@@ -10,6 +10,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.branch.intervals import Interval, MergedColumns, parquet_bytes, read_rows
+from odfchain.branch.row_diff import net_of
 from odfchain.errors import ObjectCorruptedError, SchemaError, SliceNotFoundError
 from odfchain.model.events import SetVocab
 from odfchain.repo.dataset_files import DatasetFiles
@@ -88,9 +89,8 @@ def test_a_column_that_one_side_requires_is_not_required_of_the_other(tmp_path: 
         give_columns(dataset, COLUMNS)
         give_columns(fix, [*COLUMNS, pa.field("n", pa.int64(), nullable=False)])
         declared = view(dataset, fix).declared
-    added = declared and declared.field("n")
-    assert added is not None
-    assert added.optional
+    assert declared is not None
+    assert [each.optional for each in declared.fields if each.name == "n"] == [True]
 
 
 def test_a_missing_slice_is_named_with_what_brings_it(dataset: DatasetFiles) -> None:
@@ -118,3 +118,51 @@ def test_a_slice_that_is_not_what_its_block_says_is_refused(dataset: DatasetFile
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(ObjectCorruptedError):
         read_rows(interval, view(dataset))
+
+
+def test_who_does_not_believe_the_first_rows_looks_the_touched_keys_up(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset = keyed(workspace, merge="ChangelogStream")
+        record(dataset, [("+A", 1, "1", "x", "y"), ("+A", 1, "2", "x", "y"), ("+A", 1, None, "n", "n")])
+        fork = record(
+            dataset, [("-R", 1, "2", "x", "y"), ("+A", 2, "1", "x", "new"), ("+A", 1, "9", "u", "u")]
+        )
+        # what the stream says of the old values is not so
+        torn = [
+            ("-C", 1, "1", "lie", "lie"),
+            ("+C", 3, "1", "x", "z"),
+            ("-R", 1, "2", "x", "y"),
+            ("+C", 1, None, "m", "m"),
+        ]
+        upto = record(dataset, torn)
+        interval = Interval.of(dataset, fork, upto, trusted=True)
+        columns = view(dataset)
+        rows = read_rows(interval, columns, ["k"])
+        diff = net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), ["k"])
+    assert not interval.believed
+    found = {
+        key: ((before["a"], before["b"]), (after["a"], after["b"]))
+        for key, before, after in zip(
+            diff.rows_of_keys()["k"].to_pylist(), diff.before.to_pylist(), diff.after.to_pylist(), strict=True
+        )
+    }
+    assert found == {"1": (("x", "new"), ("x", "z")), None: (("n", "n"), ("m", "m"))}
+
+
+@pytest.mark.parametrize(
+    ("merge", "trusted", "believed"),
+    [
+        ("Snapshot", True, True),
+        ("Ledger", True, True),
+        ("UpsertStream", True, True),
+        ("UpsertStream", False, False),
+    ],
+)
+def test_what_looks_up_what_it_records_is_believed(
+    tmp_path: Path, merge: str, *, trusted: bool, believed: bool
+) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset = keyed(workspace, merge=merge)
+        fork = record(dataset, [("+A", 1, "1", "x", "y")])
+        upto = record(dataset, [("+A", 1, "2", "x", "y")])
+        assert Interval.of(dataset, fork, upto, trusted=trusted).believed is believed
