@@ -15,6 +15,7 @@ from odfchain.versions import SPEC_VERSION, __version__
 
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
+    from odfchain.api.branch_points import DatasetAt
     from odfchain.api.dataset import Dataset
     from odfchain.api.imported import Imported
     from odfchain.api.opened import OpenedDataset, open_dataset
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from odfchain.audit.auditing import ListedAttestation, NewAttestation
     from odfchain.audit.checks import CHECKS
     from odfchain.audit.report import Fault, Report
+    from odfchain.branch.branches import Branch
     from odfchain.chain.chain import HashedBlock
     from odfchain.errors import (
         AccessError,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
         DivergedInputError,
         EngineError,
         FetchError,
+        FuturePointError,
         GuardError,
         IncompatibleSchemaError,
         IngestError,
@@ -133,6 +136,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.soft import SoftPlan
 
 _PLACES = {
+    "api.branch_points": "DatasetAt",
     "api.dataset": "Dataset",
     "api.imported": "Imported",
     "api.opened": "OpenedDataset open_dataset",
@@ -144,6 +148,7 @@ _PLACES = {
     "audit.auditing": "ListedAttestation NewAttestation",
     "audit.checks": "CHECKS",
     "audit.report": "Fault Report",
+    "branch.branches": "Branch",
     "chain.chain": "HashedBlock",
     "ids.did": "DatasetId",
     "ids.multihash": "Multihash",
@@ -190,22 +195,23 @@ _PLACES = {
 
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
-    "BadInputError", "BatchLimits", "Blame", "BranchNotFoundError", "BrokenChainError", "BusyError",
-    "ChainError", "ChainsDifferError", "CodecError", "Collected", "CompactPlan", "CorruptedPeerError",
-    "DataSchema", "Dataset", "DatasetAlias", "DatasetId", "DatasetKind", "DatasetNotFoundError",
-    "DatasetSnapshot", "DatasetState", "DatasetVocabulary", "DatasetsDivergedError", "DecodeError",
-    "Definition", "Dependent", "DestinationAheadError", "DisablePollingSource", "DisablePushSource",
-    "DivergedInputError", "Duration", "EngineError", "Evidence", "ExecuteTransform", "Fault", "FetchError",
-    "FetchOutcome", "Finding", "FsckReport", "Graph", "GuardError", "HashedBlock", "ImportPlan", "Imported",
-    "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError", "JavaNotFoundError",
-    "KeptEvidence", "ListedAttestation", "Log", "ManifestError", "MergeConflictError", "MetadataBlock",
-    "MetadataEvent", "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError",
-    "NothingToCommitError", "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset",
-    "OperationType", "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem",
-    "ProofVerdict", "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult",
-    "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan",
-    "RollbackError", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo",
-    "SetLicense", "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",
+    "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError", "BrokenChainError",
+    "BusyError", "ChainError", "ChainsDifferError", "CodecError", "Collected", "CompactPlan",
+    "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId", "DatasetKind",
+    "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary", "DatasetsDivergedError",
+    "DecodeError", "Definition", "Dependent", "DestinationAheadError", "DisablePollingSource",
+    "DisablePushSource", "DivergedInputError", "Duration", "EngineError", "Evidence", "ExecuteTransform",
+    "Fault", "FetchError", "FetchOutcome", "Finding", "FsckReport", "FuturePointError", "Graph",
+    "GuardError", "HashedBlock", "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError",
+    "IngestOutcome", "InvalidIdError", "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log",
+    "ManifestError", "MergeConflictError", "MetadataBlock", "MetadataEvent", "Multihash",
+    "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
+    "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
+    "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict",
+    "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError",
+    "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError",
+    "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense",
+    "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",
     "SliceNotFoundError", "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError",
     "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError",
     "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "Workspace",

@@ -23,6 +23,7 @@
      │   ├─ DatasetNotFoundError
      │   ├─ PointNotFoundError
      │   │   └─ BranchNotFoundError
+     │   ├─ FuturePointError        a time after now, at which more may still be recorded
      │   ├─ MergeConflictError      two branches changed the same values differently (carries the conflicts)
      │   ├─ NameCollisionError
      │   └─ UnsavedBlocksError      blocks that would be dropped are nowhere else
@@ -248,6 +249,12 @@ class PointNotFoundError(WorkspaceError):
 
 class BranchNotFoundError(PointNotFoundError):
     """A dataset has no branch of this name."""
+
+
+class FuturePointError(WorkspaceError):
+    """A time after now: what is asked for could still change."""
+
+    exit_code = 3
 
 
 class MergeConflictError(WorkspaceError):

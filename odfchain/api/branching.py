@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from odfchain.api.branch_points import AnyPoint, DatasetAt
+    from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
+    from odfchain.branch.branches import Branch
     from odfchain.repo.dataset_files import DatasetFiles
 
 
@@ -14,3 +17,94 @@ class Branching:
 
     _workspace: Workspace
     _files: DatasetFiles
+
+    @property
+    def ref(self) -> str:
+        """The reference that the dataset is opened on: `head`, or a branch; or a block's hash (`at`)."""
+        return self._files.ref
+
+    @property
+    def label(self) -> str:
+        """The local name, with `@BRANCH` where that is not the head: what commands take."""
+        from odfchain.api.branch_points import label_of
+
+        return label_of(self._files)
+
+    @property
+    def branch_names(self) -> list[str]:
+        """The names of the branches, ordered; no chain is read."""
+        from odfchain.repo.references import branch_names
+
+        return branch_names(self._files)
+
+    def branches(self) -> list[Branch]:
+        """The branches, ordered by name, and how each lies to the head, which is none of them.
+
+        Raises:
+            BrokenChainError, StoreError, CodecError: a chain cannot be read.
+        """
+        from odfchain.branch.branches import list_branches
+
+        return list_branches(self._files)
+
+    def branch(self, name: str) -> Dataset:
+        """The same dataset on a branch, or on its `head`: what it records moves that reference only.
+
+        Raises:
+            BranchNotFoundError: there is no such branch.
+        """
+        from odfchain.api.branch_points import opened_at
+        from odfchain.repo.points import OnBranch
+
+        return opened_at(self._files, self._workspace, OnBranch(name))
+
+    def create_branch(self, name: str, *, at: AnyPoint | None = None) -> Dataset:
+        """The dataset on a new branch, durably at a point (default: its newest block); no data is copied.
+
+        Raises:
+            InvalidIdError: the name cannot name a branch, or `at` is no point.
+            NameCollisionError: there is a branch of this name.
+            PointNotFoundError, BranchNotFoundError, DatasetNotFoundError: there is no such point.
+            FuturePointError: a time in the future.
+            BusyError: no reference leads to the block, and something is being pulled or collected.
+        """
+        from odfchain.api.branch_points import as_point, dataset_of
+        from odfchain.branch.branches import create_branch
+
+        point = None if at is None else as_point(at)
+        return dataset_of(self._workspace, create_branch(self._files, name, point))
+
+    def rename_branch(self, name: str, to: str) -> Dataset:
+        """The dataset on its branch `name`, which is called `to` from now on.
+
+        Raises:
+            InvalidIdError, BranchNotFoundError, NameCollisionError: a name is none, unknown, or taken.
+            RefConflictError: another writer moved the branch; it has its old name.
+        """
+        from odfchain.api.branch_points import dataset_of
+        from odfchain.branch.branches import rename_branch
+
+        return dataset_of(self._workspace, rename_branch(self._files, name, to))
+
+    def delete_branch(self, name: str, *, force: bool = False) -> str | None:
+        """The branch is gone. What nobody has merged stays, with `force`, under the reference returned.
+
+        Raises:
+            InvalidIdError, BranchNotFoundError: it is no branch, or there is none of this name.
+            UnsavedBlocksError: neither the head nor another branch has merged it (unless `force`).
+            RefConflictError: another writer moved it; it stays.
+        """
+        from odfchain.branch.branches import delete_branch
+
+        return delete_branch(self._files, name, force=force)
+
+    def at(self, point: AnyPoint) -> DatasetAt:
+        """The dataset as of a branch, a block (`9`, `fix-names:9`, a hash), or a system time, to be read.
+
+        Raises:
+            InvalidIdError, FuturePointError: it is no point, or a time in the future.
+            BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+        """
+        from odfchain.api.branch_points import DatasetAt, as_point, opened_at
+
+        return DatasetAt(opened_at(self._files, self._workspace, as_point(point)))

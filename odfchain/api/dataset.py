@@ -118,10 +118,10 @@ class Dataset(Branching, Upkeep):
         return read_config(self._files).watermarks
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dataset) and self.path == other.path
+        return isinstance(other, Dataset) and (self.path, self.ref) == (other.path, other.ref)
 
     def __hash__(self) -> int:
-        return hash(self.path)
+        return hash((self.path, self.ref))
 
     def __repr__(self) -> str:
         from odfchain.api import views

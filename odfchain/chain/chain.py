@@ -269,6 +269,24 @@ class MetadataChain:
                 return known
         return [link.hash for link in self._walk_links(head)][::-1]
 
+    def hash_at(self, number: int, head: Multihash) -> Multihash | None:
+        """The block of this number among those up to `head`; None where they are fewer.
+
+        As fast for long chains as for short ones, with an index that knows them.
+
+        Raises:
+            BrokenChainError, StoreError: the chain cannot be followed.
+        """
+        block = self.get(head)
+        if number > block.sequence_number:
+            return None
+        if self._index is not None:
+            self._index.sync(Link.of(head, block))
+            row, last = self._index.row(number), self._index.row(block.sequence_number)
+            if row is not None and last is not None and last.hash == head:
+                return row.hash
+        return next(link.hash for link in self._walk_links(head) if link.sequence_number == number)
+
     # --- appending ---------------------------------------------------------------------------------
 
     def history(self, prev: Multihash) -> History:

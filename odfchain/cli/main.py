@@ -52,6 +52,9 @@ _TOPICS: dict[str, dict[str, str]] = {
         "export": "Write the records of a dataset to files.",
         "digest": "Print the two hashes of Parquet files.",
     },
+    "Change": {
+        "branch": "Make, list, rename and delete branches of a dataset.",
+    },
     "Share": {
         "serve": "Publish the datasets of the workspace over HTTP.",
         "push": "Send a dataset to a folder or object store.",

@@ -67,7 +67,8 @@ class DatasetFiles:
         chain = MetadataChain(
             LocalObjectStore(folder / "blocks"),
             LocalRefStore(folder / "refs", folder / "info" / "lock"),
-            LocalScratch(_index_path(folder, ref)),
+            # the index of a new branch begins as the head's: what they share is not read again
+            LocalScratch(_index_path(folder, ref), None if ref == HEAD else _index_path(folder, HEAD)),
             published=signer.head_moved if signer is not None and ref == HEAD else None,
             ref=ref,
         )

@@ -9,22 +9,31 @@ system time is not after it. Source: specification "Time", "Metadata Chain"; RFC
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import datetime as dt
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from odfchain.chain.chain import MetadataChain
 from odfchain.errors import (
     BranchNotFoundError,
     DatasetNotFoundError,
+    FuturePointError,
     InvalidIdError,
     ObjectNotFoundError,
+    PointNotFoundError,
+    UsageError,
 )
 from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.store.interfaces import HEAD
+from odfchain.repo.references import ref_names, refs_of
+from odfchain.store.interfaces import HEAD, RefStore
+from odfchain.store.local import LocalObjectStore
+from odfchain.store.scratch import LocalScratch, MemoryScratch
 from odfchain.text import one_line
 
 
@@ -145,8 +154,8 @@ def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
     Raises:
         BranchNotFoundError: it has none of this name.
     """
-    found = dataset.on(branch)
-    if found.chain.head() is None:
+    found = dataset.on(branch) if _is_reference(branch) else None
+    if found is None or found.chain.head() is None:
         raise BranchNotFoundError(
             f"{dataset.alias} has no branch {one_line(branch)!r}",
             hint="a point is a branch, a block's number or hash, or a time; "
@@ -157,6 +166,83 @@ def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
 
 def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -> bool:
     """Whether a stored block is one of those that a head is made of."""
-    number = dataset.chain.get(block).sequence_number
-    names = dataset.chain.hashes(head)
-    return number < len(names) and names[number] == block
+    return dataset.chain.hash_at(dataset.chain.get(block).sequence_number, head) == block
+
+
+def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
+    """The first reference, its own before the others, that leads to a stored block; None where none does."""
+    for ref in dict.fromkeys([dataset.ref, *ref_names(dataset)]):
+        there = dataset.on(ref)
+        head = there.chain.head()
+        if head is not None and is_referenced(there, block, head=head):
+            return ref
+    return None
+
+
+def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
+    """The block that somebody named.
+
+    Raises:
+        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+        FuturePointError: the time lies in the future.
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    time = point.at if isinstance(point, OnBranch) else point
+    if isinstance(time, Timestamp) and time > Timestamp.now():
+        raise FuturePointError(
+            f"{dataset.alias}: {time} lies in the future, so what is asked for could still change",
+            hint="leave the time out to ask for the present",
+        )
+    try:
+        return block_at(dataset, point)
+    except ObjectNotFoundError as error:
+        if isinstance(time, Timestamp):
+            raise
+        raise PointNotFoundError(error.message, hint=error.hint) from None
+
+
+def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
+    """The dataset on the branch that a point names; or as of the block that it means, and then only read.
+
+    No index of another reference is changed by reading it.
+
+    Raises:
+        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+        FuturePointError: the time lies in the future.
+        BrokenChainError, StoreError, CodecError: the chain cannot be read.
+    """
+    if isinstance(point, OnBranch) and point.at is None:
+        return on_branch(dataset, point.branch)
+    block = named_block(dataset, point)
+    if isinstance(point, OnBranch):
+        ref: str | None = point.branch
+    else:
+        ref = reference_of(dataset, block) if isinstance(point, Multihash) else dataset.ref
+    chain = MetadataChain(
+        LocalObjectStore(dataset.folder / "blocks"),
+        _PinnedRefs(refs_of(dataset), block),
+        MemoryScratch() if ref is None else LocalScratch(dataset.on(ref).index_path),
+        ref=str(block),
+    )
+    return dataclasses.replace(dataset, chain=chain, signer=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _PinnedRefs:
+    """The references of a dataset, and one more, named by the block that it always points at."""
+
+    refs: RefStore
+    block: Multihash
+
+    def get(self, name: str) -> Multihash | None:
+        return self.block if name == str(self.block) else self.refs.get(name)
+
+    def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        del expected, new
+        raise UsageError(
+            f"{one_line(name)}: a dataset as of one block is only read",
+            hint="write to a branch: `odfchain branch create DATASET NAME --at POINT` makes one",
+        )
+
+    def names(self) -> Iterator[str]:
+        return self.refs.names()

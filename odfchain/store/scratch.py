@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from odfchain.store import fsio
 
 
 class LocalScratch:
-    """A file that is never synced: losing it costs time, not data."""
+    """A file that is never synced: losing it costs time, not data.
 
-    def __init__(self, path: Path) -> None:
+    It begins as a copy of `first`, where that is given and there.
+    """
+
+    def __init__(self, path: Path, first: Path | None = None) -> None:
         self._path = path
+        self._first = first
 
     def read(self, start: int, count: int) -> bytes:
         """Up to `count` bytes from `start`; nothing when the file cannot be read."""
+        if self._first is not None:
+            self._begin(self._first)
+            self._first = None
         try:
             with self._path.open("rb") as stream:
                 return os.pread(stream.fileno(), count, start)
         except OSError:
             return b""
+
+    def _begin(self, first: Path) -> None:
+        if self._path.exists() or not first.exists():
+            return
+        copy = fsio.temp_path(self._path.parent)
+        try:
+            shutil.copyfile(first, copy)
+            copy.replace(self._path)
+        except OSError:
+            fsio.remove_quietly(copy)
 
     def write(self, start: int, data: bytes) -> None:
         """Write at `start` and drop everything after.

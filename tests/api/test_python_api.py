@@ -363,6 +363,24 @@ def sessions(scene: Scene) -> None:
         idle.serve(host="256.0.0.1", port=1)
 
 
+@case("Dataset.create_branch", "Dataset.branch", "Dataset.branches", "Dataset.branch_names", "Dataset.ref")
+@case("Dataset.rename_branch", "Dataset.delete_branch", "Dataset.at", "Dataset.label")
+def branches(scene: Scene) -> None:
+    ds = scene.fresh("drafted")
+    first = ds.create_branch("first", at=2)
+    assert (first.ref, first.label, ds.ref, ds.label) == ("first", "drafted@first", "head", "drafted")
+    (listed,) = ds.branches()
+    assert (listed.name, listed.ahead, listed.behind, listed.block) == ("first", 0, 2, first.head)
+    assert ds.branch("first") == first != ds
+    assert ds.rename_branch("first", "draft").head == first.head
+    found = ds.at("draft")
+    assert [len(found.log()._rows()), len(found.scan().to_arrow()), len(found.tail())] == [3, 0, 0]
+    assert ds.at("head").state(["city"]).to_arrow() == ds.state(["city"]).to_arrow()
+    assert ds.branch_names == ["draft"]
+    assert ds.delete_branch("draft") is None
+    assert ds.branches() == []
+
+
 @pytest.mark.parametrize("run", dict.fromkeys(CASES.values()), ids=lambda run: run.__name__)
 def test_methods(scene: Scene, run: Case) -> None:
     run(scene)

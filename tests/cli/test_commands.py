@@ -86,7 +86,7 @@ def test_help_groups_commands_by_what_people_do(run: Callable[..., Result]) -> N
     listed = [line.split()[0] for line in lines[lines.index("Start:") :] if line.startswith("  ")]
     assert listed == list(COMMANDS)
     assert [line for line in lines if line.endswith(":") and line != "Options:"] == [
-        "Start:", "Bring data:", "Look:", "Share:", "Check:", "Keep:",
+        "Start:", "Bring data:", "Look:", "Change:", "Share:", "Check:", "Keep:",
     ]  # fmt: skip
 
 

@@ -24,8 +24,6 @@ class NameParam(click.ParamType[str]):
         self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
         from odfchain import Workspace
 
         del param
@@ -34,10 +32,53 @@ class NameParam(click.ParamType[str]):
             names = list(map(str, self._names(workspace)))
         except OdfchainError:
             return []
-        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
+        return _completed(names, incomplete)
+
+
+class PointParam(NameParam):
+    """A dataset, or one as of a point; completes names, and the branches of a dataset behind its `@`."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        name, at, _ = incomplete.partition("@")
+        if not at:
+            return super().shell_complete(ctx, param, incomplete)
+        written = branches_of(ctx, name)
+        return _completed((f"{name}@{branch}" for branch in ("head", *written)), incomplete)
+
+
+class BranchParam(click.ParamType[str]):
+    """A branch of the dataset that an argument before it names; completes their names."""
+
+    name = "branch"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        del param
+        dataset = ctx.params.get("dataset") or ""
+        if not isinstance(dataset, str):  # of several datasets the last argument is the branch
+            dataset = dataset[0]
+        return _completed(branches_of(ctx, dataset.partition("@")[0]), incomplete)
+
+
+def branches_of(ctx: click.Context, dataset: str) -> list[str]:
+    """The names of a dataset's branches, for completion: none where it cannot be read."""
+    from odfchain import Workspace
+
+    try:
+        workspace = Workspace.open(ctx.find_root().params.get("workspace") or ".")
+        return workspace[dataset].branch_names
+    except OdfchainError:
+        return []
+
+
+def _completed(names: Iterable[str], incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
 
 
 DATASET = NameParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
+DATASET_AT = PointParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
+BRANCH = BranchParam()
 REPOSITORY = NameParam("repository", lambda workspace: (r.name for r in workspace.repositories.list()))
 
 

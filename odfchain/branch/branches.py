@@ -1,0 +1,240 @@
+"""Branches of a dataset: made, listed, renamed, and given up only by who says so.
+
+A branch is a reference (RFC-035), so making one costs what moving a head costs, however long the chain is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odfchain.errors import (
+    BrokenChainError,
+    BusyError,
+    NameCollisionError,
+    ObjectNotFoundError,
+    PointNotFoundError,
+    RefConflictError,
+    UnsavedBlocksError,
+)
+from odfchain.ids.branch_names import check_branch_name
+from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.points import Point, named_block, on_branch, reference_of
+from odfchain.repo.references import branch_names, keep_reachable, lock_path, refs_of
+from odfchain.store import fsio
+from odfchain.store.interfaces import HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch, and how it lies to the head."""
+
+    name: str
+    block: Multihash
+    """Its newest block."""
+    number: int
+    """The number of that block."""
+    ahead: int
+    """Blocks of its chain that the head does not have, nor has merged."""
+    behind: int
+    """Blocks of the head's chain that it does not have, nor has merged."""
+    base: Multihash
+    """The newest block that both have, or have merged: a merge takes what came after it."""
+    base_number: int
+    last_change: Timestamp
+    """System time of its newest block."""
+    signature: str
+    """`signed` by the owner, `unsigned` or `invalid`: for people only, because branches may be reset."""
+
+    def to_document(self) -> dict[str, Any]:
+        """The branch as JSON has it."""
+        return {
+            "name": self.name,
+            "block": self.number,
+            "blockHash": str(self.block),
+            "ahead": self.ahead,
+            "behind": self.behind,
+            "base": self.base_number,
+            "baseHash": str(self.base),
+            "lastChange": str(self.last_change),
+            "signature": self.signature,
+        }
+
+
+def create_branch(dataset: DatasetFiles, name: str, at: Point | None = None) -> DatasetFiles:
+    """The dataset on a new branch, durably at a point (default: where it is opened).
+
+    Raises:
+        InvalidIdError: the name cannot name a branch.
+        NameCollisionError: there is a branch of this name.
+        PointNotFoundError, BranchNotFoundError, DatasetNotFoundError: there is no such point.
+        FuturePointError: the time lies in the future.
+        BusyError: no reference leads to the block, and garbage is being collected or something pulled.
+        StorageFullError, StoreError: it cannot be written.
+    """
+    check_branch_name(name)
+    _check_free(dataset, name)
+    block = DatasetState.read(dataset.chain).head if at is None else named_block(dataset, at)
+    if isinstance(at, Multihash) and reference_of(dataset, block) is None:
+        with fsio.try_locked(lock_path(dataset)) as free:
+            if not free:
+                raise BusyError(
+                    f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
+                    hint="run the command again when that is done",
+                )
+            _check_whole(dataset, block)
+            _point(dataset, name, block)
+    else:
+        _point(dataset, name, block)
+    return dataset.on(name)
+
+
+def _point(dataset: DatasetFiles, name: str, block: Multihash) -> None:
+    fsio.remove_quietly(dataset.on(name).index_path)  # of a branch that other tools have removed
+    try:
+        dataset.chain.set_ref(name, block, expected=None)
+    except RefConflictError:
+        _check_free(dataset, name)
+        raise
+
+
+def _check_free(dataset: DatasetFiles, name: str) -> None:
+    if dataset.chain.head(name) is not None:
+        raise NameCollisionError(
+            f"{dataset.alias} has a branch {name!r} already",
+            hint=f"choose another name; `odfchain branch list {dataset.alias}` lists the branches",
+        )
+
+
+def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
+    """Garbage collection has not begun to remove the chain."""
+    try:
+        for _ in dataset.chain.walk(block):
+            pass
+    except (ObjectNotFoundError, BrokenChainError) as error:
+        raise PointNotFoundError(
+            f"{dataset.alias}: no reference leads to block {block}, and its chain is here no more: {error}"
+        ) from None
+
+
+def list_branches(dataset: DatasetFiles) -> list[Branch]:
+    """The branches of a dataset, ordered by name.
+
+    Raises:
+        BrokenChainError, StoreError, CodecError: a chain cannot be read.
+    """
+    head = dataset.on(HEAD)
+    return [_described(head, name) for name in branch_names(dataset)]
+
+
+def _described(head: DatasetFiles, name: str) -> Branch:
+    there = on_branch(head, name)
+    ours, theirs = DatasetState.read(head.chain), DatasetState.read(there.chain)
+    base, number = _fork(head, there)
+    return Branch(
+        name=name,
+        block=theirs.head,
+        number=theirs.head_block.sequence_number,
+        ahead=theirs.head_block.sequence_number - number,
+        behind=ours.head_block.sequence_number - number,
+        base=base,
+        base_number=number,
+        last_change=theirs.head_block.system_time,
+        signature="invalid" if signature_path(there).exists() else "unsigned",
+    )
+
+
+def _fork(a: DatasetFiles, b: DatasetFiles) -> tuple[Multihash, int]:
+    """The last common block of two chains, and its number."""
+    ends = DatasetState.read(a.chain), DatasetState.read(b.chain)
+    low, high = 0, min(end.head_block.sequence_number for end in ends)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a.chain.hash_at(middle, ends[0].head) == b.chain.hash_at(middle, ends[1].head):
+            low = middle
+        else:
+            high = middle - 1
+    found = a.chain.hash_at(low, ends[0].head)
+    if found is None or found != b.chain.hash_at(low, ends[1].head):
+        raise BrokenChainError(f"{a.alias}: {a.ref} and {b.ref} have no common block")
+    return found, low
+
+
+def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> str | None:
+    """The branch is gone; what no other branch has merged stays under the reference returned, or nothing.
+
+    Raises:
+        InvalidIdError: it is no branch, but the head, say.
+        BranchNotFoundError: there is no such branch.
+        UnsavedBlocksError: nobody has merged it (unless `force`); it stays.
+        RefConflictError: it moved meanwhile; it stays.
+        BrokenChainError, StoreError, CodecError: the chains cannot be read, or nothing be written.
+    """
+    there = on_branch(dataset, check_branch_name(name))
+    block = DatasetState.read(there.chain).head
+    kept = None
+    if not _is_merged(there, block):
+        if not force:
+            raise UnsavedBlocksError(
+                f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
+                "or has merged",
+                hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
+                "merge it, or give it up with --force",
+            )
+        kept = keep_reachable(dataset, block)
+    refs_of(dataset).remove(name, block)
+    _forget(there)
+    return kept
+
+
+def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
+    """Whether another branch, or the head, has a block, or has merged it."""
+    others = [branch.on(name) for name in (HEAD, *branch_names(branch)) if name != branch.ref]
+    return any(_has(other, block) for other in others)
+
+
+def _has(other: DatasetFiles, block: Multihash) -> bool:
+    head = other.chain.head()
+    number = other.chain.get(block).sequence_number
+    return head is not None and other.chain.hash_at(number, head) == block
+
+
+def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
+    """The dataset on its branch `old`, which is called `new` from now on.
+
+    Raises:
+        InvalidIdError: one of the names cannot name a branch.
+        BranchNotFoundError: there is no branch `old`.
+        NameCollisionError: there is a branch `new`.
+        RefConflictError: the branch moved meanwhile; it is called `old`.
+        StorageFullError, StoreError: it cannot be written.
+    """
+    there = on_branch(dataset, check_branch_name(old))
+    if check_branch_name(new) == old:
+        return there
+    _check_free(dataset, new)
+    block = DatasetState.read(there.chain).head
+    _point(dataset, new, block)
+    refs = refs_of(dataset)
+    try:
+        refs.remove(old, block)
+    except BaseException:
+        refs.remove(new, block)
+        raise
+    _forget(there)
+    return dataset.on(new)
+
+
+def _forget(branch: DatasetFiles) -> None:
+    """What was beside a reference that is gone: its index, and a signature that names it."""
+    fsio.remove_quietly(branch.index_path)
+    fsio.remove_quietly(signature_path(branch))
+
+
+def signature_path(branch: DatasetFiles) -> Path:
+    """Where the signature of a branch is, if it has one."""
+    return branch.folder / "refs" / f"{branch.ref}.jws"

@@ -1,0 +1,343 @@
+"""Branches as references: made, listed, renamed, deleted; points that name them; an index for each."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import odfchain as odf
+from odfchain.api import Workspace
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import lock_path
+from odfchain.store import fsio
+from odfchain.store.scratch import LocalScratch
+from tests.kit.branch_cases import run_here
+from tests.kit.query_datasets import make
+
+DAYS = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 6)]
+SPEC = {
+    "made": DAYS[0],
+    "blocks": [
+        {"at": DAYS[1], "columns": [["k", "string"], ["v", "int64"]]},
+        {"at": DAYS[2], "rows": [["+A", DAYS[1], "a", 1]]},
+        {"at": DAYS[3], "rows": [["+A", DAYS[1], "b", 2], ["-R", DAYS[1], "a", 1]]},
+    ],
+}
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Workspace:
+    workspace = Workspace.init(tmp_path)
+    make(workspace, "d", SPEC)
+    return workspace
+
+
+def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
+    """One more row on the dataset's reference, recorded without Spark."""
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.repo.commit import commit
+    from tests.kit import query_datasets
+
+    files = dataset._files
+    state = DatasetState.read(files.chain)
+    schema = query_datasets._schema([("k", "string"), ("v", "int64")])
+    with files.staging() as folder:
+        event, staged = query_datasets._slice(
+            folder, state, schema, [["+A", DAYS[1], key, 0]], Timestamp.parse(at)
+        )
+        commit(files, state, [event], [staged], system_time=Timestamp.parse(at))
+
+
+def keys(table: odf.Scan) -> list[str]:
+    return [str(key) for key in table.to_arrow()["k"].to_pylist()]
+
+
+# --- case 50: names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fix-1", "a", "x" * 64, "f1620-not-a-hash", "header"])
+def test_case_50_names_that_are_made(ws: Workspace, name: str) -> None:
+    made = ws["d"].create_branch(name)
+    assert (made.ref, made.head) == (name, ws["d"].head)
+    assert ws["d"].branch_names == [name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["head", "Fix", "2025", "a.b", "x" * 65, "overwritten-1", "f1620ab", "", "-a", "a--b", "a/b", "a b", "ä"],
+)
+def test_case_50_names_that_are_refused(ws: Workspace, name: str) -> None:
+    with pytest.raises(odf.InvalidIdError, match="cannot name a branch"):
+        ws["d"].create_branch(name)
+    assert ws["d"].branch_names == []
+
+
+# --- making and listing ----------------------------------------------------------------------------
+
+
+def test_a_branch_goes_its_own_way(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c")
+    assert keys(fix.scan()) == ["a", "b", "a", "c"]
+    assert keys(d.scan()) == ["a", "b", "a"]
+    add(d, "h")
+    add(d, "i")
+    (listed,) = d.branches()
+    assert (listed.name, listed.number, listed.ahead, listed.behind, listed.base_number) == (
+        "fix",
+        4,
+        1,
+        2,
+        3,
+    )
+    assert (listed.block, str(listed.last_change), listed.signature) == (fix.head, DAYS[4], "unsigned")
+    assert fix.branches() == [listed]  # wherever the dataset is opened
+    assert (fix.label, d.label) == ("d@fix", "d")
+    assert fix != d
+    assert fix == d.branch("fix")
+
+
+def test_a_branch_begins_at_any_point(ws: Workspace) -> None:
+    d = ws["d"]
+    names = d._files.chain.hashes(d.head)
+    points = {"one": 2, "two": DAYS[2], "three": str(names[2]), "four": names[2], "five": "head:2"}
+    for name, point in points.items():
+        assert d.create_branch(name, at=point).head == names[2]
+    add(d.branch("one"), "c")
+    assert d.create_branch("six", at="one").head == d.branch("one").head
+    assert d.branch("one").create_branch("seven").head == d.branch("one").head  # where it is opened
+
+
+@pytest.mark.parametrize(
+    ("point", "error"),
+    [
+        (9, odf.PointNotFoundError),
+        ("2025", odf.PointNotFoundError),  # a number: a year is written 2025-01
+        ("2025-12", odf.DatasetNotFoundError),
+        ("nothing", odf.BranchNotFoundError),
+        ("2999-01-01", odf.FuturePointError),
+        ("a.b", odf.InvalidIdError),
+    ],
+)
+def test_a_branch_needs_a_point_that_is_there(ws: Workspace, point: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ws["d"].create_branch("fix", at=point)  # type: ignore[arg-type]
+    assert ws["d"].branch_names == []
+
+
+def test_names_are_taken_once(ws: Workspace) -> None:
+    d = ws["d"]
+    block = d.create_branch("fix", at=2).head
+    with pytest.raises(odf.NameCollisionError, match="has a branch 'fix' already"):
+        d.create_branch("fix")
+    other = d.create_branch("other")
+    with pytest.raises(odf.NameCollisionError):
+        d.rename_branch("fix", "other")
+    with pytest.raises(odf.InvalidIdError):
+        d.rename_branch("fix", "head")
+    with pytest.raises(odf.InvalidIdError):
+        d.rename_branch("head", "main")
+    renamed = d.rename_branch("fix", "better")
+    assert (renamed.ref, renamed.head) == ("better", block)
+    assert d.rename_branch("better", "better") == renamed
+    with pytest.raises(odf.BranchNotFoundError):
+        d.branch("fix")
+    assert d.branch_names == ["better", "other"]
+    assert other.head == d.head
+
+
+def test_an_unreferenced_block_is_named_under_the_lock_of_garbage_collection(ws: Workspace) -> None:
+    d = ws["d"]
+    gone = d.create_branch("fix")
+    add(gone, "c")
+    block = gone.head
+    assert block is not None
+    kept = d.delete_branch("fix", force=True)
+    assert kept is not None
+    (d.path / "refs" / kept).unlink()  # as `gc --drop-refs` does
+    with fsio.locked(lock_path(d._files)), pytest.raises(odf.BusyError):
+        d.create_branch("again", at=block)
+    assert d.branch_names == []
+    assert d.create_branch("again", at=block).head == block
+    with fsio.locked(lock_path(d._files)):
+        d.create_branch("third", at=block)  # a reference leads to it now
+
+
+def test_a_chain_that_garbage_collection_has_begun_to_remove_is_not_named(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c")
+    earlier = fix.head
+    add(fix, "e")
+    block, kept = fix.head, d.delete_branch("fix", force=True)
+    assert kept is not None
+    (d.path / "refs" / kept).unlink()
+    (d.path / "blocks" / str(earlier)).unlink()
+    with pytest.raises(odf.PointNotFoundError, match="here no more"):
+        d.create_branch("again", at=block)
+
+
+# --- case 51: deleting -----------------------------------------------------------------------------
+
+
+def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c")
+    head = fix.head
+    with pytest.raises(odf.UnsavedBlocksError, match="has merged"):
+        d.delete_branch("fix")
+    assert d.branch_names == ["fix"]
+    kept = d.delete_branch("fix", force=True)
+    assert kept is not None
+    assert kept.startswith("overwritten-")
+    assert d._files.chain.head(kept) == head
+    assert (d.branch_names, d.branches()) == ([], [])  # what was given up is no branch
+    with pytest.raises(odf.BranchNotFoundError):
+        d.branch(kept)
+    with pytest.raises(odf.InvalidIdError):
+        d.delete_branch(kept, force=True)
+
+
+def test_case_51_what_another_reference_has_is_deleted(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    assert d.delete_branch("fix") is None  # no block of its own
+    fix = d.create_branch("fix")
+    add(fix, "c")
+    d.create_branch("more", at="fix")
+    assert d.delete_branch("fix") is None
+    with pytest.raises(odf.UnsavedBlocksError):
+        d.delete_branch("more")
+    with pytest.raises(odf.InvalidIdError):
+        d.delete_branch("head")
+    with pytest.raises(odf.BranchNotFoundError):
+        d.delete_branch("fix")
+
+
+# --- case 39: points -------------------------------------------------------------------------------
+
+
+def test_case_39_points(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix", at=2)
+    add(fix, "c")
+    assert keys(d.at("2026-01-03T18:00:00Z").scan()) == ["a"]  # between blocks: the one before
+    assert keys(d.at("2026-01-04T12:00:00Z").scan()) == ["a", "b", "a"]
+    assert keys(d.at("head:3").scan()) == keys(d.at(3).scan()) == ["a", "b", "a"]
+    assert keys(d.at("fix:3").scan()) == keys(d.at("fix").scan()) == ["a", "c"]
+    assert keys(d.at("fix:2").state(key=["k"])) == ["a"]
+    assert [b.block.sequence_number for b in d.at(1).log()] == [1, 0]
+    assert d.at("head:2").tail(5)["k"].to_pylist() == ["a"]
+    with pytest.raises(odf.DatasetNotFoundError) as early:
+        d.at("2025-12-31")
+    with pytest.raises(odf.FuturePointError) as late:
+        d.at("2999-01")
+    assert (early.value.exit_code, late.value.exit_code) == (4, 3)
+    block = fix.head
+    assert block is not None
+    kept = d.delete_branch("fix", force=True)
+    assert kept is not None
+    (d.path / "refs" / kept).unlink()
+    assert keys(d.at(block).scan()) == ["a", "c"]  # no reference leads to it
+    assert keys(d.at(block).state(key=["k"])) == ["a", "c"]
+
+
+def test_as_of_a_block_a_dataset_is_only_read(ws: Workspace) -> None:
+    at = ws["d"].at(2).dataset
+    with pytest.raises(odf.UsageError, match="only read"):
+        add(at, "c")
+    assert ws["d"].at(2).dataset == at
+
+
+# --- one index for each reference ------------------------------------------------------------------
+
+
+def test_switching_between_branches_builds_no_index(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = ws["d"]
+    add(d, "h")
+    fix = d.create_branch("fix", at=2)
+    add(fix, "c")
+    other = d.create_branch("other", at=2)
+    add(other, "o")
+    assert [len(x.scan().to_arrow()) for x in (d, fix, other)] == [4, 2, 2]  # every index is there now
+    written: list[str] = []
+    write = LocalScratch.write
+
+    def counting(self: LocalScratch, start: int, data: bytes) -> None:
+        written.append(self._path.name)
+        write(self, start, data)
+
+    monkeypatch.setattr(LocalScratch, "write", counting)
+    for _ in range(3):
+        for point in ("head", "fix", "other", 1, "fix:2", str(fix.head), str(d.head), "2026-01-04"):
+            fresh = Workspace.open(ws.path)["d"]
+            fresh.at(point).scan().to_arrow()
+            fresh.branches()
+    assert written == []
+
+
+def test_a_new_branch_reads_only_the_blocks_that_the_head_does_not_have(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = ws["d"]
+    for number in range(30):
+        add(d, str(number))
+    fix = d.create_branch("fix", at=20)
+    assert not (d.path / "info" / "chain-index.fix").exists()  # nothing is written but the reference
+    read: list[str] = []
+    get = DatasetFiles.open(d.path).chain._blocks.__class__.get
+    monkeypatch.setattr(
+        "odfchain.store.local.LocalObjectStore.get",
+        lambda self, name: read.append(str(name)) or get(self, name),
+    )
+    assert fix.summary.record_count == 20
+    assert len(read) <= 4
+    assert (d.path / "info" / "chain-index.fix").exists()
+    assert d.delete_branch("fix") is None
+    assert not (d.path / "info" / "chain-index.fix").exists()
+
+
+def test_a_branch_costs_as_much_as_a_head_that_moves(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files made durable: the reference and its folder, as for a head; however long the chain is."""
+    d = ws["d"]
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or sync(fd))
+    d._files.chain.set_ref("head", d._files.chain.hashes(d.head)[2], expected=d.head)
+    move = len(synced)
+    d.create_branch("fix")
+    assert len(synced) - move <= move
+
+
+# --- the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_makes_lists_renames_and_deletes(ws: Workspace) -> None:
+    run = run_here(ws)
+    assert "no branches yet" in run("branch", "list", "d").err
+    made = run("branch", "create", "d", "fix-names", "--at", "2")
+    assert (made.code, made.err) == (0, "d@fix-names begins at block 2\n")
+    add(ws["d"].branch("fix-names"), "c")
+    shown = run("branch", "list", "d").out
+    assert " ".join(shown.split("\n")[0].split()) == "name block ahead behind base last change signature"
+    (row,) = json.loads(run("branch", "list", "d", "-o", "json").out)
+    assert (row["name"], row["block"], row["ahead"], row["behind"], row["base"]) == ("fix-names", 3, 1, 1, 2)
+    assert row["signature"] == "unsigned"
+    assert run("branch", "rename", "d", "fix-names", "b").code == 0
+    refused = run("branch", "delete", "d", "b")
+    assert refused.code == 5
+    assert "--force" in refused.err
+    assert "overwritten-" in run("branch", "delete", "d", "b", "--force").err
+    codes = [
+        run("branch", "create", "d", "Fix").code,
+        run("branch", "delete", "d", "b").code,
+        run("branch", "create", "d", "x", "--at", "2999-01-01").code,
+        run("branch", "create", "d", "x", "--at", "99").code,
+    ]
+    assert codes == [2, 4, 3, 4]
