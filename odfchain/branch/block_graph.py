@@ -40,7 +40,7 @@ class _Line:
 
 
 class BlockGraph:
-    """The blocks of a dataset and how they come from each other; references are looked up as they were at first.
+    """The blocks of a dataset and how they come from each other; references count as they were at first.
 
     Every method raises BrokenChainError, StoreError or CodecError where a block cannot be read.
     """
@@ -143,7 +143,7 @@ class BlockGraph:
         (mine, lacking), (theirs, lacking_too) = self._tips(ones, forks), self._tips(others, forks)
         if both := lacking & lacking_too:
             raise ObjectNotFoundError(
-                f"{self._dataset.alias}: block {min(both, key=str)}, which both sides have merged, is not here",
+                f"{self._dataset.alias}: both sides merged block {min(both, key=str)}, which is not here",
                 hint=f"`odfchain fetch {self._dataset.alias} --merged` brings what was merged",
             )
         found = {*forks, *(self.fork(one, other) for one, other in itertools.product(mine, theirs))}
@@ -162,7 +162,7 @@ class BlockGraph:
     def _tips(
         self, blocks: Sequence[Multihash], known: Sequence[Multihash]
     ) -> tuple[list[Multihash], set[Multihash]]:
-        """Blocks whose chains together hold all ancestors but those of `known`, and sources that are not here."""
+        """Blocks whose chains hold all ancestors but those of `known`; and sources that are not here."""
         tips: list[Multihash] = []
         lacking: set[Multihash] = set()
         waiting = list(blocks)
@@ -178,7 +178,7 @@ class BlockGraph:
         return tips, lacking
 
     def _sources(self, block: Multihash, after: int) -> Iterator[Multihash]:
-        """What the chain up to a block merged after a number, newest first; records carried on count again."""
+        """What the chain up to a block merged after a number, newest first."""
         line, number = self._line(block), self.number(block)
         while number > max(after, line.number):
             yield from _source_of(self._chain.get(line.after[number]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.branch.graph import BlockGraph
+from odfchain.branch.block_graph import BlockGraph
 from odfchain.chain.chain import link_blocks
 from odfchain.errors import ChainError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
@@ -124,7 +124,7 @@ def test_a_merged_block_that_is_elsewhere_matters_only_if_both_sides_merged_it(t
     seed = history.dataset.chain.hash_at(0, mine)
     assert BlockGraph(history.dataset).best_common([mine], [theirs]) == (seed,)
     theirs = history.merge("a", elsewhere)
-    with pytest.raises(ObjectNotFoundError, match="both sides have merged") as caught:
+    with pytest.raises(ObjectNotFoundError, match="both sides merged block") as caught:
         BlockGraph(history.dataset).best_common([mine], [theirs])
     assert "fetch d --merged" in str(caught.value.hint)
 
