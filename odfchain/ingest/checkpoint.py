@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import to_arrow
 from odfchain.ids.multihash import Multihash
-from odfchain.ingest.recorded import (
+from odfchain.model import data_schema as ds
+from odfchain.model.events import Checkpoint, DatasetVocabulary
+from odfchain.model.sources import MergeStrategy, primary_key
+from odfchain.repo.commit import StagedFile
+from odfchain.repo.recorded import (
     METADATA_KEY,
     RecordedRows,
     RecordedSlice,
@@ -19,10 +23,6 @@ from odfchain.ingest.recorded import (
     describe,
     keeps_state,
 )
-from odfchain.model import data_schema as ds
-from odfchain.model.events import Checkpoint, DatasetVocabulary
-from odfchain.model.sources import MergeStrategy, primary_key
-from odfchain.repo.commit import StagedFile
 from odfchain.slices.reader import check_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.input_frames import spark_path

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from odfchain.errors import GuardError
 from odfchain.ingest.merge_input import MergeInput
-from odfchain.ingest.watermark import ALLOW_FUTURE
 from odfchain.model.duration import Duration
 from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.watermark import ALLOW_FUTURE
 from odfchain.spark.columns import col
 from odfchain.spark.input_frames import ROW_ID
 from odfchain.text import cut

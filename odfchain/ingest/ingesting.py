@@ -22,7 +22,6 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ingest.read.formats import read_step_for
 from odfchain.ingest.streamed_batch import Batch
 from odfchain.ingest.transaction import FileInput, stage_input
-from odfchain.ingest.watermark import DEFAULT_RULE, of_system_time, watermark_event
 from odfchain.ingest.write import WriteOptions, WriterState, Written
 from odfchain.model.duration import Duration
 from odfchain.model.enums import DatasetKind, OperationType
@@ -31,10 +30,10 @@ from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep,
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile, commit
-from odfchain.repo.dataset_config import read_config
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.watermark import of_system_time, rule_of, watermark_event
 from odfchain.repo.workspace_config import DuplicateKeys, IngestConfig, LateEdits
 from odfchain.text import one_line
 
@@ -229,7 +228,7 @@ def _attempt(
         checkpoints: list[StagedFile] = []
         outcomes: list[InputOutcome] = []
         writer = WriterState.of(dataset, state, plan.merge)
-        rule = watermark_rule(dataset, plan.source_name)
+        rule = rule_of(dataset, plan.source_name)
         event_time = (options.event_time or system_time).truncated_to_ms()
         for path in files:
             name = options.input_name or str(path)
@@ -267,15 +266,6 @@ def _with_batch(written: Written, batch: SourceState) -> Written:
     return dataclasses.replace(
         written, events=events, state=dataclasses.replace(written.state, source_state=batch)
     )
-
-
-def watermark_rule(dataset: DatasetFiles, source_name: str) -> WatermarkRule:
-    """How the watermark of a source moves, as its manifest says.
-
-    Raises:
-        ManifestError, StoreError: what is set for the dataset cannot be read.
-    """
-    return read_config(dataset).watermarks.get(source_name, DEFAULT_RULE)
 
 
 def by_system_time(

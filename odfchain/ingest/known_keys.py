@@ -23,8 +23,8 @@ from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, StoreError
 from odfchain.ingest.checkpoint import read_recorded
 from odfchain.ingest.merge_input import MergeInput
-from odfchain.ingest.recorded import RecordedRows, RecordedSlice
 from odfchain.model import data_schema as ds
+from odfchain.repo.recorded import RecordedRows, RecordedSlice
 from odfchain.spark.columns import col
 from odfchain.spark.types import physical_type
 from odfchain.store import fsio

@@ -30,7 +30,6 @@ from odfchain.ingest.ingesting import (
     by_system_time,
     on_the_newest_head,
     outcome_of,
-    watermark_rule,
     write_options,
 )
 from odfchain.ingest.news import (
@@ -44,7 +43,6 @@ from odfchain.ingest.news import (
 )
 from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
 from odfchain.ingest.transaction import FileInput, stage_input
-from odfchain.ingest.watermark import check_manual, latest_believed, watermark_event
 from odfchain.ingest.write import WriterState, Written
 from odfchain.model.duration import Duration
 from odfchain.model.enums import DatasetKind
@@ -57,6 +55,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.watermark import check_manual, latest_believed, rule_of, watermark_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,7 +157,7 @@ def _recorded(
 ) -> _PullTransaction:
     state, source, fetched, staging = news.state, news.source, news.fetched, news.staging
     system_time = state.next_system_time(options.ingest.system_time)
-    rule = watermark_rule(dataset, POLLING_SOURCE)
+    rule = rule_of(dataset, POLLING_SOURCE)
     written = _stage(session, state, dataset, source, rule, fetched, system_time, staging, options, progress)
     if isinstance(written, InputOutcome):
         idle = _PullTransaction() if fetched.has_more else _idle(dataset, options)
@@ -178,7 +177,7 @@ def _idle(dataset: DatasetFiles, options: PullOptions) -> _PullTransaction:
     source = polling_source(dataset, state)
     system_time = state.next_system_time(options.ingest.system_time)
     writer = WriterState.of(dataset, state, source.merge)
-    event = by_system_time(writer, watermark_rule(dataset, POLLING_SOURCE), system_time, idle=True)
+    event = by_system_time(writer, rule_of(dataset, POLLING_SOURCE), system_time, idle=True)
     if event is None:
         return _PullTransaction()
     return _PullTransaction((), tuple(commit(dataset, state, [event], [], system_time=system_time)))

@@ -36,7 +36,6 @@ from odfchain.ingest.merge_strategies import (
     takes_operations,
 )
 from odfchain.ingest.primary_keys import check_repeated, first_bad_key, notes_on_duplicates
-from odfchain.ingest.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.ingest.schema_fit import (
     check_declared,
     check_reserved,
@@ -45,7 +44,6 @@ from odfchain.ingest.schema_fit import (
     normalized,
     with_event_time,
 )
-from odfchain.ingest.watermark import DEFAULT_RULE, latest_believed, of_data
 from odfchain.model import data_schema as ds
 from odfchain.model.duration import Duration
 from odfchain.model.events import (
@@ -71,7 +69,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.watermark import DEFAULT_RULE, latest_believed, of_data
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark.columns import col

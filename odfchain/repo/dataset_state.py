@@ -125,9 +125,18 @@ class DatasetState:
 
     @property
     def source_state(self) -> SourceState | None:
-        """The source state that the latest AddData carries."""
-        last = self.last_data
-        return last.new_source_state if isinstance(last, AddData) else None
+        """The source state that the latest AddData carries; a merge record is none, and is looked past.
+
+        Source: RFC-036.
+        """
+        if not isinstance(self.last_data, AddData):
+            return None
+        for block in self.chain.nearest_all("AddData", head=self.head):
+            event = block.block.event
+            state = event.new_source_state if isinstance(event, AddData) else None
+            if not is_merge_state(state):
+                return state
+        return None
 
     def state_of_source(self, name: str) -> tuple[SourceState, Multihash] | None:
         """The latest state of a source and the block that records it; None when it has none.

@@ -15,13 +15,13 @@ from odfchain.audit.report import Report
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
-from odfchain.ingest.recorded import METADATA_KEY, describe
 from odfchain.limits import AUDIT
 from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategySnapshot, ReadStepNdJson
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.recorded import METADATA_KEY, describe
 from odfchain.slices.hashes import hash_parquet
 from tests.kit.commits import make_seeded
 from tests.kit.recorded_dataset import SCHEMA, add, schema_event

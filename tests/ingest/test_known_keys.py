@@ -10,7 +10,7 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.ingest import known_keys, write
-from odfchain.ingest.recorded import RecordedRows
+from odfchain.repo.recorded import RecordedRows
 from odfchain.repo.workspace_config import LateEdits
 from tests.kit.support import manifest
 

@@ -12,10 +12,10 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import AppendError, GuardError
 from odfchain.ingest.polling import PullStatus
-from odfchain.ingest.watermark import latest_believed, of_data, of_system_time
 from odfchain.model.duration import Duration
 from odfchain.model.sources import WatermarkRule
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.watermark import latest_believed, of_data, of_system_time
 from tests.kit.support import Result, unchanged
 
 DAY = Duration(86_400_000)

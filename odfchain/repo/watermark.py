@@ -13,17 +13,43 @@ The bound counts from the system time of the commit. Source: specification "Wate
 from __future__ import annotations
 
 from odfchain.chain.earlier_blocks import DATA_EVENTS
+from odfchain.codec.source_settings import POLLING_SOURCE
 from odfchain.errors import AppendError, GuardError, InvalidIdError
 from odfchain.limits import INGEST_LIMITS
 from odfchain.model.duration import Duration
 from odfchain.model.events import AddData, Checkpoint, ExecuteTransform, SourceState
 from odfchain.model.sources import WatermarkRule
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_config import read_config
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 
 DEFAULT_RULE = WatermarkRule()
 ALLOW_FUTURE = "--allow-future"
+
+
+def rule_of(dataset: DatasetFiles, source_name: str) -> WatermarkRule:
+    """How the watermark of a source moves, as its manifest says.
+
+    Raises:
+        ManifestError, StoreError: what is set for the dataset cannot be read.
+    """
+    return read_config(dataset).watermarks.get(source_name, DEFAULT_RULE)
+
+
+def rule_in_force(dataset: DatasetFiles, state: DatasetState) -> WatermarkRule:
+    """The rule of the source in force, for rows that come from none; of several the one that waits longest.
+
+    Raises:
+        ManifestError, StoreError: as `rule_of`.
+    """
+    names = [POLLING_SOURCE] if state.polling_source is not None else list(state.push_sources)
+    rules = [rule_of(dataset, name) for name in names]
+    return max(rules, key=_delay_ms, default=DEFAULT_RULE)
+
+
+def _delay_ms(rule: WatermarkRule) -> int:
+    return rule.max_delay.milliseconds if rule.max_delay else 0
 
 
 def latest_believed(system_time: Timestamp, max_future: Duration) -> Timestamp:
@@ -54,8 +80,7 @@ def of_data(
         candidates.append(bound)
     if rule.from_system_time:
         candidates.append(system_time)
-    delay = rule.max_delay.milliseconds if rule.max_delay else 0
-    mark = _shifted(min(candidates), -delay)
+    mark = _shifted(min(candidates), -_delay_ms(rule))
     return mark if previous is None else max(mark, previous)
 
 
@@ -68,7 +93,7 @@ def of_system_time(
     """
     if not rule.from_system_time:
         return None
-    mark = _shifted(system_time, -(rule.max_delay.milliseconds if rule.max_delay else 0))
+    mark = _shifted(system_time, -_delay_ms(rule))
     if previous is None:
         return mark
     least = INGEST_LIMITS.watermark_step_ms if idle else 1

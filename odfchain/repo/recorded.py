@@ -19,7 +19,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.events import OffsetInterval
 from odfchain.model.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.dataset_state import DatasetState, SliceRef
 
 METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""
@@ -103,14 +103,7 @@ class RecordedRows:
         Raises:
             ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
         """
-        slices = tuple(
-            RecordedSlice(
-                ref.slice.offset_interval,
-                functools.partial(dataset.data.verified_path, ref.slice.physical_hash),
-                ref.slice.physical_hash,
-            )
-            for ref in state.slices()
-        )
+        slices = tuple(_recorded_slice(dataset, ref) for ref in state.slices())
         checkpoint = None
         if state.checkpoint is not None:
             try:
@@ -119,6 +112,23 @@ class RecordedRows:
                 path = None
             checkpoint = read_description(path) if path else None
         return cls(slices, checkpoint, dataset.folder / "info" / "keys")
+
+    @classmethod
+    def since_checkpoint(
+        cls, dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]
+    ) -> SinceCheckpoint:
+        """As `of(…).for_state(key)`, looking back no further than to the checkpoint, which is not verified."""
+        described = None
+        if state.checkpoint is not None:
+            path = Path(dataset.checkpoints.locate(state.checkpoint.physical_hash))
+            described = read_description(path) if path.is_file() else None
+        used = described if described is not None and described.key == key else None
+        slices: list[RecordedSlice] = []
+        for ref in state.slices_newest_first():
+            if used is not None and ref.slice.offset_interval.start <= used.last_offset:
+                break
+            slices.append(_recorded_slice(dataset, ref))
+        return SinceCheckpoint(cls(tuple(slices[::-1]), used), described is not None)
 
     def for_state(self, key: tuple[str, ...]) -> RecordedRows:
         """What the state of a key follows from: the checkpoint, if it is of that key, and later slices."""
@@ -135,6 +145,20 @@ class RecordedRows:
         """
         own = [self.checkpoint.path] if self.checkpoint else []
         return own + [piece.locate() for piece in self.slices]
+
+
+@dataclass(frozen=True, slots=True)
+class SinceCheckpoint:
+    """What a state follows from, and whether the chain names a checkpoint that is a state here."""
+
+    rows: RecordedRows
+    named: bool
+
+
+def _recorded_slice(dataset: DatasetFiles, ref: SliceRef) -> RecordedSlice:
+    name = ref.slice.physical_hash
+    locate = functools.partial(dataset.data.verified_path, name)
+    return RecordedSlice(ref.slice.offset_interval, locate, name)
 
 
 def keeps_state(strategy: MergeStrategy) -> bool:

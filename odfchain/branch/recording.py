@@ -1,0 +1,202 @@
+"""Rows that were worked out here into one transaction: a slice, and the events that record it.
+
+    rows → slice                     in this process, by the writer that Spark's workers use; no JVM is started
+    [SetDataSchema]                  where the columns have become others
+    AddData                          data, watermark, checkpoint; with a merge record, where it is a merge
+    [AddData]                        after a merge record: the state of the source is in force again, and a
+                                     watermark that is later than the data (RFC-036)
+
+The rules are those of every write (`odfchain.ingest.write`): offsets go on, the watermark is the largest event
+time so far, less the delay of the source, the state of the source is carried on, and a state checkpoint that is
+due is made (RFC-018).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from odfchain.branch.state_file import CheckpointDue, checkpoint_after
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.errors import NothingToCommitError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.data_schema import DataSchema
+from odfchain.model.enums import OperationType
+from odfchain.model.events import (
+    AddData,
+    Checkpoint,
+    DataSlice,
+    MetadataEvent,
+    OffsetInterval,
+    SetDataSchema,
+    SourceState,
+)
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import MergeRecord
+from odfchain.repo.watermark import of_data, rule_in_force
+from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.writer import SliceFacts, SliceInputError, SliceSpec, write_slice
+from odfchain.spark.failure import explain
+
+Check = Callable[[pa.Table], None]
+"""Refuses rows (operation and data columns, as they will be written) that break what the dataset declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A transaction that is ready to be committed; more events may be put before its own."""
+
+    events: tuple[MetadataEvent, ...]
+    slices: tuple[StagedFile, ...] = ()
+    checkpoints: tuple[StagedFile, ...] = ()
+    facts: SliceFacts | None = None
+
+    @property
+    def operations(self) -> dict[str, int]:
+        """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+        written = self.facts.ops if self.facts is not None else {}
+        return {OperationType.from_code(int(code)).value: count for code, count in written.items()}
+
+    @property
+    def watermark(self) -> Timestamp | None:
+        """The watermark after it."""
+        (*_, last) = (event for event in self.events if isinstance(event, AddData))
+        return last.new_watermark
+
+    def after(self, *events: MetadataEvent) -> Recorded:
+        """The same transaction with events before its own."""
+        return dataclasses.replace(self, events=(*events, *self.events))
+
+    def commit(
+        self, dataset: DatasetFiles, state: DatasetState, system_time: Timestamp
+    ) -> tuple[Multihash, ...]:
+        """Durably append it on top of `state`, with one move of the head; errors as `odfchain.repo.commit`."""
+        return tuple(
+            commit(
+                dataset, state, self.events, self.slices, checkpoints=self.checkpoints,
+                system_time=system_time,
+            )
+        )  # fmt: skip
+
+
+def stage_changes(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    rows: pa.Table | SliceFacts | None,
+    *,
+    staging: Path,
+    system_time: Timestamp,
+    schema: DataSchema | None = None,
+    record: MergeRecord | None = None,
+    resume: SourceState | None = None,
+    source_watermark: Timestamp | None = None,
+    bound: Timestamp | None = None,
+    check: Check | None = None,
+) -> Recorded:
+    """The transaction that appends rows to `state`, its slice and checkpoint in `staging`.
+
+    `rows` have the operation and the data columns, in the order they are to be written, or are a slice that
+    was written already. `schema` is that of the dataset after it (default: as it is). With a merge `record`,
+    which may come without rows, the state of the source that was in force, or `resume`, is in force again
+    after it, and so is a `source_watermark` that is later. No watermark comes after `bound`.
+
+    Raises:
+        NothingToCommitError: no rows and no record.
+        BadInputError: a value does not fit its column.
+        CodecError: the record is too long.
+        StorageFullError: there is no room for the slice.
+        ObjectNotFoundError, ObjectCorruptedError: a checkpoint is due, and a slice is missing or damaged.
+        Whatever `check` raises.
+    """
+    target = schema if schema is not None else state.schema
+    if isinstance(rows, pa.Table) and check is not None:
+        check(rows)
+    facts = _written(state, rows, target, system_time, staging) if isinstance(rows, pa.Table) else rows
+    if facts is None and record is None:
+        raise NothingToCommitError("nothing to commit", input_rows=0)
+    events: list[MetadataEvent] = []
+    if target is not None and target != state.schema:
+        events.append(_schema_event(state, target))
+    due = CheckpointDue(state.checkpoint)
+    new_data = None
+    staged: tuple[StagedFile, ...] = ()
+    if facts is not None and target is not None:
+        new_data = _slice_of(facts, state)
+        staged = (StagedFile(Path(facts.path), new_data.physical_hash),)
+        due = checkpoint_after(dataset, state, new_data.offset_interval, Path(facts.path), target, staging)
+    latest = facts.max_event_time_ms if facts is not None else None
+    rule = rule_in_force(dataset, state)
+    in_force = resume if resume is not None else state.source_state
+    added = AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_data=new_data,
+        new_checkpoint=due.named,
+        new_watermark=of_data(state.watermark, latest, rule, system_time, bound),
+        new_source_state=in_force if record is None else record.to_state(),
+    )
+    events.append(added)
+    if record is not None and (again := _in_force_again(added, in_force, source_watermark)) is not None:
+        events.append(again)
+    return Recorded(tuple(events), staged, due.staged, facts)
+
+
+def _in_force_again(
+    merged: AddData, source_state: SourceState | None, source_watermark: Timestamp | None
+) -> AddData | None:
+    """What follows a merge block, because other tools resume from the newest one; None where nothing has to."""
+    later = max((m for m in (merged.new_watermark, source_watermark) if m is not None), default=None)
+    if source_state is None and later == merged.new_watermark:
+        return None
+    last: Checkpoint | None = merged.new_checkpoint
+    return AddData(
+        prev_checkpoint=last.physical_hash if last else None,
+        prev_offset=merged.last_offset,
+        new_checkpoint=last,
+        new_watermark=later,
+        new_source_state=source_state,
+    )
+
+
+def _written(
+    state: DatasetState, rows: pa.Table, schema: DataSchema | None, system_time: Timestamp, staging: Path
+) -> SliceFacts | None:
+    if schema is None or not rows.num_rows:
+        return None
+    last = state.last_offset
+    start = 0 if last is None else last + 1
+    spec = SliceSpec.of(schema, state.vocabulary, start, system_time.epoch_ms, staging)
+    try:
+        return write_slice(_batches(rows), spec)
+    except (SliceInputError, OSError) as error:
+        raise explain(error) from error
+
+
+def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """In the sizes in which Spark brings them, so that the same rows become the same file."""
+    yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _slice_of(facts: SliceFacts, state: DatasetState) -> DataSlice:
+    last = state.last_offset
+    start = 0 if last is None else last + 1
+    return DataSlice(
+        logical_hash=Multihash.parse(facts.logical_hash),
+        physical_hash=Multihash.parse(facts.physical_hash),
+        offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
+        size=facts.size,
+    )
+
+
+def _schema_event(state: DatasetState, schema: DataSchema) -> SetDataSchema:
+    """In the form in which the schema in force is declared."""
+    if state.odf_schema:
+        return SetDataSchema(schema=schema)
+    return SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema))
