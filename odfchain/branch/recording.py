@@ -1,14 +1,14 @@
 """Rows that were worked out here into one transaction: a slice, and the events that record it.
 
-    rows → slice                     in this process, by the writer that Spark's workers use; no JVM is started
-    [SetDataSchema]                  where the columns have become others
-    AddData                          data, watermark, checkpoint; with a merge record, where it is a merge
-    [AddData]                        after a merge record: the state of the source is in force again, and a
-                                     watermark that is later than the data (RFC-036)
+    rows → slice        in this process, by the writer that Spark's workers use; no JVM is started
+    [SetDataSchema]     where the columns have become others
+    AddData             data, watermark, checkpoint; with a merge record, where it is a merge
+    [AddData]           after a merge record: the state of the source is in force again, and a watermark
+                        that is later than the data (RFC-036)
 
-The rules are those of every write (`odfchain.ingest.write`): offsets go on, the watermark is the largest event
-time so far, less the delay of the source, the state of the source is carried on, and a state checkpoint that is
-due is made (RFC-018).
+The rules are those of every write (`odfchain.ingest.write`): offsets go on, the watermark is the largest
+event time so far, less the delay of the source, the state of the source is carried on, and a state
+checkpoint that is due is made (RFC-018).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Recorded:
     def commit(
         self, dataset: DatasetFiles, state: DatasetState, system_time: Timestamp
     ) -> tuple[Multihash, ...]:
-        """Durably append it on top of `state`, with one move of the head; errors as `odfchain.repo.commit`."""
+        """Durably append it on top of `state` by one move of the head; errors as `odfchain.repo.commit`."""
         return tuple(
             commit(
                 dataset, state, self.events, self.slices, checkpoints=self.checkpoints,
@@ -151,7 +151,7 @@ def stage_changes(
 def _in_force_again(
     merged: AddData, source_state: SourceState | None, source_watermark: Timestamp | None
 ) -> AddData | None:
-    """What follows a merge block, because other tools resume from the newest one; None where nothing has to."""
+    """What follows a merge block, because other tools resume from the newest one; None where it need not."""
     later = max((m for m in (merged.new_watermark, source_watermark) if m is not None), default=None)
     if source_state is None and later == merged.new_watermark:
         return None

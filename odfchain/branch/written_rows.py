@@ -79,7 +79,7 @@ def _ordered_parts(column: pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
     parts = [column.is_valid()] if column.null_count else []
     if t.is_floating(column.type):
         number = column.cast(pa.float64())
-        nan = pc.fill_null(pc.is_nan(number), False)  # noqa: FBT003
+        nan = pc.fill_null(pc.is_nan(number), False)
         return [*parts, nan, pc.if_else(nan, pa.scalar(0.0), number)]
     return [*parts, column]
 

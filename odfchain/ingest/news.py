@@ -37,6 +37,7 @@ from odfchain.net.template import has_templates, public_name
 from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import is_merge_state
 from odfchain.spark.job import on_a_thread
 
 CONTENT_HASH = "odfchain/content-hash"
@@ -135,8 +136,9 @@ def _recorded_states(source: SetPollingSource, state: DatasetState) -> Iterator[
         event = block.block.event
         if isinstance(event, SetPollingSource) and not _same_objects(event.fetch, source.fetch):
             return
-        if isinstance(event, AddData) and event.new_source_state is not None:
-            yield event.new_source_state
+        found = event.new_source_state if isinstance(event, AddData) else None
+        if found is not None and not is_merge_state(found):
+            yield found
 
 
 @dataclass(frozen=True, slots=True)

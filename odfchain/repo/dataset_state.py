@@ -33,6 +33,7 @@ from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.rebuild import is_rebuilt
 from odfchain.model.sources import primary_key
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.merge_record import is_merge_state
 from odfchain.text import one_line
 
 

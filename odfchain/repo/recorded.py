@@ -67,7 +67,7 @@ def read_description(path: Path) -> StateCheckpoint | None:
     Raises:
         CodecError: the file calls itself a state checkpoint and its description is not understood.
     """
-    from odfchain.slices.reader import open_parquet
+    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 
     try:
         with open_parquet(path) as file:
@@ -117,7 +117,7 @@ class RecordedRows:
     def since_checkpoint(
         cls, dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]
     ) -> SinceCheckpoint:
-        """As `of(…).for_state(key)`, looking back no further than to the checkpoint, which is not verified."""
+        """As `of(…).for_state(key)`, looking back to the checkpoint only, which is not verified."""
         described = None
         if state.checkpoint is not None:
             path = Path(dataset.checkpoints.locate(state.checkpoint.physical_hash))

@@ -12,11 +12,11 @@ import pytest
 from odfchain.api import Dataset, Workspace
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import ObjectCorruptedError
-from odfchain.ingest import recorded
 from odfchain.ingest.polling import set_watermark
 from odfchain.model import events as ev
 from odfchain.model.sources import MergeStrategySnapshot, ReadStepCsv
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo import recorded
 from odfchain.repo.commit import StagedFile, commit
 from tests.kit.support import manifest, unchanged
 

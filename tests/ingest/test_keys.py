@@ -13,7 +13,6 @@ import pytest
 
 from odfchain.api import Dataset, Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest import recorded
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.merge_strategies import merge
 from odfchain.ingest.primary_keys import check_repeated
@@ -25,6 +24,7 @@ from odfchain.model.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
+from odfchain.repo import recorded
 from odfchain.repo.workspace_config import DuplicateKeys
 from odfchain.slices.marker import find_marker
 from odfchain.spark.input_frames import ROW_ID

@@ -194,7 +194,7 @@ def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path)
 def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from odfchain.ingest import recorded
+    from odfchain.repo import recorded
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.read_slices import read_state
 

@@ -1,0 +1,313 @@
+"""Rows that are worked out here become a transaction as every other write makes it, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.branch.recording import Recorded, stage_changes
+from odfchain.branch.state_file import _made
+from odfchain.codec.arrow import from_arrow, to_arrow
+from odfchain.codec.source_settings import POLLING_SOURCE
+from odfchain.digest.physical import hash_file
+from odfchain.errors import BadInputError, NothingToCommitError, SchemaError
+from odfchain.model import events as ev
+from odfchain.model.duration import Duration
+from odfchain.model.sources import WatermarkRule
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo import recorded
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_config import change_config
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import MergeRecord, record_of
+from odfchain.repo.recorded import RecordedRows
+from tests.kit.query_datasets import make, moment
+from tests.kit.support import manifest, unchanged
+
+NOW = Timestamp.parse("2024-02-01T00:00:00Z")
+SOURCE = ev.SourceState(source_name=POLLING_SOURCE, kind="odf/etag", value="abc")
+POLLING = {
+    "kind": "SetPollingSource",
+    "fetch": {"kind": "Url", "url": "https://example.org/cities.csv"},
+    "read": {"kind": "Csv"},
+    "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
+}
+COLUMNS = [["k", "string"], ["a", "int64"]]
+ROWS = [["+A", "2024-01-02", "A", 1], ["+A", "2024-01-01", "B", 2]]
+
+
+def cities(folder: Path, source: dict[str, Any] | None = None, rows: list[Any] = ROWS) -> DatasetFiles:
+    blocks = [
+        {"at": "2024-01-10T00:00:00Z", "event": source or POLLING},
+        {"at": "2024-01-10T00:00:00Z", "columns": COLUMNS},
+        {"at": "2024-01-10T00:00:00Z", "rows": rows},
+    ]
+    return make(Workspace.init(folder / "ws"), "cities", {"made": "2024-01-01T00:00:00Z", "blocks": blocks})
+
+
+def table(*rows: tuple[int, str, str, int | None], **more: list[Any]) -> pa.Table:
+    columns: list[Any] = list(zip(*rows, strict=True)) or [[], [], [], []]
+    times = [moment(text) for text in columns[1]]
+    return pa.table(
+        {
+            "op": pa.array(columns[0], pa.int32()),
+            "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+            "k": pa.array(columns[2], pa.string()),
+            "a": pa.array(columns[3], pa.int64()),
+            **more,
+        }
+    )
+
+
+CORRECTION = [(2, "2024-01-02", "A", 1), (3, "2024-01-02", "A", 9), (0, "2024-01-03", "C", None)]
+
+
+def write(dataset: DatasetFiles, rows: pa.Table | None, **more: Any) -> Recorded:
+    state = DatasetState.read(dataset.chain)
+    with dataset.staging() as staging:
+        made = stage_changes(dataset, state, rows, staging=staging, system_time=NOW, **more)
+        made.commit(dataset, state, NOW)
+    return made
+
+
+def newest(dataset: DatasetFiles) -> ev.AddData:
+    event = DatasetState.read(dataset.chain).last_data
+    assert isinstance(event, ev.AddData)
+    return event
+
+
+def record(dataset: DatasetFiles) -> MergeRecord:
+    head = DatasetState.read(dataset.chain).head
+    return MergeRecord(base=(head,), source=head, source_ref="fix", target=head)
+
+
+def with_source_state(dataset: DatasetFiles, state: ev.SourceState = SOURCE) -> None:
+    """The state of the source as a poll leaves it."""
+    now = DatasetState.read(dataset.chain)
+    event = ev.AddData(prev_offset=now.last_offset, new_watermark=now.watermark, new_source_state=state)
+    commit(dataset, now, [event], [], system_time=NOW)
+
+
+def test_offsets_times_and_watermark_go_on(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    made = write(dataset, table(*CORRECTION))
+    event = newest(dataset)
+    assert (event.prev_offset, event.last_offset) == (1, 4)
+    assert event.new_watermark == Timestamp.parse("2024-01-03T00:00:00Z") == made.watermark
+    assert made.operations == {"+A": 1, "-C": 1, "+C": 1}
+    rows = Workspace.open(tmp_path / "ws")["cities"].scan().to_arrow()
+    assert rows["offset"].to_pylist() == [0, 1, 2, 3, 4]
+    assert rows["op"].to_pylist() == [0, 0, 2, 3, 0]
+    assert set(rows["system_time"].to_pylist()[2:]) == {moment("2024-02-01")}
+
+
+def test_a_watermark_is_held_back_as_the_source_says_and_never_goes_back(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    delay = WatermarkRule(max_delay=Duration(86_400_000))
+    change_config(dataset, lambda config: type(config)(watermarks={POLLING_SOURCE: delay}))
+    assert write(dataset, table(*CORRECTION)).watermark == Timestamp.parse("2024-01-02T00:00:00Z")
+    assert write(dataset, table((1, "2023-01-01", "A", 9))).watermark == Timestamp.parse(
+        "2024-01-02T00:00:00Z"
+    )
+    late = table((0, "2999-01-01", "D", 9))
+    assert write(dataset, late, bound=NOW).watermark == Timestamp.parse("2024-01-31T00:00:00Z")
+
+
+def test_the_state_of_the_source_is_carried_on(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with_source_state(dataset)
+    write(dataset, table(*CORRECTION))
+    assert newest(dataset).new_source_state == SOURCE
+
+
+def test_a_merge_record_is_followed_by_the_state_of_the_source(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with_source_state(dataset)
+    made = write(dataset, table(*CORRECTION), record=record(dataset))
+    merged, again = made.events
+    assert record_of(merged) is not None
+    assert isinstance(again, ev.AddData)
+    assert (again.new_data, again.new_source_state) == (None, SOURCE)
+    assert (again.prev_offset, again.new_watermark) == (4, made.watermark)
+    state = DatasetState.read(dataset.chain)
+    assert state.source_state == SOURCE
+    assert state.state_of_source(POLLING_SOURCE) == (SOURCE, state.head)
+
+
+def test_what_the_source_had_may_be_what_the_other_branch_had(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with_source_state(dataset)
+    newer = ev.SourceState(source_name=POLLING_SOURCE, kind="odf/etag", value="newer")
+    mark = Timestamp.parse("2024-01-20T00:00:00Z")
+    made = write(dataset, table(*CORRECTION), record=record(dataset), resume=newer, source_watermark=mark)
+    assert [e.new_watermark for e in made.events if isinstance(e, ev.AddData)] == [
+        Timestamp.parse("2024-01-03T00:00:00Z"),
+        mark,
+    ]
+    assert newest(dataset).new_source_state == newer
+
+
+def test_without_a_source_state_a_merge_is_one_block_and_its_record_is_no_source_state(
+    tmp_path: Path,
+) -> None:
+    dataset = cities(tmp_path)
+    made = write(dataset, table(*CORRECTION), record=record(dataset))
+    assert len(made.events) == 1
+    state = DatasetState.read(dataset.chain)
+    assert state.source_state is None
+    assert state.state_of_source(POLLING_SOURCE) is None
+    write(dataset, table((1, "2024-01-02", "A", 9)))
+    assert newest(dataset).new_source_state is None, "a record is not carried on"
+
+
+def test_a_record_that_another_tool_carried_on_is_no_source_state(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with_source_state(dataset)
+    before = DatasetState.read(dataset.chain)
+    write(dataset, None, record=(merge := record(dataset)))
+    with_source_state(dataset, merge.to_state())
+    state = DatasetState.read(dataset.chain)
+    assert newest(dataset).new_source_state == merge.to_state()
+    assert state.source_state == SOURCE
+    assert before.source_state == SOURCE
+
+
+def test_a_merge_without_rows_is_recorded_and_nothing_without_one(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with pytest.raises(NothingToCommitError), unchanged(dataset.folder):
+        write(dataset, table())
+    made = write(dataset, table(), record=record(dataset))
+    assert (made.slices, made.operations) == ((), {})
+    assert newest(dataset).last_offset == 1
+
+
+def test_new_columns_are_declared_first(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    state = DatasetState.read(dataset.chain)
+    assert state.schema is not None
+    wider = from_arrow(to_arrow(state.schema).append(pa.field("b", pa.string())))
+    rows = table((0, "2024-01-03", "C", 1), b=["new"])
+    made = write(dataset, rows, schema=wider)
+    assert [type(event) for event in made.events] == [ev.SetDataSchema, ev.AddData]
+    assert Workspace.open(tmp_path / "ws")["cities"].scan(["b"]).to_arrow()["b"].to_pylist() == [
+        None,
+        None,
+        "new",
+    ]
+
+
+def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    rows = table((0, "2024-01-03", "C", 1)).set_column(
+        1, "event_time", pa.nulls(1, pa.timestamp("ms", "UTC"))
+    )
+    with pytest.raises(BadInputError, match="event_time"), unchanged(dataset.folder):
+        write(dataset, rows)
+
+
+def test_a_check_sees_the_rows_and_may_refuse_them(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    seen: list[pa.Table] = []
+
+    def refuse(rows: pa.Table) -> None:
+        seen.append(rows)
+        raise SchemaError("not these")
+
+    with pytest.raises(SchemaError, match="not these"), unchanged(dataset.folder):
+        write(dataset, table(*CORRECTION), check=refuse)
+    assert seen[0].num_rows == 3
+
+
+# --- state checkpoints -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are due as soon as half as many rows as the state has have been added, however few."""
+    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 2)
+
+
+def checkpoint_of(dataset: DatasetFiles) -> pa.Table:
+    named = newest(dataset).new_checkpoint
+    assert named is not None
+    path = dataset.checkpoints.verified_path(named.physical_hash)
+    assert named.size == path.stat().st_size
+    return pq.read_table(path)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_that_is_due_is_made(tmp_path: Path) -> None:
+    dataset = cities(tmp_path, rows=ROWS[::-1])
+    write(dataset, table(*CORRECTION))
+    rows = checkpoint_of(dataset)
+    assert b"odfchain.state" in rows.schema.metadata
+    assert rows.to_pydict() == {
+        "offset": [3, 0, 4],
+        "op": [3, 0, 0],
+        "event_time": [moment("2024-01-02"), moment("2024-01-01"), moment("2024-01-03")],
+        "k": ["A", "B", "C"],
+        "a": [9, 2, None],
+    }
+    first = newest(dataset).new_checkpoint
+    write(dataset, table((1, "2024-01-02", "A", 9)))
+    assert newest(dataset).new_checkpoint == first, "one that is not due again stays named"
+    assert newest(dataset).prev_checkpoint == first.physical_hash if first else None
+    write(dataset, table((1, "2024-01-03", "C", None)), record=record(dataset))
+    assert checkpoint_of(dataset)["k"].to_pylist() == ["B"]
+    assert Workspace.open(tmp_path / "ws")["cities"].verify().faults == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_is_the_file_that_a_snapshot_makes(workspace: Workspace, tmp_path: Path) -> None:
+    (dataset,) = workspace.add(manifest("{kind: Snapshot, primaryKey: [city]}"))
+    for number, text in enumerate(["Zug,1\nBern,2\nÄ,3\n", "Zug,1\nBern,5\nx,3\n"]):
+        path = tmp_path / f"{number}.csv"
+        path.write_text("city,population\n" + text, encoding="utf-8")
+        dataset.ingest(path)
+    made = newest(dataset._files).new_checkpoint
+    assert made is not None
+    state = DatasetState.read(dataset._files.chain)
+    assert state.schema is not None
+    with dataset._files.staging() as staging:
+        slices = RecordedRows(RecordedRows.of(dataset._files, state).slices)
+        again = _made(slices, ("city",), state, state.schema, staging)
+    assert again.named == made
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_of_others_is_not_named_again(tmp_path: Path) -> None:
+    dataset = cities(tmp_path, source={**POLLING, "merge": {"kind": "Append"}})
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"state of an engine")
+    name, size = hash_file(foreign)
+    state = DatasetState.read(dataset.chain)
+    event = ev.AddData(
+        prev_offset=state.last_offset,
+        new_checkpoint=ev.Checkpoint(physical_hash=name, size=size),
+        new_watermark=state.watermark,
+    )
+    commit(dataset, state, [event], [], checkpoints=[StagedFile(foreign, name)], system_time=NOW)
+    write(dataset, table((0, "2024-01-03", "C", 1)))
+    assert newest(dataset).new_checkpoint is None
+    assert newest(dataset).prev_checkpoint == name
+
+
+def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 2)
+    dataset = cities(tmp_path)
+    write(dataset, table(*CORRECTION))
+    write(dataset, table((1, "2024-01-02", "A", 9)))
+    state = DatasetState.read(dataset.chain)
+    found = RecordedRows.since_checkpoint(dataset, state, ("k",))
+    assert found.named
+    assert found.rows.checkpoint is not None
+    assert [piece.offsets.start for piece in found.rows.slices] == [5]
+    other = RecordedRows.since_checkpoint(dataset, state, ("a",))
+    assert other.named
+    assert (other.rows.checkpoint, len(other.rows.slices)) == (None, 3)
