@@ -178,7 +178,7 @@ LINES = {  # raised only by a commit that says why
     "engine": 6100,
     "floor": 1_385,  # points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
-    "ingest": 8370,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
+    "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2100,
     "model": 2100,
     "net": 1700,
