@@ -1,0 +1,179 @@
+"""What lies between two points of a dataset, row by row, read from the slices after their fork alone.
+
+From state A to state B: a key that only one side touched since the fork is at the other as the fork had it,
+and the side that touched it says itself what that was. Without a primary key a diff is the rows that each
+side added. Source: RFC-036.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+
+from odfchain.branch.block_graph import BlockGraph
+from odfchain.branch.cells import same_cells
+from odfchain.branch.computing import Engine, Part, compute
+from odfchain.branch.intervals import Interval, MergedColumns, read_rows
+from odfchain.branch.row_diff import between, net_of
+from odfchain.branch.written_rows import order_of
+from odfchain.digest.row_hash import Numbers
+from odfchain.errors import SchemaError
+from odfchain.ids.multihash import Multihash
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.rows_in_force import takes_back
+from odfchain.text import one_line
+
+CHANGE, FROM, TO, COLUMNS = "change", "from", "to", "columns"
+"""What a table of changes has after the columns of the key."""
+
+Trust = Callable[[DatasetFiles, Multihash, Multihash], bool]
+"""Whether the blocks after one, up to another, were made or verified here."""
+
+
+class Change(Enum):
+    """What happens to a row on the way from one state to another."""
+
+    INSERTED = "inserted"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+_INSERTED, _CHANGED, _REMOVED = (change.value for change in Change)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Diff:
+    """The rows that differ between two points of a dataset."""
+
+    a: Multihash
+    b: Multihash
+    fork: Multihash
+    """The last block that the chains of both have in common."""
+    key: tuple[str, ...]
+    """What tells rows apart; nothing where the dataset has no primary key."""
+    changes: pa.Table
+    """In order of key: the columns of the key, then `change`, `from` and `to` (structs of the other columns,
+    null where there is no row), and `columns`: the names of those that changed."""
+
+    @property
+    def counts(self) -> dict[Change, int]:
+        """Rows by what happens to them; every kind is there."""
+        found = self.changes.column(len(self.key)).value_counts().to_pylist()
+        numbers = {item["values"]: int(item["counts"]) for item in found}
+        return {change: numbers.get(change.value, 0) for change in Change}
+
+    @property
+    def changed_columns(self) -> dict[str, int]:
+        """In how many rows each column changed, of those that did, in order of columns."""
+        found = self.changes.column(len(self.key) + 3).combine_chunks().flatten().value_counts()
+        numbers = {item["values"]: int(item["counts"]) for item in found.to_pylist()}
+        return {name: numbers[name] for name in self.changes.schema.field(-2).type.names if name in numbers}
+
+
+def diff(
+    one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
+) -> Diff:
+    """From the state at the head of a dataset to that of the same one opened at another point.
+
+    No slice at or before their fork is opened, unless a touched key has to be looked up there
+    (`odfchain.branch.earlier_rows`).
+
+    Raises:
+        SchemaError: the two have different primary keys, or a column has two types.
+        ChainError: they say different things of one key at their fork: one of them is damaged.
+        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        EngineError: Spark failed, which reads what is large.
+    """
+    states = [DatasetState.read(side.chain) for side in (one, other)]
+    a, b = (state.head for state in states)
+    fork = graph.fork(a, b)
+    key, view = common_key(states), MergedColumns.of(*states)
+    sides = [
+        Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head))
+        for side, state in zip((one, other), states, strict=True)
+    ]
+    if not key:
+        return Diff(a, b, fork, key, _of_rows([read_rows(side, view) for side in sides]))
+    function = functools.partial(_of_keys, key=key)
+    with one.staging() as folder:
+        changes = compute(sides, view, key, function, engine=engine, folder=folder).rows()
+    return Diff(a, b, fork, key, changes)
+
+
+def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
+    """The primary key that heads agree on, as the first of them has it; heads without data have none.
+
+    Raises:
+        SchemaError: they have different ones.
+    """
+    keys = [state.primary_key for state in states if state.last_offset is not None]
+    keys = keys or [state.primary_key for state in states]
+    if len({frozenset(key) for key in keys}) > 1:
+        listed = " and ".join(one_line(", ".join(key)) or "none" for key in keys)
+        raise SchemaError(
+            f"the two sides have different primary keys: {listed}",
+            hint="records of one cannot be told to be those of the other",
+        )
+    return keys[0]
+
+
+def _of_keys(sides: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
+    """What is computed from the rows of both sides, or of some keys of them."""
+    one, other = (
+        net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in sides
+    )
+    found = between(one, other)
+    keys = found.rows_of_keys()
+    at = order_of(keys, key)
+    found, keys = found.only(at), keys.take(pa.array(at))
+    others = [name for name in found.schema.names if name not in key]
+    both = found.had & found.has
+    differs = np.zeros((len(found), len(others)), dtype=bool)
+    for place, name in enumerate(others):
+        differs[:, place] = both & ~same_cells(found.before.column(name), found.after.column(name))
+    names = pa.array(others, pa.string()).take(pa.array(np.nonzero(differs)[1]))
+    starts = np.concatenate([[0], np.cumsum(differs.sum(axis=1))]).astype(np.int32)
+    changes = np.where(both, _CHANGED, np.where(found.has, _INSERTED, _REMOVED))
+    table = _table(
+        keys,
+        pa.array(changes, pa.string()),
+        _structs(found.before.select(others), found.had),
+        _structs(found.after.select(others), found.has),
+        pa.ListArray.from_arrays(pa.array(starts), names),
+    )
+    return Part(table)
+
+
+def _of_rows(sides: Sequence[pa.Table]) -> pa.Table:
+    """Without a key: the rows that A has and B lacks, then those of B, in their order."""
+    rows = pa.concat_tables(sides)
+    of_b = np.repeat([False, True], [side.num_rows for side in sides])
+    # what one side took back the other one still has
+    gained = of_b != takes_back(rows.column(1).to_numpy())
+    data = rows.select(range(2, rows.num_columns))
+    return _table(
+        data.select([]),
+        pa.array(np.where(gained, _INSERTED, _REMOVED), pa.string()),
+        _structs(data, ~gained),
+        _structs(data, gained),
+        pa.array([[]] * len(gained), pa.list_(pa.string())),
+    )
+
+
+def _table(keys: pa.Table, *columns: pa.Array) -> pa.Table:
+    return pa.table([*keys.columns, *columns], [*keys.column_names, CHANGE, FROM, TO, COLUMNS])
+
+
+def _structs(rows: pa.Table, there: Numbers) -> pa.Array:
+    """Rows as one column, null where they are not there."""
+    kind = pa.struct(list(rows.schema))
+    if not rows.num_columns:
+        return pa.array([{} if present else None for present in there], kind)
+    columns = [pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], c.type) for c in rows.columns]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(~there))
