@@ -260,7 +260,7 @@ class FuturePointError(WorkspaceError):
 class MergeConflictError(WorkspaceError):
     """Two branches changed the same values differently; nothing was committed.
 
-    `conflicts` lists them as the command line prints them (`odfchain.branch.conflicts`).
+    `conflicts` is a table with a line for each (`odfchain.branch.resolving.lines_schema`).
     """
 
     exit_code = 5
