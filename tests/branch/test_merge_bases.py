@@ -1,0 +1,231 @@
+"""Merges in random histories, criss-cross ones included, against plain loops over dictionaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from odfchain.branch.merge_bases import MergeInput, merge_tables
+from odfchain.branch.three_way import ThreeWay
+from odfchain.errors import ChainError
+from odfchain.ids.multihash import Multihash
+from tests.kit.support import hash_of
+
+Row = tuple[Any, ...]
+State = dict[str, Any]
+UNKNOWN = "unknown"
+NAMES = ("t", "a", "b")
+SCHEMA = pa.schema(
+    [("offset", pa.uint64()), ("op", pa.uint8()), ("k", pa.string()), ("t", pa.int64()), ("a", pa.string()),
+     ("b", pa.string())]
+)  # fmt: skip
+
+
+@dataclass
+class Block:
+    """A block of a history: what came before it, what it merged, and its rows."""
+
+    number: int
+    before: Multihash | None
+    merged: Multihash | None
+    rows: list[tuple[int, str, Row]]
+    state: State
+
+
+@dataclass
+class Histories:
+    """Blocks in memory; answers what a graph is asked, by sets."""
+
+    blocks: dict[Multihash, Block] = field(default_factory=dict)
+    ancestors: dict[Multihash, frozenset[Multihash]] = field(default_factory=dict)
+    virtual: int = 0
+    unknown: int = 0
+
+    def add(self, before: Multihash | None, state: State, merged: Multihash | None = None) -> Multihash:
+        old = self.blocks[before].state if before else {}
+        number = self.blocks[before].number + 1 if before else 0
+        name = hash_of(f"{len(self.blocks)}")
+        self.blocks[name] = Block(number, before, merged, changelog(old, state), state)
+        known = [self.ancestors[other] for other in (before, merged) if other]
+        self.ancestors[name] = frozenset([name]).union(*known)
+        return name
+
+    def chain(self, block: Multihash | None) -> list[Multihash]:
+        """Newest first."""
+        found = []
+        while block is not None:
+            found.append(block)
+            block = self.blocks[block].before
+        return found
+
+    def fork(self, one: Multihash, other: Multihash) -> Multihash:
+        known = set(self.chain(one))
+        return next(block for block in self.chain(other) if block in known)
+
+    def best_common(self, ones: Sequence[Multihash], others: Sequence[Multihash]) -> tuple[Multihash, ...]:
+        mine, theirs = (
+            frozenset[Multihash]().union(*(self.ancestors[b] for b in side)) for side in (ones, others)
+        )
+        common = mine & theirs
+        best = [b for b in common if not any(b in self.ancestors[c] for c in common if c != b)]
+        return tuple(sorted(best, key=lambda b: (self.blocks[b].number, str(b))))
+
+    def table(self, after: Multihash, upto: Multihash) -> pa.Table:
+        chain = self.chain(upto)
+        blocks = [self.blocks[name] for name in chain[: chain.index(after)]][::-1]
+        rows = [row for block in blocks for row in block.rows]
+        columns = [range(len(rows)), [op for op, _, _ in rows], [k for _, k, _ in rows]]
+        columns += [[row[i] for _, _, row in rows] for i in range(3)]
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+    def state_of(self, blocks: Sequence[Multihash], depth: int = 1) -> State:
+        """The state of a base, by definition: of several blocks, what they merge into."""
+        assert depth <= 9
+        state = self.blocks[blocks[0]].state
+        for place, block in enumerate(blocks[1:], 1):
+            self.virtual += 1
+            base = self.state_of(self.best_common(blocks[:place], [block]), depth + 1)
+            state = merged_states(base, state, self.blocks[block].state)
+        return state
+
+
+def changelog(old: State, new: State) -> list[tuple[int, str, Row]]:
+    found: list[tuple[int, str, Row]] = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if before is None:
+            found.append((0, key, after))
+        elif after is None:
+            found.append((1, key, before))
+        elif before != after:
+            found += [(2, key, before), (3, key, after)]
+    return found
+
+
+def merged_states(base: State, ours: State, theirs: State, *, by_row: bool = False) -> State:
+    """Ours with theirs merged in; rows in conflict are UNKNOWN."""
+    found: State = {}
+    for key in base.keys() | ours.keys() | theirs.keys():
+        row = merged_row(base.get(key), ours.get(key), theirs.get(key), by_row=by_row)
+        if row is not None:
+            found[key] = row
+    return found
+
+
+def merged_row(base: Any, ours: Any, theirs: Any, *, by_row: bool) -> Any:
+    if ours == UNKNOWN or (base == UNKNOWN and ours != theirs and None in (ours, theirs)):
+        return UNKNOWN
+    if base == UNKNOWN:
+        base = None
+    elif theirs == base:
+        return ours
+    elif ours == base:
+        return theirs
+    if ours == theirs:
+        return ours
+    if ours is None or theirs is None:
+        return UNKNOWN
+    if ours[1:] == theirs[1:] and (base is None or by_row):
+        return ours
+    if by_row or base is None:
+        return UNKNOWN
+    result = list(ours)
+    for index in (1, 2):
+        if ours[index] == base[index]:
+            result[index] = theirs[index]
+        elif theirs[index] not in (base[index], ours[index]):
+            return UNKNOWN
+    if ours[0] == base[0]:
+        result[0] = theirs[0]
+    elif theirs[0] not in (base[0], ours[0]):
+        if base[1:] in (ours[1:], theirs[1:]):
+            return UNKNOWN
+        result[0] = ours[0] if ours[1:] == theirs[1:] else max(ours[0], theirs[0])
+    return tuple(result)
+
+
+def applied(state: State, merge: ThreeWay) -> State:
+    """Our state after a merge; keys in conflict are UNKNOWN."""
+    found = dict(state)
+    changes = merge.changes
+    rows = zip(
+        changes.rows_of_keys().column("k").to_pylist(), changes.before.to_pylist(), changes.had,
+        changes.after.to_pylist(), changes.has, strict=True,
+    )  # fmt: skip
+    for key, before, had, after, has in rows:
+        assert found.get(key) == (tuple(before[n] for n in NAMES) if had else None)
+        found.pop(key, None)
+        if has:
+            found[key] = tuple(after[n] for n in NAMES)
+    for row in merge.conflicts.rows_of_keys().column("k").to_pylist():
+        found[row] = UNKNOWN
+    return found
+
+
+def edited(rng: random.Random, state: State) -> State:
+    found = dict(state)
+    for key in rng.sample("pqrs", rng.choice([0, 1, 1, 2])):
+        row = found.pop(key, None)
+        if row is None or rng.random() < 0.8:
+            new = list(row or (0, "x", "x"))
+            for index in rng.sample(range(3), rng.choice([1, 1, 2])):
+                new[index] = rng.randrange(3) if index == 0 else rng.choice("xyz")
+            found[key] = tuple(new)
+    return found
+
+
+def history(seed: int, steps: int) -> tuple[int, int, int]:
+    """(merges, candidates that were merged into bases, bases with keys in conflict) of a random history, all as they have to be."""
+    rng, all_blocks = random.Random(seed), Histories()
+    first = all_blocks.add(None, {"p": (0, "x", "x"), "q": (0, "x", "x")})
+    heads = [first] * rng.choice([2, 2, 3, 4])
+    merges = 0
+    for _ in range(steps):
+        on = rng.randrange(len(heads))
+        target = heads[on]
+        if rng.random() < 0.4:
+            heads[on] = all_blocks.add(target, edited(rng, all_blocks.blocks[target].state))
+            continue
+        # a head, or what was one just now: so the branches are merged into each other crosswise
+        source = rng.choice([*heads, *list(all_blocks.blocks)[-8:]])
+        if source in all_blocks.ancestors[target]:
+            continue
+        merges += 1
+        by_row = rng.random() < 0.2
+        try:
+            asked = MergeInput.of(all_blocks, target, source)
+        except ChainError:
+            continue
+        tables = [all_blocks.table(*ends) for ends in asked.intervals]
+        merge = merge_tables(tables, asked, ("k",), "t", by_row=by_row)
+        ours, theirs = (all_blocks.blocks[b].state for b in (target, source))
+        base = all_blocks.state_of(asked.bases)
+        all_blocks.unknown += UNKNOWN in base.values()
+        expected = merged_states(base, ours, theirs, by_row=by_row)
+        result = applied(ours, merge)
+        assert result == expected, (seed, base, ours, theirs)
+        # whoever decides takes one of the sides, or something else
+        for key, row in list(result.items()):
+            if row == UNKNOWN:
+                taken = rng.choice([ours.get(key), theirs.get(key), (1, "w", "w")])
+                result.pop(key)
+                if taken is not None:
+                    result[key] = taken
+        heads[on] = all_blocks.add(target, result, source)
+    return merges, all_blocks.virtual, all_blocks.unknown
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(20), *(pytest.param(range(n, n + 20), marks=pytest.mark.soak) for n in range(20, 200, 20))],
+)
+def test_merges_of_random_histories_are_as_by_definition(seeds: range) -> None:
+    counts = np.array([history(seed, 60) for seed in seeds]).sum(axis=0)
+    merges, virtual, unknown = counts.tolist()
+    assert (merges >= 250, virtual >= 50, unknown >= 5) == (True, True, True)
