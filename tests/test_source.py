@@ -183,7 +183,7 @@ LINES = {  # raised only by a commit that says why
     "model": 2100,
     "net": 1700,
     "query": 3660,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark
-    "repo": 3_160,  # the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest
+    "repo": 3_360,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest
     "serve": 1000,
     "slices": 1680,  # the state at an event time
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
@@ -191,7 +191,7 @@ LINES = {  # raised only by a commit that says why
     "store": 1150,  # places as locations, which two rooms had as texts
     "transfer": 5580,  # a dataset that is only read (RFC-034)
     "transform": 2050,
-    "trust": 2500,  # what is signed on its way in and out came from transfer and repo
+    "trust": 2_550,  # what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2370,  # what branches and merges need stays
 }
 

@@ -6,7 +6,6 @@ A branch is a reference (RFC-035), so making one costs what moving a head costs,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from odfchain.errors import (
@@ -16,6 +15,7 @@ from odfchain.errors import (
     ObjectNotFoundError,
     PointNotFoundError,
     RefConflictError,
+    StoreError,
     UnsavedBlocksError,
 )
 from odfchain.ids.branch_names import check_branch_name
@@ -23,10 +23,13 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.fetched_branches import rename_fetched
 from odfchain.repo.points import Point, named_block, on_branch, reference_of
 from odfchain.repo.references import branch_names, keep_reachable, lock_path, refs_of
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
+from odfchain.trust.head_signature import head_signature
+from odfchain.trust.signed_head import SignatureStatus, signature_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,15 @@ def _described(head: DatasetFiles, name: str) -> Branch:
         base=base,
         base_number=number,
         last_change=theirs.head_block.system_time,
-        signature="invalid" if signature_path(there).exists() else "unsigned",
+        signature=_signature(there),
     )
+
+
+def _signature(branch: DatasetFiles) -> str:
+    try:
+        return str(head_signature(branch).status)
+    except StoreError:  # something else is in its place
+        return str(SignatureStatus.INVALID)
 
 
 def _fork(a: DatasetFiles, b: DatasetFiles) -> tuple[Multihash, int]:
@@ -188,6 +198,7 @@ def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> s
         kept = keep_reachable(dataset, block)
     refs_of(dataset).remove(name, block)
     _forget(there)
+    rename_fetched(dataset, name, None)
     return kept
 
 
@@ -226,15 +237,11 @@ def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
         refs.remove(new, block)
         raise
     _forget(there)
+    rename_fetched(dataset, old, new)
     return dataset.on(new)
 
 
 def _forget(branch: DatasetFiles) -> None:
     """What was beside a reference that is gone: its index, and a signature that names it."""
     fsio.remove_quietly(branch.index_path)
-    fsio.remove_quietly(signature_path(branch))
-
-
-def signature_path(branch: DatasetFiles) -> Path:
-    """Where the signature of a branch is, if it has one."""
-    return branch.folder / "refs" / f"{branch.ref}.jws"
+    fsio.remove_quietly(branch.folder / signature_key(branch.ref))

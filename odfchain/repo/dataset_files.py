@@ -8,6 +8,7 @@ staging/                                files of transactions that are not commi
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ PUBLIC_FOLDERS = ("blocks", "data", "checkpoints", "refs")
 class DatasetFiles:
     """An opened dataset: identity, chain and object stores. Opening reads one reference and no data.
 
-    With a `signer` every head that blocks made here become is signed, right after it has moved.
+    With a `signer` every head, or branch, that blocks made here become is signed, right after it has moved.
     """
 
     folder: Path
@@ -69,7 +70,7 @@ class DatasetFiles:
             LocalRefStore(folder / "refs", folder / "info" / "lock"),
             # the index of a new branch begins as the head's: what they share is not read again
             LocalScratch(_index_path(folder, ref), None if ref == HEAD else _index_path(folder, HEAD)),
-            published=signer.head_moved if signer is not None and ref == HEAD else None,
+            published=functools.partial(signer.head_moved, ref=ref) if signer is not None else None,
             ref=ref,
         )
         return cls(
@@ -120,7 +121,7 @@ class DatasetFiles:
         return self.seed.dataset_kind
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
-        """Point the reference at a stored block of this dataset's owner, and sign a head if his key is here.
+        """Point the reference at a stored block of this dataset's owner, and sign it if his key is here.
 
         Blocks that came from others are published by `chain.set_ref`: nobody signs what he has not made.
 
@@ -130,8 +131,8 @@ class DatasetFiles:
         """
         number = self.chain.get(target).sequence_number
         self.chain.set_ref(self.ref, target, expected=expected)
-        if self.signer is not None and self.ref == HEAD:
-            self.signer.head_moved(target, number)
+        if self.signer is not None:
+            self.signer.head_moved(target, number, self.ref)
 
     def staging(self) -> AbstractContextManager[Path]:
         """A private folder on the dataset's file system that is gone afterwards, whatever happens.

@@ -36,6 +36,8 @@ class StatementType(StrEnum):
     """The kinds of statements, as `typ` names them."""
 
     HEAD = "odf-head+jws"
+    REF = "odf-ref+jws"
+    """A branch's newest block: branches may be set back, so this proves nothing against anybody."""
     ATTESTATION = "odf-attestation+jws"
 
 

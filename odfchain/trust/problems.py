@@ -38,6 +38,12 @@ class Problem(StrEnum):
     OTHER_HEAD = "other-head"
     """It is of another block with the same sequence number: two histories exist."""
 
+    OTHER_REF = "other-ref"
+    """It is of another branch."""
+
+    STALE = "stale"
+    """The branch has moved since."""
+
     OLDER_HEAD = "older-head"
     """It is of an earlier block."""
 

@@ -21,6 +21,7 @@ from odfchain.errors import SignatureError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
+from odfchain.store.interfaces import HEAD
 from odfchain.trust.files import read_bounded
 from odfchain.trust.problems import Problem
 from odfchain.trust.signed_statements import SignedHead, read_head
@@ -28,6 +29,12 @@ from odfchain.trust.signing_keys import Did
 
 HEAD_SIGNATURE_KEY = "refs/head.jws"
 """Where it is in the dataset's folder, and in the simple transfer layout."""
+
+
+def signature_key(ref: str) -> str:
+    """The same for any reference."""
+    return f"refs/{ref}.jws"
+
 
 BlockAt = Callable[[int], Multihash | None]
 """The hash of the chain's block with a sequence number, None when there is no such block."""
@@ -154,10 +161,12 @@ def _invalid(problem: Problem, message: str) -> tuple[SignatureStatus, Problem |
     return SignatureStatus.INVALID, problem, message
 
 
-def read_head_signature(folder: Path) -> bytes | None:
+def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
     """The content of a dataset folder's `refs/head.jws` for `check_head`, None when there is none.
+
+    Of a branch it is for `check_branch`.
 
     Raises:
         StoreError: it cannot be read, or is not an ordinary file.
     """
-    return read_bounded(folder / HEAD_SIGNATURE_KEY, ATTEST.statement_bytes + 1)
+    return read_bounded(folder / signature_key(ref), ATTEST.statement_bytes + 1)

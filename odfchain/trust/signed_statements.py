@@ -14,12 +14,13 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
 from odfchain.model.timestamp import Timestamp
-from odfchain.store.interfaces import check_object_name
+from odfchain.store.interfaces import HEAD, check_object_name
 from odfchain.trust.jws import StatementType, read_statement, sign_statement
 from odfchain.trust.problems import Problem
 from odfchain.trust.signing_keys import Did
@@ -46,15 +47,18 @@ class SignedHead:
     head: Multihash
     sequence_number: int
     time: Timestamp
+    ref: str = HEAD
+    """`head`, or a branch: then it is a statement of another type, with this as one more member."""
 
     def to_json(self) -> dict[str, Any]:
         """The members that are signed."""
-        return {
+        members = {
             "datasetId": str(self.dataset_id),
             "head": str(self.head),
             "sequenceNumber": self.sequence_number,
             "time": str(self.time),
         }
+        return members if self.ref == HEAD else members | {"ref": self.ref}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,11 @@ def sign_head(key: DatasetKey, head: SignedHead) -> str:
     Raises:
         UsageError: the key is not the dataset's.
     """
-    return sign_statement(key, head.dataset_id, StatementType.HEAD, head.to_json())
+    kind = StatementType.HEAD if head.ref == HEAD else StatementType.REF
+    return sign_statement(key, head.dataset_id, kind, head.to_json())
+
+
+_HEAD = {"datasetId", "head", "sequenceNumber", "time"}
 
 
 def read_head(text: bytes) -> tuple[Did, SignedHead]:
@@ -113,12 +121,30 @@ def read_head(text: bytes) -> tuple[Did, SignedHead]:
         SignatureError: the text is not the signed form of a head.
     """
     found = read_statement(text, StatementType.HEAD)
-    members = _Members(found.payload, {"datasetId", "head", "sequenceNumber", "time"})
-    return found.signer, SignedHead(
+    return found.signer, _signed_head(_Members(found.payload, _HEAD))
+
+
+def read_branch(text: bytes) -> tuple[Did, SignedHead]:
+    """As `read_head`, of a branch.
+
+    Raises:
+        SignatureError: the text is not the signed form of a branch's newest block.
+    """
+    found = read_statement(text, StatementType.REF)
+    members = _Members(found.payload, _HEAD | {"ref"})
+    ref = members.text("ref")
+    if not is_branch_name(ref):
+        raise _malformed("'ref' cannot name a branch")
+    return found.signer, _signed_head(members, ref)
+
+
+def _signed_head(members: _Members, ref: str = HEAD) -> SignedHead:
+    return SignedHead(
         dataset_id=members.id("datasetId"),
         head=members.hash("head"),
         sequence_number=members.number("sequenceNumber", _MAX_SEQUENCE),
         time=members.time("time"),
+        ref=ref,
     )
 
 

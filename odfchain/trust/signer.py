@@ -46,45 +46,51 @@ class HeadSigner:
     report: Callable[[str], None] = warn
     _keys: list[DatasetKey] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def head_moved(self, head: Multihash, sequence_number: int) -> None:
-        """Sign a head that has just moved, where the key is here; whatever goes wrong is reported only."""
+    def head_moved(self, head: Multihash, sequence_number: int, ref: str = HEAD) -> None:
+        """Sign a head that has just moved, where the key is here; whatever goes wrong is reported only.
+
+        `ref` may be a branch: its newest block is signed in the same way, as a statement of another type.
+        """
         try:
             key = self._key()
             if key is not None:
-                self.sign(key, head, sequence_number)
+                self.sign(key, head, sequence_number, ref)
         except Exception as error:  # noqa: BLE001 - the commit is done and must not seem to have failed
             what = " ".join(str(error).split()) or type(error).__name__
             hint = getattr(error, "hint", None) or "`odfchain sign` makes it good"
-            self.report(f"{self.folder}: the new head is not signed: {what} ({hint})")
+            moved = "the new head" if ref == HEAD else f"branch {ref}"
+            self.report(f"{self.folder}: {moved} is not signed: {what} ({hint})")
 
     def _key(self) -> DatasetKey | None:
         if not self._keys and (key := self.load_key()) is not None:
             self._keys.append(key)
         return self._keys[0] if self._keys else None
 
-    def sign(self, key: DatasetKey, head: Multihash, sequence_number: int) -> SignedHead | None:
+    def sign(
+        self, key: DatasetKey, head: Multihash, sequence_number: int, ref: str = HEAD
+    ) -> SignedHead | None:
         """Durably write the signature of a head; None when another writer has moved the head on by then.
 
         Raises:
             StoreError: it cannot be written; the signature before stays.
         """
         # Loaded here: most commands that open a dataset never sign.
-        from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY  # noqa: PLC0415
+        from odfchain.trust.signed_head import signature_key  # noqa: PLC0415
         from odfchain.trust.signed_statements import SignedHead, sign_head  # noqa: PLC0415
 
-        signed = SignedHead(key.dataset_id, head, sequence_number, self.now())
+        signed = SignedHead(key.dataset_id, head, sequence_number, self.now(), ref)
         line = sign_head(key, signed).encode() + b"\n"
         # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
         lock = self.folder / "info" / "lock"
         with fsio.locked(lock):
-            if LocalRefStore(self.folder / "refs", lock).get(HEAD) != head:
+            if LocalRefStore(self.folder / "refs", lock).get(ref) != head:
                 return None
-            fsio.replace_file(self.folder / HEAD_SIGNATURE_KEY, line)
+            fsio.replace_file(self.folder / signature_key(ref), line)
         return signed
 
 
 def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
-    """Durably sign the head of a dataset anew, with the time of now; returns what was signed.
+    """Durably sign the head of a dataset, or its branch, anew with the time of now; returns what was signed.
 
     Raises:
         WorkspaceError: its private key is not here, or others may read it.
@@ -92,11 +98,11 @@ def sign_head(workspace: KeyHolder, dataset: StoredDataset) -> SignedHead:
         StoreError, ChainError, CodecError: the head cannot be read, or the signature not be written.
     """
     key = workspace.key(dataset.id)
-    head = dataset.chain.head()
+    head, ref = dataset.chain.head(), dataset.chain.ref
     if head is None:
-        raise BrokenChainError(f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
+        raise BrokenChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
     signer = HeadSigner(dataset.folder, lambda: key)
-    signed = signer.sign(key, head, dataset.chain.get(head).sequence_number)
+    signed = signer.sign(key, head, dataset.chain.get(head).sequence_number, ref)
     if signed is None:
         raise RefConflictError(
             f"{dataset.alias}: the head moved while it was signed", expected=str(head), actual=None

@@ -22,6 +22,7 @@ from odfchain.chain.index import ROW_BYTES
 from odfchain.errors import BusyError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.fetched_branches import forget_gone
 from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
@@ -198,6 +199,8 @@ class _Collection:
         indexes = [path for path in (folder / "info").glob("chain-index*") if path not in current]
         indexes += [self.dataset.on(name).index_path for name in names if self._has_too_many_rows(name)]
         yield _remove("chain index", indexes, dry_run=self.options.dry_run)
+        if not self.options.dry_run:
+            forget_gone(self.dataset)
         states = list((folder / "info" / "states").glob("*"))
         yield _remove("cached states", states, dry_run=self.options.dry_run)
 
