@@ -1,0 +1,113 @@
+"""What came from elsewhere is verified before a merge believes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.api.branch_trust import ensure_verified, trust_of
+from odfchain.errors import ObjectCorruptedError, StoreError
+from odfchain.ids.multihash import Multihash
+from odfchain.model import events as ev
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.fetched_branches import FetchedBranch, fetched_branches, remember_fetched
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.slices.writer import SliceSpec, write_slice
+from odfchain.transfer.partial import set_selection
+from odfchain.transfer.slice_files import Selection
+from tests.kit.branched_dataset import fork, write
+from tests.kit.recorded_dataset import SCHEMA, TIME, VOCABULARY, add
+from tests.kit.upkeep_scenes import head_of, new_workspace, root
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> WorkspaceFiles:
+    return new_workspace(tmp_path)
+
+
+@pytest.fixture
+def cities(workspace: WorkspaceFiles) -> DatasetFiles:
+    return root(workspace, slices=2)
+
+
+def correct(dataset: DatasetFiles, old: str, new: str) -> Multihash:
+    """Records a correction, true or not."""
+    state = DatasetState.read(dataset.chain)
+    start = (state.last_offset or 0) + 1
+    batch = pa.RecordBatch.from_pydict(
+        {"op": [2, 3], "event_time": [0, 0], "city": [old, new]},
+        schema=pa.schema([("op", pa.int32()), ("event_time", TIME), ("city", pa.string())]),
+    )
+    spec = SliceSpec(SCHEMA.serialize().to_pybytes(), VOCABULARY, start, 0, str(dataset.folder / "staging"))
+    facts = write_slice([batch], spec)
+    assert facts is not None
+    name = Multihash.parse(facts.physical_hash)
+    dataset.data.put_file(Path(facts.path), name)
+    data = ev.DataSlice(
+        logical_hash=Multihash.parse(facts.logical_hash),
+        physical_hash=name,
+        offset_interval=ev.OffsetInterval(start=start, end=start + 1),
+        size=facts.size,
+    )
+    add(dataset, ev.AddData(prev_offset=start - 1, new_data=data, new_watermark=state.watermark))
+    return head_of(dataset)
+
+
+def fetched(dataset: DatasetFiles, after: Multihash) -> None:
+    remember_fetched(dataset, FetchedBranch(dataset.ref, "https://peer/x", head_of(dataset), after))
+
+
+def test_a_fetched_branch_is_verified_once_and_believed_then(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    start, theirs = head_of(cities), fork(cities, "theirs")
+    write(theirs, "a")
+    block = correct(theirs, "cities 0.0", "Zürich")
+    fetched(theirs, start)
+    trusted = trust_of(Workspace(workspace))
+    assert not trusted(cities, start, block)
+    ensure_verified(cities, block)
+    assert trusted(cities, start, block)
+    assert fetched_branches(cities)[0].is_verified
+    lost = cities.chain.get(block).new_data
+    assert lost is not None
+    (cities.folder / "data" / str(lost.physical_hash)).unlink()
+    ensure_verified(cities, block)
+
+
+def test_case_54_a_forged_old_value_in_a_fetched_branch_is_a_fault(cities: DatasetFiles) -> None:
+    start, theirs = head_of(cities), fork(cities, "theirs")
+    block = correct(theirs, "never recorded", "Zürich")
+    fetched(theirs, start)
+    with pytest.raises(ObjectCorruptedError, match="takes back values that no row in force has") as caught:
+        ensure_verified(cities, block)
+    assert caught.value.exit_code == 6
+    assert "theirs, which came from https://peer/x" in str(caught.value)
+    assert not fetched_branches(cities)[0].is_verified
+    mine = fork(cities, "mine", at=block)  # under another name it is as bad
+    with pytest.raises(ObjectCorruptedError):
+        ensure_verified(cities, write(mine, "c"))
+    ensure_verified(cities, start)
+
+
+def test_what_cannot_be_verified_is_not_believed(cities: DatasetFiles) -> None:
+    start, theirs = head_of(cities), fork(cities, "theirs")
+    first = cities.chain.get(start).new_data
+    block = correct(theirs, "cities 0.0", "Zürich")
+    fetched(theirs, start)
+    assert first is not None
+    set_selection(cities, Selection(metadata_only=True))
+    (cities.folder / "data" / str(first.physical_hash)).unlink()
+    with pytest.raises(StoreError, match="could not be verified") as caught:
+        ensure_verified(cities, block)
+    assert "odfchain fetch cities" in str(caught.value.hint)
+
+
+def test_what_was_made_here_is_not_verified(cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = fork(cities, "mine")
+    block = correct(mine, "never recorded", "Zürich")
+    ensure_verified(cities, block)
