@@ -13,7 +13,6 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo import points
 from odfchain.repo.points import OnBranch, Point, parse_point
-from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -130,8 +129,3 @@ def check_branch(text: str) -> None:
             f"{one_line(text)}: what is written to is a branch, not a point of the past",
             hint=f"`odfchain branch create {one_line(name)} NAME --at {one_line(after)}` makes one there",
         )
-
-
-def label_of(files: DatasetFiles) -> str:
-    """The dataset's name, with its branch where that is not the head."""
-    return str(files.alias) if files.ref == HEAD else f"{files.alias}@{files.ref}"

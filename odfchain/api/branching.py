@@ -26,9 +26,7 @@ class Branching:
     @property
     def label(self) -> str:
         """The local name, with `@BRANCH` where that is not the head: what commands take."""
-        from odfchain.api.branch_points import label_of
-
-        return label_of(self._files)
+        return self._files.label
 
     @property
     def branch_names(self) -> list[str]:

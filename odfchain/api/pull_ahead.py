@@ -6,13 +6,13 @@ import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.pull_targets import PullResult, PullTarget, Way, pull, pull_options
 from odfchain.progress import Progress
 
 if TYPE_CHECKING:
+    from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.news import FetchAhead
 
@@ -25,7 +25,7 @@ class _Ahead:
         self._workspace = workspace
         self._given = given
         self._waiting = deque(target for target in targets if target.way is Way.SOURCE)
-        self._begun: dict[Path, FetchAhead] = {}
+        self._begun: dict[Dataset, FetchAhead] = {}
         self._taken: FetchAhead | None = None
 
     def of(self, target: PullTarget) -> FetchAhead | None:
@@ -37,9 +37,9 @@ class _Ahead:
             assert dataset is not None  # noqa: S101 - sources are of datasets that are here
             options = functools.partial(pull_options, dataset, self._given)
             begin = self._workspace._engines.begin
-            self._begun[dataset.path] = FetchAhead(dataset._files, options, begin)
+            self._begun[dataset] = FetchAhead(dataset._files, options, begin)
         self.end()
-        self._taken = None if target.dataset is None else self._begun.pop(target.dataset.path, None)
+        self._taken = None if target.dataset is None else self._begun.pop(target.dataset, None)
         return self._taken
 
     def end(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from odfchain.api.branch_points import check_branch, matching_at
 from odfchain.api.options import check_pull_options, peer_options, source_options, transform_options
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
@@ -16,8 +17,6 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.news import FetchAhead, PullOptions
@@ -77,7 +76,7 @@ class PullResult:
 
     def __repr__(self) -> str:
         written = ", ".join(f"{n:,} {op}" for op, n in self.operations.items() if n)
-        found = [f"{self.dataset.alias}: {self.status}", f"{self.blocks:,} blocks", written]
+        found = [f"{self.dataset.label}: {self.status}", f"{self.blocks:,} blocks", written]
         return f"<pull of {', '.join(part for part in found if part)}>"
 
 
@@ -89,20 +88,21 @@ def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: 
     """
     sharing = workspace._sharing
     remotes: dict[str, PullTarget] = {}
-    named: dict[Path, Dataset] = {}
+    named: list[Dataset] = []
     for name in names or ():
         if sharing.is_remote(name):
             remotes[name] = PullTarget(name, Way.PEER, url=sharing.url_of(name))
         else:
             if "%" not in name:
-                sharing.named(name)  # says what `a/b` may have meant
-            named |= {dataset.path: dataset for dataset in workspace.matching(name)}
+                sharing.named(name.partition("@")[0])  # says what `a/b` may have meant
+            check_branch(name)
+            named += matching_at(workspace, name)
     if names is None:
-        named = {dataset.path: dataset for dataset in workspace if _is_pullable(dataset)}
-    ordered = list(named.values())
+        named = [dataset for dataset in workspace if _is_pullable(dataset)]
+    ordered = list(dict.fromkeys(named))
     if recursive or (names is None and any(d.kind is DatasetKind.DERIVATIVE for d in ordered)):
         # what was not asked for by name may have no source to pull from: its data are pushed
-        ordered = [d for d in _with_upstream(workspace, ordered) if d.path in named or _is_pullable(d)]
+        ordered = [d for d in _with_upstream(workspace, ordered) if d in named or _is_pullable(d)]
     # what comes from elsewhere may be an input of the others
     return [*remotes.values(), *map(target_of, ordered)]
 
@@ -113,7 +113,7 @@ def target_of(dataset: Dataset) -> PullTarget:
         way = Way.PEER
     else:
         way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
-    return PullTarget(str(dataset.alias), way, dataset)
+    return PullTarget(dataset.label, way, dataset)
 
 
 def _is_pullable(dataset: Dataset) -> bool:

@@ -137,7 +137,7 @@ def attest(
     (report,) = [
         found
         for found in verify_datasets(workspace, [dataset], engines, options, progress)
-        if found.alias == str(dataset.alias)
+        if found.alias == dataset.label
     ]
     if report.verdict == FAULTY and not faulty:
         raise UsageError(

@@ -110,7 +110,7 @@ def examine(
     Raises:
         UsageError: the range names blocks that are not in the chain, or in the wrong order.
     """
-    report = Report("unknown", str(dataset.alias), None)
+    report = Report("unknown", dataset.label, None)
     chain = read_chain(dataset, report, progress)
     if not chain.blocks:
         report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")

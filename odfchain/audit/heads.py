@@ -15,6 +15,7 @@ from odfchain.errors import OdfchainError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.interfaces import HEAD
 from odfchain.trust.attestation_lines import ATTESTATIONS_KEY, read_attestations
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus, check_head, read_head_signature
 from odfchain.trust.signed_statements import Attestation, Verdict
@@ -28,6 +29,9 @@ def check_signature(
     path = dataset.folder / HEAD_SIGNATURE_KEY
     if dataset_id is None or not chain.blocks:
         report.skip([SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed")
+        return
+    if dataset.ref != HEAD:
+        leave_out_signature("what is signed is a head", report, required=required)
         return
     head = chain.blocks[-1]
     try:

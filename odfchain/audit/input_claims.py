@@ -1,13 +1,15 @@
 """Check 14: what executions say of their inputs is so in the chains of these inputs.
 
-For every input of every execution: the blocks that it names are in the input's chain and in their order, the
-offsets are those at these blocks, and what is read for the first time is read from the beginning (that each
-execution continues the one before it is an append rule). An input that is not here, or that was rewritten
-since, proves nothing either way. Source: specification "ExecuteTransformInput".
+For every input of every execution: the blocks that it names are in one chain of the input (of its head, or of
+a branch) and in their order, the offsets are those at these blocks, and what is read for the first time is
+read from the beginning (that each execution continues the one before it is an append rule). An input that is
+not here, or that was rewritten since, proves nothing either way. Source: specification
+"ExecuteTransformInput".
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +17,7 @@ from odfchain.audit.checks import INPUTS
 from odfchain.audit.report import Report
 from odfchain.audit.upstream import missing_input
 from odfchain.audit.walk import StoredChain
+from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -22,6 +25,7 @@ from odfchain.ids.refs import RemoteDatasetId
 from odfchain.model.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import branch_names
 from odfchain.transform.backlog import diverged
 
 Find = Callable[[DatasetId], DatasetFiles | None]
@@ -35,12 +39,42 @@ class _InputHead:
     number: int
     last_offset: int | None
     watermark: Timestamp | None
+    line: int
+    """Which of the chains it is on; of several, the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _InputChain:
+    """The blocks of an input that its head, or a branch, leads to."""
+
     dataset: DatasetFiles
-    places: dict[Multihash, _InputHead]
+    places: dict[Multihash, _InputHead] = field(default_factory=dict)
+    forks: list[_InputHead | None] = field(default_factory=list)
+    """For each chain, the block of an earlier one from which it goes its own way; None for the first."""
+    head: Multihash | None = None
+
+    def add(self, chain: MetadataChain) -> None:
+        """Take in the blocks of a reference."""
+        new: list[HashedBlock] = []
+        for item in chain.walk():
+            if item.hash in self.places:
+                break
+            new.append(item)
+        before = self.places[new[-1].block.prev_block_hash] if new and new[-1].block.prev_block_hash else None
+        offset = before.last_offset if before is not None else None
+        mark = before.watermark if before is not None else None
+        for name, block in reversed(new):
+            if isinstance(block.event, AddData | ExecuteTransform):
+                offset, mark = block.event.last_offset, block.event.new_watermark
+            self.places[name] = _InputHead(block.sequence_number, offset, mark, len(self.forks))
+        self.forks.append(before)
+
+    def is_before(self, one: _InputHead, other: _InputHead) -> bool:
+        """Whether a block comes before another in one chain."""
+        place: _InputHead | None = other
+        while place is not None and place.line != one.line:
+            place = self.forks[place.line]
+        return place is not None and (one.number < place.number or (one == place and place is not other))
 
 
 @dataclass(slots=True)
@@ -70,18 +104,16 @@ class InputChains:
 
 
 def _walked(dataset: DatasetFiles) -> _InputChain | str:
+    found = _InputChain(dataset)
     try:
-        blocks = list(dataset.chain.walk())
+        found.head = dataset.chain.head()
+        found.add(dataset.chain)
     except OdfchainError as error:
         return f"the chain of its input {dataset.alias} cannot be followed: {error.message}"
-    places: dict[Multihash, _InputHead] = {}
-    offset: int | None = None
-    mark: Timestamp | None = None
-    for name, block in reversed(blocks):
-        if isinstance(block.event, AddData | ExecuteTransform):
-            offset, mark = block.event.last_offset, block.event.new_watermark
-        places[name] = _InputHead(block.sequence_number, offset, mark)
-    return _InputChain(dataset, places)
+    for name in branch_names(dataset):
+        with contextlib.suppress(OdfchainError):  # its own verification says what is wrong
+            found.add(dataset.on(name).chain)
+    return found
 
 
 def check_inputs(
@@ -119,10 +151,8 @@ def check_inputs(
             ends = (item.prev_block_hash, item.new_block_hash)
             lost = next((end for end in ends if end is not None and end not in known.places), None)
             if lost is not None:
-                head = max(known.places, key=lambda name: known.places[name].number, default=None)
-                error = diverged(
-                    dataset, known.dataset, item.dataset_id, lost, head, where=f"block {stored.number}"
-                )
+                where = f"block {stored.number}"
+                error = diverged(dataset, known.dataset, item.dataset_id, lost, known.head, where=where)
                 _left_out(report, error.message, stored.number, wanted=wanted)
                 continue
             report.count(INPUTS)
@@ -157,7 +187,7 @@ def _contradictions(item: ExecuteTransformInput, known: _InputChain, alias: str 
     where = f"input {alias or known.dataset.alias} ({item.dataset_id})"
     prev, new = item.prev_block_hash, item.new_block_hash
     before = known.places[prev] if prev is not None else None
-    if before is not None and new is not None and known.places[new].number <= before.number:
+    if before is not None and new is not None and not known.is_before(before, known.places[new]):
         yield f"{where}: newBlockHash {new} does not come after prevBlockHash {prev}"
         return
     offset = before.last_offset if before is not None else None

@@ -17,6 +17,7 @@ from odfchain.limits import LINEAGE
 from odfchain.model.events import TransformInput
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.dependencies import like
 from odfchain.repo.workspace_files import WorkspaceFiles
 
 
@@ -35,16 +36,16 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
     A dataset whose chain cannot be read has no inputs here; its own verification says what is wrong.
     """
     upstream = Upstream()
-    entered: set[Path] = set()
+    entered: set[tuple[Path, str]] = set()
     stack = [(dataset, False) for dataset in reversed(list(datasets))]
     while stack:
         dataset, expanded = stack.pop()
         if expanded:
             upstream.datasets.append(dataset)
             continue
-        if dataset.folder in entered:
+        if (dataset.folder, dataset.ref) in entered:
             continue
-        entered.add(dataset.folder)
+        entered.add((dataset.folder, dataset.ref))
         stack.append((dataset, True))
         try:
             transform = DatasetState.read(dataset.chain).transform
@@ -54,7 +55,7 @@ def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
             ref = item.dataset_ref
             target = ref.id if isinstance(ref, RemoteDatasetId) else ref
             try:
-                stack.append((workspace.dataset(str(target)), False))
+                stack.append((like(workspace.dataset(str(target)), dataset), False))
             except (DatasetNotFoundError, StoreError):
                 upstream.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
     return upstream

@@ -76,7 +76,7 @@ def verify_datasets(
         ManifestError: the workspace's settings are malformed.
     """
     options = options or VerifyOptions()
-    named = {item.folder: item for item in datasets}
+    named = {(item.folder, item.ref): item for item in datasets}
     if options.ranged and len(named) != 1:
         raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
     trusted = trusted_auditors(workspace, options)
@@ -85,7 +85,9 @@ def verify_datasets(
     reports = []
     for item in upstream.datasets:
         scope = Scope(
-            span=Range(after=options.after, upto=options.upto) if item.folder in named else EVERYTHING,
+            span=Range(after=options.after, upto=options.upto)
+            if (item.folder, item.ref) in named
+            else EVERYTHING,
             jobs=options.jobs,
             inputs_wanted=options.replay or options.recursive,
             require_signature=options.require_signature,

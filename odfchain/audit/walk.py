@@ -24,7 +24,6 @@ from odfchain.model.events import AddData, ExecuteTransform, Seed
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.store.interfaces import HEAD as HEAD_REF
 from odfchain.trust.files import read_regular
 
 BlockName = Multihash | int
@@ -72,7 +71,7 @@ class StoredChain:
 
 def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> StoredChain:
     """The blocks from the head down; what is wrong with the reference, bytes and links is in the report."""
-    reference = dataset.folder / "refs" / HEAD_REF
+    reference = dataset.folder / "refs" / dataset.ref
     try:
         head = dataset.chain.head()
     except StoreError as error:
@@ -83,7 +82,7 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
         return StoredChain()
     report.head = str(head)
     report.count(HEAD)
-    if _spelling(reference) != str(head):
+    if reference.name != str(head) and _spelling(reference) != str(head):  # not as of a block
         report.notes.append(f"{reference}: the reference is not spelled as references are written: {head}")
     progress.phase(f"Reading the chain of {dataset.alias}")
     folder = dataset.folder / "blocks"

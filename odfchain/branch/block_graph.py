@@ -129,6 +129,16 @@ class BlockGraph:
             return True
         return any(self.fork(one, tip) == one for tip in self._tips([other], [fork])[0])
 
+    def newest_reached(self, one: Multihash, other: Multihash) -> Multihash:
+        """The newest block of the chain up to `one` that `other` is, or was made from.
+
+        Raises:
+            ChainError: there is none: they are of different datasets.
+        """
+        fork = self.fork(one, other)
+        found = [fork, *(self.fork(one, tip) for tip in self._tips([other], [fork])[0])]
+        return max(found, key=self.number)
+
     def best_common(self, ones: Sequence[Multihash], others: Sequence[Multihash]) -> tuple[Multihash, ...]:
         """The best common ancestors of two blocks, in order of sequence number and hash.
 

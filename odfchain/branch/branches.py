@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from odfchain.branch.block_graph import BlockGraph
 from odfchain.errors import (
     BrokenChainError,
     BusyError,
@@ -46,7 +47,7 @@ class Branch:
     behind: int
     """Blocks of the head's chain that it does not have, nor has merged."""
     base: Multihash
-    """The newest block that both have, or have merged: a merge takes what came after it."""
+    """The newest block that both have, or have merged: a merge takes what the branch changed since."""
     base_number: int
     last_change: Timestamp
     """System time of its newest block."""
@@ -128,25 +129,27 @@ def list_branches(dataset: DatasetFiles) -> list[Branch]:
     """The branches of a dataset, ordered by name.
 
     Raises:
-        BrokenChainError, StoreError, CodecError: a chain cannot be read.
+        ChainError, StoreError, CodecError: a chain cannot be read.
     """
     head = dataset.on(HEAD)
-    return [_described(head, name) for name in branch_names(dataset)]
+    graph = BlockGraph(head)
+    return [_described(head, graph, name) for name in branch_names(dataset)]
 
 
-def _described(head: DatasetFiles, name: str) -> Branch:
-    there = on_branch(head, name)
-    ours, theirs = DatasetState.read(head.chain), DatasetState.read(there.chain)
-    base, number = _fork(head, there)
+def _described(dataset: DatasetFiles, graph: BlockGraph, name: str) -> Branch:
+    there = on_branch(dataset, name)
+    head, newest = DatasetState.read(dataset.chain).head, DatasetState.read(there.chain)
+    base = graph.best_common([head], [newest.head])[-1]
+    number = newest.head_block.sequence_number
     return Branch(
         name=name,
-        block=theirs.head,
-        number=theirs.head_block.sequence_number,
-        ahead=theirs.head_block.sequence_number - number,
-        behind=ours.head_block.sequence_number - number,
+        block=newest.head,
+        number=number,
+        ahead=number - graph.number(graph.newest_reached(newest.head, head)),
+        behind=graph.number(head) - graph.number(graph.newest_reached(head, newest.head)),
         base=base,
-        base_number=number,
-        last_change=theirs.head_block.system_time,
+        base_number=graph.number(base),
+        last_change=newest.head_block.system_time,
         signature=_signature(there),
     )
 
@@ -156,22 +159,6 @@ def _signature(branch: DatasetFiles) -> str:
         return str(head_signature(branch).status)
     except StoreError:  # something else is in its place
         return str(SignatureStatus.INVALID)
-
-
-def _fork(a: DatasetFiles, b: DatasetFiles) -> tuple[Multihash, int]:
-    """The last common block of two chains, and its number."""
-    ends = DatasetState.read(a.chain), DatasetState.read(b.chain)
-    low, high = 0, min(end.head_block.sequence_number for end in ends)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a.chain.hash_at(middle, ends[0].head) == b.chain.hash_at(middle, ends[1].head):
-            low = middle
-        else:
-            high = middle - 1
-    found = a.chain.hash_at(low, ends[0].head)
-    if found is None or found != b.chain.hash_at(low, ends[1].head):
-        raise BrokenChainError(f"{a.alias}: {a.ref} and {b.ref} have no common block")
-    return found, low
 
 
 def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> str | None:
@@ -204,14 +191,10 @@ def delete_branch(dataset: DatasetFiles, name: str, *, force: bool = False) -> s
 
 def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
     """Whether another branch, or the head, has a block, or has merged it."""
-    others = [branch.on(name) for name in (HEAD, *branch_names(branch)) if name != branch.ref]
-    return any(_has(other, block) for other in others)
-
-
-def _has(other: DatasetFiles, block: Multihash) -> bool:
-    head = other.chain.head()
-    number = other.chain.get(block).sequence_number
-    return head is not None and other.chain.hash_at(number, head) == block
+    others = [name for name in (HEAD, *branch_names(branch)) if name != branch.ref]
+    heads = [branch.chain.head(name) for name in others]
+    graph = BlockGraph(branch, [HEAD])
+    return any(head is not None and graph.is_ancestor(block, head) for head in heads)
 
 
 def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from odfchain.api.branch_points import at_point
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo, echo_json_text
 from odfchain.cli.support.verdicts import print_report
@@ -17,7 +18,7 @@ from odfchain.cli.support.verify_options import chosen_checks, exit_code_of, ver
 
 
 @click.command("attest")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT)
 @click.option(
     "--key",
     "key_file",
@@ -36,11 +37,12 @@ def attest_command(
 
     The statement names the head, the verdict, the checks that were and were not done, and the digest of the
     report. It is kept with the dataset and travels with it. Whoever is to check it against the report needs
-    the file of --report. Exit codes are those of verify.
+    the file of --report. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
+    codes are those of verify.
     """
     chosen = chosen_checks(**checks)
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        done = workspace[dataset].attest(key_file, faulty=faulty, progress=progress, **chosen)
+        done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **chosen)
     if report_file is not None:
         from odfchain.api.rendering import write_report
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.branch_points import at_point
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, human_size, print_records
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.screen import echo, echo_document, echo_json_text
 
 if TYPE_CHECKING:
@@ -26,12 +27,15 @@ _COLOURS = {
 
 
 @click.command("log")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT)
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Show only the newest blocks.")
 @format_option("table", "json", "ndjson", "csv", "yaml")
 def log_command(dataset: str, limit: int | None, output: str) -> None:
-    """Show a dataset's metadata chain, newest block first."""
-    entries = open_workspace()[dataset].log(limit)
+    """Show a dataset's metadata chain, newest block first.
+
+    DATASET@POINT begins at a branch, at a block (its number or hash), or at a time.
+    """
+    entries = at_point(open_workspace(), dataset).log(limit)
     match output:
         case "table":
             for entry in entries:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.branch_points import on_branch
 from odfchain.api.known_errors import known_error
 from odfchain.api.pull_ahead import pulling
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import format_option, human_size, print_records
 from odfchain.cli.support.parameters import (
-    DATASET,
+    DATASET_AT,
     PARALLEL_OPTION,
     TIMESTAMP,
     DurationParam,
@@ -59,7 +60,7 @@ _copy_options = together(
 
 
 @click.command("pull")
-@click.argument("datasets", nargs=-1, type=DATASET)
+@click.argument("datasets", nargs=-1, type=DATASET_AT)
 @click.option(
     "--all", "everything", is_flag=True, help="Pull every dataset that has a source or is made of others."
 )
@@ -105,8 +106,9 @@ def pull_command(
     """Bring datasets up to date with their polling sources, or with the datasets they are made of.
 
     A URL, or repository/dataset, is pulled from there, checked, and known here by a name from then on;
-    pulling that name asks the same place again. ODFCHAIN_TOKEN is sent to the server that is named, and to
-    no other.
+    pulling that name asks the same place again. DATASET@BRANCH is brought up to date on a branch: from its
+    polling source, or from its inputs on the branch of that name, else on their heads. ODFCHAIN_TOKEN is sent
+    to the server that is named, and to no other.
 
     Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
     fails does not stop the others.
@@ -160,9 +162,9 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _set_watermark(workspace: Workspace, name: str, watermark: Timestamp, allow_future: bool) -> int:
-    dataset = workspace[name]
+    dataset = on_branch(workspace, name)
     head = dataset.set_watermark(watermark, allow_future=allow_future)
-    say(f"{dataset.alias}: watermark {watermark}, head is {head}")
+    say(f"{dataset.label}: watermark {watermark}, head is {head}")
     return 0
 
 
@@ -230,7 +232,7 @@ def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[
 
 def _row(result: PullResult) -> dict[str, Any]:
     return {
-        "dataset": str(result.dataset.alias),
+        "dataset": result.dataset.label,
         "status": result.status,
         "rows": result.rows,
         **result.operations,
@@ -243,7 +245,7 @@ def _copy_row(result: PullResult, *, people: bool) -> dict[str, Any]:
     """What is printed of a copy."""
     outcome: Any = result.details
     row: dict[str, Any] = {
-        "dataset": str(result.dataset.alias),
+        "dataset": result.dataset.label,
         "status": result.status,
         "blocks": outcome.blocks,
         "objects": outcome.objects,

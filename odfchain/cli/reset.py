@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.branch_points import on_branch
 from odfchain.cli.support.consequences import dependents_tree, places_tree, tell_consequences, tell_of_proof
 from odfchain.cli.support.context import confirm, open_workspace
 from odfchain.cli.support.output import count_of, format_option, print_records
-from odfchain.cli.support.parameters import DATASET, DRY_RUN
+from odfchain.cli.support.parameters import DATASET_AT, DRY_RUN
 
 if TYPE_CHECKING:
     from odfchain import ResetPlan
 
 
 @click.command("reset")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT)
 @click.argument("block")
 @click.option("--force", is_flag=True, help="Drop blocks also if no repository is known to have them.")
 @DRY_RUN
@@ -26,10 +27,10 @@ def reset_command(dataset: str, block: str, force: bool, dry_run: bool, output: 
 
     The places where the dataset was pulled from or pushed to are asked whether they have what would be
     dropped; if that is not sure of every block, nothing is done without --force. The old head stays under
-    refs/ until `gc --drop-refs`, and a reset to it undoes this one.
+    refs/ until `gc --drop-refs`, and a reset to it undoes this one. DATASET@BRANCH moves a branch.
     """
     with open_workspace() as workspace:
-        found = workspace[dataset]
+        found = on_branch(workspace, dataset)
         plan = found.plan_reset(block)
         if dry_run or plan.nothing:
             tell_consequences(plan.places, plan.dependents)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
+from odfchain.api.branch_points import on_branch
 from odfchain.cli.support.context import confirm, open_workspace
 from odfchain.cli.support.output import format_option, print_records
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.screen import echo
 
 
 @click.command("sign")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT)
 @format_option("table", "json")
 def sign_command(dataset: str, output: str) -> None:
     """Sign the head of a dataset anew, with the time of now.
@@ -24,7 +25,7 @@ def sign_command(dataset: str, output: str) -> None:
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
 
     with open_workspace() as workspace:
-        found = workspace[dataset]
+        found = on_branch(workspace, dataset)
         alias = found.alias
         if found.has_key:
             try:

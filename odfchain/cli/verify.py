@@ -8,7 +8,7 @@ import click
 
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.peers import token_for
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo_json_text, echo_page
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.argument("datasets", nargs=-1, type=DATASET)
+@click.argument("datasets", nargs=-1, type=DATASET_AT)
 @verify_options
 @click.option("--from", "after", metavar="BLOCK", help="Check what comes after this block (hash or number).")
 @click.option("--to", "upto", metavar="BLOCK", help="Check up to this block, which is included.")
@@ -42,12 +42,15 @@ def verify_command(
 ) -> int:
     """Verify datasets: chain, append rules, every byte and every row, and the signature of the head.
 
+    DATASET@POINT is verified on a branch, up to a block (its number or hash), or up to a time.
+
     With --replay, what derivative datasets record must also come out when their inputs are put through their
     queries again. No other way of verifying starts an engine.
 
     All faults are listed with the file they are in, and every check that did not run with the reason. Exit
     code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
     """
+    from odfchain.api.branch_points import matching_at
     from odfchain.api.options import as_block
 
     chosen = chosen_checks(
@@ -67,7 +70,7 @@ def verify_command(
             token = token_for([workspace.url_of(remote)])
             reports = [workspace.verify_remote(remote, token=token, progress=progress, **chosen)]
         else:
-            found = [d for text in datasets for d in workspace.matching(text)]
+            found = [d for text in datasets for d in matching_at(workspace, text)]
             reports = workspace.verify(found, progress=progress, **chosen)
     _print_reports(reports, output, verbose=verbose)
     return exit_code_of(reports)

@@ -87,6 +87,11 @@ class DatasetFiles:
         """The reference that it is opened on: `head`, or a branch."""
         return self.chain.ref
 
+    @property
+    def label(self) -> str:
+        """The alias, with `@` and the reference where that is not the head."""
+        return str(self.alias) if self.ref == HEAD else f"{self.alias}@{self.ref}"
+
     def on(self, ref: str) -> DatasetFiles:
         """The same dataset opened on another reference, which need not be there."""
         return self if ref == self.ref else DatasetFiles.open(self.folder, self.signer, ref=ref)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from graphlib import CycleError, TopologicalSorter
 
 from odfchain.errors import DatasetNotFoundError, WorkspaceError
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.refs import RemoteDatasetId
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -14,6 +15,8 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 
 def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetFiles]:
     """The inputs of a derivative dataset in the order of its transform; none of a root dataset.
+
+    On a branch these are its inputs on the branch of that name, or on their head where they have none.
 
     Raises:
         DatasetNotFoundError: an input is not in the workspace.
@@ -24,12 +27,18 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
         ref = item.dataset_ref
         target = ref.id if isinstance(ref, RemoteDatasetId) else ref
         try:
-            inputs.append(workspace.dataset(str(target)))
+            inputs.append(like(workspace.dataset(str(target)), dataset))
         except DatasetNotFoundError:
             raise DatasetNotFoundError(
                 f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
             ) from None
     return inputs
+
+
+def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
+    """A dataset on the branch that another one is on, or on its head where it has none of that name."""
+    there = dataset.on(other.ref) if is_branch_name(other.ref) else dataset
+    return dataset if there.chain.head() is None else there
 
 
 def with_upstream(
@@ -50,15 +59,19 @@ def with_upstream(
     waiting = list(datasets)
     while waiting:
         dataset = waiting.pop()
-        name = dataset.folder.name
+        name = _name_of(dataset)
         if name in known:
             continue
         known[name] = dataset
         inputs = [] if ends(dataset) else inputs_of(workspace, dataset)
-        graph.add(name, *(item.folder.name for item in inputs))
+        graph.add(name, *map(_name_of, inputs))
         waiting += inputs
     try:
         return [known[name] for name in graph.static_order()]
     except CycleError as error:
         cycle = " ← ".join(str(known[name].alias) for name in error.args[1])
         raise WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None
+
+
+def _name_of(dataset: DatasetFiles) -> str:
+    return f"{dataset.folder.name}@{dataset.ref}"

@@ -171,12 +171,15 @@ def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -
 
 def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
     """The first reference, its own before the others, that leads to a stored block; None where none does."""
-    for ref in dict.fromkeys([dataset.ref, *ref_names(dataset)]):
-        there = dataset.on(ref)
+
+    def leads_there(there: DatasetFiles) -> bool:
         head = there.chain.head()
-        if head is not None and is_referenced(there, block, head=head):
-            return ref
-    return None
+        return head is not None and is_referenced(there, block, head=head)
+
+    if leads_there(dataset):
+        return dataset.ref
+    others = (ref for ref in ref_names(dataset) if ref != dataset.ref)
+    return next((ref for ref in others if leads_there(dataset.on(ref))), None)
 
 
 def named_block(dataset: DatasetFiles, point: Point) -> Multihash:

@@ -27,6 +27,7 @@ from odfchain.model.rebuild import is_rebuilt
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.points import reference_of
 from odfchain.transform.backlog import Backlog, diverged, read_backlog, watermark_at
 
 _RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")
@@ -388,6 +389,8 @@ def _recorded_inputs(
                 f"{dataset.alias}: {where} names no block of its input {alias} ({dataset_id})"
             )
         stored = item.chain.contains(end)
+        if stored and (ref := reference_of(item, end)) not in (None, item.ref):
+            item = known[dataset_id] = item.on(ref)  # the next step probably goes on there
         backlog = read_backlog(item.chain, prev, end) if stored else None
         if backlog is None:
             lost = prev if stored else end

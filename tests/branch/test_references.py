@@ -11,22 +11,12 @@ import pytest
 import odfchain as odf
 from odfchain.api import Workspace
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.references import lock_path
 from odfchain.store import fsio
 from odfchain.store.scratch import LocalScratch
 from tests.kit.branch_cases import run_here
 from tests.kit.query_datasets import make
-
-DAYS = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 6)]
-SPEC = {
-    "made": DAYS[0],
-    "blocks": [
-        {"at": DAYS[1], "columns": [["k", "string"], ["v", "int64"]]},
-        {"at": DAYS[2], "rows": [["+A", DAYS[1], "a", 1]]},
-        {"at": DAYS[3], "rows": [["+A", DAYS[1], "b", 2], ["-R", DAYS[1], "a", 1]]},
-    ],
-}
+from tests.kit.small_branches import DAYS, SPEC, add, merged
 
 
 @pytest.fixture
@@ -34,22 +24,6 @@ def ws(tmp_path: Path) -> Workspace:
     workspace = Workspace.init(tmp_path)
     make(workspace, "d", SPEC)
     return workspace
-
-
-def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
-    """One more row on the dataset's reference, recorded without Spark."""
-    from odfchain.model.timestamp import Timestamp
-    from odfchain.repo.commit import commit
-    from tests.kit import query_datasets
-
-    files = dataset._files
-    state = DatasetState.read(files.chain)
-    schema = query_datasets._schema([("k", "string"), ("v", "int64")])
-    with files.staging() as folder:
-        event, staged = query_datasets._slice(
-            folder, state, schema, [["+A", DAYS[1], key, 0]], Timestamp.parse(at)
-        )
-        commit(files, state, [event], [staged], system_time=Timestamp.parse(at))
 
 
 def keys(table: odf.Scan) -> list[str]:
@@ -220,6 +194,27 @@ def test_case_51_what_another_reference_has_is_deleted(ws: Workspace) -> None:
         d.delete_branch("fix")
 
 
+def test_case_51_what_was_merged_is_deleted(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c")
+    add(fix, "e")
+    merged(d, fix)
+    (listed,) = d.branches()
+    assert (listed.ahead, listed.behind, listed.base_number) == (0, 1, 5)
+    add(fix, "f")
+    (listed,) = d.branches()
+    assert (listed.ahead, listed.behind, listed.base_number) == (1, 1, 5)
+    with pytest.raises(odf.UnsavedBlocksError):
+        d.delete_branch("fix")
+    merged(fix, d)
+    (listed,) = d.branches()
+    assert (listed.ahead, listed.behind, listed.base_number) == (2, 0, 4)  # the head, which it has merged
+    merged(d, fix)
+    assert d.delete_branch("fix") is None
+    assert d.branch_names == []
+
+
 # --- case 39: points -------------------------------------------------------------------------------
 
 
@@ -341,3 +336,81 @@ def test_the_command_makes_lists_renames_and_deletes(ws: Workspace) -> None:
         run("branch", "create", "d", "x", "--at", "99").code,
     ]
     assert codes == [2, 4, 3, 4]
+
+
+def test_commands_take_a_dataset_at_a_point(ws: Workspace) -> None:
+    run = run_here(ws)
+    d = ws["d"]
+    fix = d.create_branch("fix", at=2)
+    add(fix, "c")
+    assert [row["k"] for row in json.loads(run("tail", "d@fix", "-o", "json").out)] == ["a", "c"]
+    assert [row["k"] for row in json.loads(run("tail", "d@head:2", "-o", "json").out)] == ["a"]
+    assert [b["blockHash"] for b in json.loads(run("log", "d@fix", "-n", "1", "-o", "json").out)] == [
+        str(fix.head)
+    ]
+    assert len(json.loads(run("log", "d@2026-01-03T12:00:00Z", "-o", "json").out)) == 3
+    assert run("log", "d@2999-01-01").code == 3
+    assert run("log", "d@2025-12-01").code == run("log", "d@99").code == run("tail", "d@none").code == 4
+    (report,) = json.loads(run("verify", "d@fix", "-o", "json").out)
+    assert (report["dataset"]["alias"], report["sequenceNumber"], report["verdict"]) == ("d@fix", 3, "clean")
+    (report,) = json.loads(run("verify", f"d@{fix.head}", "-o", "json").out)
+    assert (report["sequenceNumber"], report["verdict"]) == (3, "clean")
+    reports = json.loads(run("verify", "d", "d@fix", "d@1", "-o", "json").out)
+    assert [report["sequenceNumber"] for report in reports] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("command", [("ingest", "in.csv"), ("reset", "1"), ("pull",), ("sign",)])
+def test_commands_that_write_take_branches_only(
+    ws: Workspace, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("k,v\na,1\n")
+    name, *rest = command
+    rest = [str(tmp_path / text) if text == "in.csv" else text for text in rest]
+    before = ws["d"].head
+    said = run_here(ws)(name, "d@2", *rest)
+    assert (said.code, ws["d"].head) == (2, before)
+    assert "branch create d NAME --at 2" in said.err
+
+
+def test_a_branch_is_reset_alone(ws: Workspace) -> None:
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c")
+    before = fix.head
+    said = run_here(ws)("-y", "reset", "d@fix", "2", "--force")
+    assert said.code == 0
+    assert "proof of two histories" not in said.err
+    assert (fix.summary.head_block.sequence_number, d.summary.head_block.sequence_number) == (2, 3)
+    assert run_here(ws)("reset", "d@fix", str(before)).code == 0  # and back
+    assert fix.head == before
+
+
+def test_an_attestation_may_be_of_a_branch(ws: Workspace, tmp_path: Path) -> None:
+    run = run_here(ws)
+    fix = ws["d"].create_branch("fix")
+    add(fix, "c")
+    assert run("key", "create", str(tmp_path / "key.pem")).code == 0
+    said = run("attest", "d@fix", "--key", str(tmp_path / "key.pem"), "-o", "json")
+    assert (said.code, json.loads(said.out)["head"]) == (0, str(fix.head))
+
+
+def test_branches_complete_behind_the_at(ws: Workspace) -> None:
+    from click.shell_completion import ShellComplete
+
+    from odfchain.cli.main import cli
+
+    ws["d"].create_branch("fix-names")
+    ws["d"].create_branch("other")
+    complete = ShellComplete(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")
+    before = ["-w", str(ws.path.parent)]
+
+    def offered(args: list[str], incomplete: str) -> list[str]:
+        return [item.value for item in complete.get_completions([*before, *args], incomplete)]
+
+    for command in ("log", "tail", "ingest", "pull", "verify", "reset", "sign", "attest"):
+        assert offered([command], "d@") == ["d@head", "d@fix-names", "d@other"], command
+    assert offered(["log"], "d@f") == ["d@fix-names"]
+    assert offered(["log"], "D") == ["d"]
+    assert offered(["log"], "nothing@") == []
+    assert offered(["branch", "delete", "d"], "") == ["fix-names", "other"]
+    assert offered(["branch", "delete", "d"], "o") == ["other"]

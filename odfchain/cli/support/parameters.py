@@ -42,8 +42,7 @@ class PointParam(NameParam):
         name, at, _ = incomplete.partition("@")
         if not at:
             return super().shell_complete(ctx, param, incomplete)
-        written = branches_of(ctx, name)
-        return _completed((f"{name}@{branch}" for branch in ("head", *written)), incomplete)
+        return _completed((f"{name}@{reference}" for reference in references_of(ctx, name)), incomplete)
 
 
 class BranchParam(click.ParamType[str]):
@@ -56,16 +55,16 @@ class BranchParam(click.ParamType[str]):
         dataset = ctx.params.get("dataset") or ""
         if not isinstance(dataset, str):  # of several datasets the last argument is the branch
             dataset = dataset[0]
-        return _completed(branches_of(ctx, dataset.partition("@")[0]), incomplete)
+        return _completed(references_of(ctx, dataset.partition("@")[0])[1:], incomplete)
 
 
-def branches_of(ctx: click.Context, dataset: str) -> list[str]:
-    """The names of a dataset's branches, for completion: none where it cannot be read."""
+def references_of(ctx: click.Context, dataset: str) -> list[str]:
+    """A dataset's head and branches by name, for completion: none where it cannot be read."""
     from odfchain import Workspace
 
     try:
         workspace = Workspace.open(ctx.find_root().params.get("workspace") or ".")
-        return workspace[dataset].branch_names
+        return ["head", *workspace[dataset].branch_names]
     except OdfchainError:
         return []
 

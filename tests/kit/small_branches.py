@@ -1,0 +1,45 @@
+"""A dataset of three blocks with rows, recorded without Spark, to make branches of."""
+
+from __future__ import annotations
+
+import odfchain as odf
+from odfchain.model.events import AddData
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import MergeRecord
+from tests.kit import query_datasets
+
+DAYS = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 6)]
+SPEC = {
+    "made": DAYS[0],
+    "blocks": [
+        {"at": DAYS[1], "columns": [["k", "string"], ["v", "int64"]]},
+        {"at": DAYS[2], "rows": [["+A", DAYS[1], "a", 1]]},
+        {"at": DAYS[3], "rows": [["+A", DAYS[1], "b", 2], ["-R", DAYS[1], "a", 1]]},
+    ],
+}
+
+
+def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
+    """One more row on the dataset's reference, recorded without Spark."""
+
+    files = dataset._files
+    state = DatasetState.read(files.chain)
+    schema = query_datasets._schema([("k", "string"), ("v", "int64")])
+    with files.staging() as folder:
+        event, staged = query_datasets._slice(
+            folder, state, schema, [["+A", DAYS[1], key, 0]], Timestamp.parse(at)
+        )
+        commit(files, state, [event], [staged], system_time=Timestamp.parse(at))
+
+
+def merged(into: odf.Dataset, source: odf.Dataset) -> None:
+    """A block that says that it is the merge of a branch."""
+
+    files = into._files
+    state = DatasetState.read(files.chain)
+    assert source.head is not None
+    record = MergeRecord(base=(state.head,), source=source.head, source_ref=source.ref, target=state.head)
+    event = AddData(prev_offset=state.last_offset, new_source_state=record.to_state())
+    commit(files, state, [event], [], system_time=state.next_system_time())
