@@ -12,12 +12,14 @@ from odfchain.audit.checks import SIGNATURE
 from odfchain.audit.report import INVALID, AttestationLine, Report, SignatureLine
 from odfchain.audit.walk import StoredChain, hash_at
 from odfchain.errors import OdfchainError, StoreError
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.trust.attestation_lines import ATTESTATIONS_KEY, read_attestations
-from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY, SignatureStatus, check_head, read_head_signature
+from odfchain.trust.signed_branch import check_branch
+from odfchain.trust.signed_head import SignatureStatus, check_head, read_head_signature, signature_key
 from odfchain.trust.signed_statements import Attestation, Verdict
 from odfchain.trust.signing_keys import Did, parse_did
 
@@ -25,24 +27,28 @@ from odfchain.trust.signing_keys import Did, parse_did
 def check_signature(
     dataset: DatasetFiles, chain: StoredChain, dataset_id: DatasetId | None, report: Report, *, required: bool
 ) -> None:
-    """What the signature of the head is worth."""
-    path = dataset.folder / HEAD_SIGNATURE_KEY
+    """What the signature of the head, or of the branch, is worth."""
+    path = dataset.folder / signature_key(dataset.ref)
     if dataset_id is None or not chain.blocks:
         report.skip([SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed")
         return
-    if dataset.ref != HEAD:
-        leave_out_signature("what is signed is a head", report, required=required)
+    if dataset.ref != HEAD and not is_branch_name(dataset.ref):
+        reason = "it was verified as of an earlier block: the newest one is what is signed"
+        leave_out_signature(reason, report, required=required)
         return
     head = chain.blocks[-1]
     try:
-        content = read_head_signature(dataset.folder)
+        content = read_head_signature(dataset.folder, dataset.ref)
     except StoreError as error:
         report.fault(SIGNATURE, path, error.message)
         report.signature = SignatureLine(INVALID, message=error.message)
         return
-    found = check_head(
-        content, dataset_id, head.name, head.number, block_at=lambda number: hash_at(chain, number)
-    )
+    if dataset.ref == HEAD:
+        found = check_head(
+            content, dataset_id, head.name, head.number, block_at=lambda number: hash_at(chain, number)
+        )
+    else:
+        found = check_branch(content, dataset_id, dataset.ref, head.name)
     report.signature = SignatureLine(
         str(found.status),
         str(found.signer) if found.signer is not None else None,

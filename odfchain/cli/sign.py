@@ -15,7 +15,7 @@ from odfchain.cli.support.screen import echo
 @click.argument("dataset", type=DATASET_AT)
 @format_option("table", "json")
 def sign_command(dataset: str, output: str) -> None:
-    """Sign the head of a dataset anew, with the time of now.
+    """Sign the head of a dataset, or DATASET@BRANCH, anew, with the time of now.
 
     Every commit signs the new head where the dataset's private key is, so this is needed only after a
     signature could not be made, was damaged, or shall be younger. The key of a dataset is in the workspace
@@ -39,7 +39,7 @@ def sign_command(dataset: str, output: str) -> None:
                     confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
         signed = found.sign()
     row = {
-        "dataset": str(alias),
+        "dataset": found.label,
         "sequenceNumber": signed.sequence_number,
         "head": str(signed.head),
         "time": str(signed.time),

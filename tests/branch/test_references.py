@@ -69,7 +69,7 @@ def test_a_branch_goes_its_own_way(ws: Workspace) -> None:
         2,
         3,
     )
-    assert (listed.block, str(listed.last_change), listed.signature) == (fix.head, DAYS[4], "unsigned")
+    assert (listed.block, str(listed.last_change), listed.signature) == (fix.head, DAYS[4], "signed")
     assert fix.branches() == [listed]  # wherever the dataset is opened
     assert (fix.label, d.label) == ("d@fix", "d")
     assert fix != d
@@ -323,7 +323,7 @@ def test_the_command_makes_lists_renames_and_deletes(ws: Workspace) -> None:
     assert " ".join(shown.split("\n")[0].split()) == "name block ahead behind base last change signature"
     (row,) = json.loads(run("branch", "list", "d", "-o", "json").out)
     assert (row["name"], row["block"], row["ahead"], row["behind"], row["base"]) == ("fix-names", 3, 1, 1, 2)
-    assert row["signature"] == "unsigned"
+    assert row["signature"] == "signed"
     assert run("branch", "rename", "d", "fix-names", "b").code == 0
     refused = run("branch", "delete", "d", "b")
     assert refused.code == 5
@@ -370,6 +370,23 @@ def test_commands_that_write_take_branches_only(
     said = run_here(ws)(name, "d@2", *rest)
     assert (said.code, ws["d"].head) == (2, before)
     assert "branch create d NAME --at 2" in said.err
+
+
+def test_a_branch_is_signed_and_its_signature_verified(ws: Workspace) -> None:
+    run = run_here(ws)
+    fix = ws["d"].create_branch("fix")
+    (report,) = ws.verify([fix])
+    assert (report.verdict, report.signature.status) == ("clean", "unsigned")
+    assert ws.verify([fix], require_signature=True)[0].verdict == "faulty"
+    (row,) = json.loads(run("sign", "d@fix", "-o", "json").out)
+    assert (row["dataset"], row["head"]) == ("d@fix", str(fix.head))
+    (report,) = ws.verify([fix], require_signature=True)
+    assert (report.verdict, report.signature.status) == ("clean", "signed")
+    assert [branch.signature for branch in fix.branches()] == ["signed"]
+    (fix.path / "refs" / "fix.jws").write_bytes((fix.path / "refs" / "head.jws").read_bytes())
+    assert ws.verify([fix])[0].verdict == "faulty"  # of another reference
+    (report,) = ws.verify([ws["d"].at(2).dataset])
+    assert (report.verdict, report.signature.status) == ("clean", "notChecked")
 
 
 def test_a_branch_is_reset_alone(ws: Workspace) -> None:
