@@ -183,7 +183,7 @@ LINES = {  # raised only by a commit that says why
     "model": 2100,
     "net": 1700,
     "query": 3660,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark
-    "repo": 3_360,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest
+    "repo": 3_420,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest
     "serve": 1000,
     "slices": 1680,  # the state at an event time
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
