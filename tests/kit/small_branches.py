@@ -23,7 +23,6 @@ SPEC = {
 
 def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
     """One more row on the dataset's reference, recorded without Spark."""
-
     files = dataset._files
     state = DatasetState.read(files.chain)
     schema = query_datasets._schema([("k", "string"), ("v", "int64")])
@@ -36,7 +35,6 @@ def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
 
 def merged(into: odf.Dataset, source: odf.Dataset) -> None:
     """A block that says that it is the merge of a branch."""
-
     files = into._files
     state = DatasetState.read(files.chain)
     assert source.head is not None
