@@ -74,5 +74,7 @@ def on_spark(workspace: Workspace) -> OnSpark:
 def checked_slices(workspace: Workspace) -> CheckedSlices:
     """What was hashed before, by whichever command of the workspace."""
     if workspace._checked is None:
-        workspace._checked = CheckedSlices(workspace._files.run_folder / "checked-slices")
+        files = workspace._files
+        most = files.config.branches.cache_bytes
+        workspace._checked = CheckedSlices(files.run_folder / "checked-slices", state_bytes=most)
     return workspace._checked

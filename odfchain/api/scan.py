@@ -13,7 +13,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.query.arrow_rows import ArrowRows
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import block_at
-from odfchain.repo.read_slices import columns_of, read_all, read_state, read_tail
+from odfchain.repo.read_slices import columns_of, read_all, read_tail
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,9 @@ class Scan(ArrowRows):
         files = self.dataset._files
         if self.key is None:
             return read_all(files, self.summary, self.columns)
-        return read_state(files, self.summary, self.key, self.columns)
+        from odfchain.api.kept_states import state_of
+
+        return state_of(self.dataset._workspace, files, self.summary, self.key, self.columns)
 
     def to_spark(self) -> DataFrame:
         """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+from odfchain.branch.state_cache import StateCache
 from odfchain.errors import ObjectNotFoundError, SliceNotFoundError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
@@ -26,11 +28,26 @@ _MOST = 200_000
 class CheckedSlices:
     """The memory of one workspace; `file` None remembers nothing beyond this process."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, *, state_bytes: int = 0) -> None:
+        """`state_bytes` is what states that are kept of a dataset may take."""
         self._file = file
+        self._state_bytes = state_bytes
         self._known: dict[str, list[int]] | None = None
         self._changed = False
         self._slices: dict[Multihash, list[SliceRef]] = {}
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what was found out before may be believed; proofs are made without it."""
+        return self._file is not None
+
+    def states(self, dataset: DatasetFiles) -> StateCache:
+        """The states that are kept of a dataset."""
+        return StateCache.of(dataset, self._state_bytes)
+
+    def located(self, dataset: DatasetFiles) -> Callable[[SliceRef], Path]:
+        """The files of a dataset's slices, as `path` gives them."""
+        return lambda ref: self.path(dataset, ref.slice.physical_hash)
 
     def slices(self, state: DatasetState) -> list[SliceRef]:
         """The slices as of a block, oldest first; a chain is walked once for each of its blocks."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain.branch.state_cache import read_cached_state
 from odfchain.errors import QueryError, SchemaError
 from odfchain.model.timestamp import Timestamp
 from odfchain.query.checked_slices import CheckedSlices
@@ -92,17 +93,17 @@ class Relation:
         names = [name for name in schema.names if wanted is None or name in wanted]
         # of no column at all nobody could say how many rows there are
         read: Sequence[str] = names or schema.names[:1]
-        found = read_state(
-            self.pin.dataset,
-            self.pin.state,
-            self.key,
-            read,
-            event_time=time,
-            slices=[
+        dataset, state = self.pin.dataset, self.pin.state
+        if time is None and checked.remembers:
+            found = read_cached_state(
+                dataset, state, self.key, read, cache=checked.states(dataset), locate=checked.located(dataset)
+            )
+        else:
+            slices = [
                 (path, ref.slice.offset_interval)
-                for path, ref in zip(self.paths(checked), checked.slices(self.pin.state), strict=True)
-            ],
-        )
+                for path, ref in zip(self.paths(checked), checked.slices(state), strict=True)
+            ]
+            found = read_state(dataset, state, self.key, read, event_time=time, slices=slices)
         columns = [
             found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
             for field in schema

@@ -55,7 +55,7 @@ def read_state(
 
     Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
     counts them. With `event_time` those in force then (`odfchain.slices.state_by_time`).
-    `slices` are files that were verified already.
+    `slices` are files that were verified already; the first may be a state that stands for older ones.
 
     Raises:
         SchemaError: a column is not in the schema, or sources have different keys.
@@ -64,17 +64,21 @@ def read_state(
     import pyarrow as pa  # noqa: PLC0415
 
     from odfchain.slices import rows_in_force as rule  # noqa: PLC0415
+    from odfchain.slices.newest_rows import newest_rows  # noqa: PLC0415
     from odfchain.slices.state_by_time import state_at  # noqa: PLC0415
 
     key = state.primary_key if key is None else key
     schema, names = columns_of(state, columns), state.vocabulary
     if slices is None:
-        slices = [(_verified(dataset, ref), ref.slice.offset_interval) for ref in state.slices()]
+        slices = [(verified_slice(dataset, ref), ref.slice.offset_interval) for ref in state.slices()]
     files = [rule.SliceFile(path, names, interval) for path, interval in slices]
     if not files:
         return schema.empty_table()
     columns_of(state, key)
     try:
+        if event_time is None and key:
+            wanted = columns_of(state, list(dict.fromkeys([*schema.names, *key])))
+            return newest_rows(files, key, wanted).select(schema.names)
         if event_time is None:
             return rule.state(files, key, schema, net=True)
         with_time = dict.fromkeys([*schema.names, names.event_time_column])
@@ -150,7 +154,7 @@ def _read_slice(
 
     from odfchain.slices.reader import fitted, open_parquet  # noqa: PLC0415
 
-    path = _verified(dataset, ref)
+    path = verified_slice(dataset, ref)
     end = ref.slice.offset_interval.count - 1 if last is None else last
     try:
         with open_parquet(path) as file:
@@ -169,7 +173,12 @@ def _read_slice(
         raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
 
 
-def _verified(dataset: DatasetFiles, ref: SliceRef) -> Path:
+def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
+    """The file of a slice, which hashes to its name.
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError: naming the file.
+    """
     try:
         return dataset.data.verified_path(ref.slice.physical_hash)
     except ObjectNotFoundError:

@@ -187,6 +187,14 @@ class QueryConfig:
     default one is made when it is first needed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchesConfig:
+    """How states and branches of datasets are computed."""
+
+    cache_bytes: int = 1 << 30
+    """What states that were computed before may take, for each dataset [bytes]; 0 keeps none."""
+
+
 MAX_PARALLEL = 100
 """Most objects that are transferred at the same time [count]."""
 
@@ -204,6 +212,7 @@ class WorkspaceConfig:
     audit: AuditConfig = AuditConfig()
     datasets: DatasetsConfig = DatasetsConfig()
     query: QueryConfig = QueryConfig()
+    branches: BranchesConfig = BranchesConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -249,6 +258,8 @@ content:
     trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
   query:
     signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
+  branches:
+    cacheBytes: 1073741824  # states that were computed before, for each dataset; 0 keeps none
   datasets:
     systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """
@@ -278,6 +289,8 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
         except InvalidIdError as error:
             where = f"audit.trustedAuditors[{index}]"
             raise ManifestError(str(error), path=where, source=source) from None
+    if config.branches.cache_bytes < 0:
+        raise ManifestError("must not be negative", path="branches.cacheBytes", source=source)
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
     return config

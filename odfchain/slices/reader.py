@@ -154,6 +154,18 @@ def fitted(rows: Rows, schema: pa.Schema) -> Rows:
     return type(rows).from_arrays(columns, schema=schema)
 
 
+def read_own(path: Path, schema: pa.Schema) -> pa.Table:
+    """All rows of a file that this workspace made for itself, and hashed; by a schema, as `fitted`.
+
+    Raises:
+        BadInputError: it is another one.
+    """
+    with _readable(path), pq.ParquetFile(path) as file:
+        present = file.schema_arrow.names
+    with _readable(path):
+        return fitted(pq.read_table(path, columns=[n for n in schema.names if n in present]), schema)
+
+
 def check_parquet(path: Path) -> None:
     """Nothing when all rows of a file may be decoded, by whichever reader.
 

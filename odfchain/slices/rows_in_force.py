@@ -204,9 +204,12 @@ def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
 
 
 def rows_of(
-    item: SliceFile, columns: Sequence[str] | None, upto: int | None
+    item: SliceFile, columns: Sequence[str] | None, upto: int | None, *, also: Sequence[str] = ()
 ) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
-    """(rows, offsets, operations), of all columns or of these and the system's, batch by batch."""
+    """(rows, offsets, operations), of all columns or of these and the system's, batch by batch.
+
+    Columns that are wanted `also` may be missing.
+    """
     names, first, last = item.vocabulary, item.interval.start, item.interval.end
     system = (names.offset_column, names.operation_type_column)
     if upto is not None and first > upto:
@@ -217,6 +220,7 @@ def rows_of(
         if missing := next((name for name in wanted if present.count(name) != 1), None):
             problem = "comes twice" if missing in present else "is not there"
             raise BadInputError(f"column `{one_line(missing)}` {problem}", file=str(item.path))
+        wanted += [name for name in also if name in present]
         for batch in file.batches(None if columns is None else list(dict.fromkeys(wanted))):
             offsets, operations = (_whole(batch.column(name), item) for name in system)
             if len(offsets) and not first <= int(offsets.min()) <= int(offsets.max()) <= last:

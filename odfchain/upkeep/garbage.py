@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain.branch.state_cache import states_folder
 from odfchain.chain.index import ROW_BYTES
 from odfchain.errors import BusyError, UsageError
 from odfchain.ids.multihash import Multihash
@@ -147,6 +148,7 @@ class _Collection:
             self._temporary(),
             Garbage("staging", *dead),
             _remove("incoming", left, dry_run=self.options.dry_run),
+            _remove("states", list(states_folder(self.dataset).glob("*")), dry_run=self.options.dry_run),
             *self._of_references(),
         ]
         return Collected(

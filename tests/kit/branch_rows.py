@@ -79,6 +79,11 @@ def record(
     folder: Path | None = None,
 ) -> Multihash:
     """A block with these rows; what is missing of a row at its end is null."""
+    return record_table(dataset, table_of(dataset, rows, columns))
+
+
+def table_of(dataset: DatasetFiles, rows: Sequence[Row], columns: Sequence[pa.Field] = COLUMNS) -> pa.Table:
+    """These rows as the next ones of a dataset."""
     schema = schema_with(*columns)
     state = DatasetState.read(dataset.chain)
     start = 0 if state.last_offset is None else state.last_offset + 1
@@ -89,9 +94,7 @@ def record(
         [DAY + dt.timedelta(days=row[1]) for row in rows],
         *([row[2 + i] if 2 + i < len(row) else None for row in rows] for i in range(len(columns))),
     ]
-    return record_table(
-        dataset, pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
-    )
+    return pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
 
 
 def record_table(dataset: DatasetFiles, table: pa.Table) -> Multihash:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.model.enums import TAKES_BACK
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.slices import newest_rows
 from odfchain.slices import rows_in_force as rule
 from tests.kit.support import manifest
 
@@ -97,6 +98,59 @@ def test_a_state_is_what_a_walk_over_the_rows_leaves(
     assert earlier["offset"].to_pylist() == walked(rows[: last + 1], key)
     values = [[found[name][i].as_py() for name in ("op", "k", "s", "n")] for i in range(len(found))]
     assert repr(values) == repr([list(rows[i]) for i in walked(rows, key)])
+
+
+@given(rows=ROWS, cuts=st.lists(st.integers(0, 99), max_size=3), key=KEYS.filter(bool), data=st.data())
+def test_one_reading_finds_the_same_state(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[Row],
+    cuts: list[int],
+    key: tuple[str, ...],
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    slices = slices_of(folder, rows, cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newest_rows, "_AT_ONCE", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(newest_rows, "_WHOLE", data.draw(st.sampled_from([3, 1 << 20])))
+        found = newest_rows.newest_rows(slices, key, SCHEMA)
+        expected = rule.state(slices, key, SCHEMA)
+        assert repr(found.to_pylist()) == repr(expected.to_pylist())
+        if not slices:
+            return
+        # a checkpoint stands for the first slices, in whatever order
+        count = data.draw(st.integers(1, len(slices)))
+        before = rule.state(slices[:count], key, SCHEMA)
+        order = data.draw(st.permutations(range(len(before))))
+        pq.write_table(before.take(pa.array(order, pa.int64())), folder / "state")
+        interval = OffsetInterval(start=0, end=slices[count - 1].interval.end)
+        stands = rule.SliceFile(folder / "state", NAMES, interval)
+        found = newest_rows.newest_rows([stands, *slices[count:]], key, SCHEMA)
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ([pa.array([3, None, 3, 5, None])], [0, 1, 0, 2, 1]),
+        ([pa.array([2**63, 1, 2**63, 2**64 - 1, 1], pa.uint64())], [0, 1, 0, 2, 1]),
+        ([pa.array([-(2**63), 1, 2**63 - 1, 1, 1])], [0, 1, 2, 1, 1]),
+        ([pa.array([True, False, None, True, None])], [0, 1, 2, 0, 2]),
+        ([pa.nulls(5)], [0, 0, 0, 0, 0]),
+        ([pa.array(["", None, "", "a", None])], [0, 1, 0, 2, 1]),
+        ([pa.array([1, 1, 2, 2, 1]), pa.array(["a", "b", "a", "b", "a"])], [0, 1, 2, 3, 0]),
+        ([pa.array([10**9 * i for i in (1, 2, 3, 1, 3)]), pa.array([0, 0, 0, 1, 0])], [0, 1, 2, 3, 2]),
+        ([pa.array([0.0, -0.0, math.nan, -math.nan, None])], [0, 0, 1, 1, 2]),
+    ],
+)
+def test_codes_are_equal_where_keys_are(columns: list[pa.Array], expected: list[int]) -> None:
+    names = [str(i) for i in range(len(columns))]
+    whole = pa.table(columns, names)
+    table = pa.concat_tables([whole.slice(0, 2), whole.slice(2)])  # codes do not depend on the pieces
+    codes, count = newest_rows.codes_of(table, names)
+    seen = list(dict.fromkeys(codes.tolist()))
+    assert [seen.index(code) for code in codes.tolist()] == expected
+    assert 0 <= min(codes) <= max(codes) < count
 
 
 @given(rows=ROWS, key=KEYS.filter(bool), at=st.integers(0, 23))

@@ -1,0 +1,328 @@
+"""States at any block: from all slices, from a checkpoint, from one that was kept; always the same rows."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import odfchain as odf
+from odfchain.branch import state_cache
+from odfchain.branch.state_cache import StateCache, read_cached_state
+from odfchain.digest.physical import hash_file
+from odfchain.model import events as ev
+from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.read_slices import read_state
+from odfchain.repo.recorded import METADATA_KEY, describe
+from odfchain.spark.session import SparkEngine
+from odfchain.upkeep.garbage import collect
+from tests.kit import branch_rows
+from tests.kit.branch_rows import Row
+from tests.kit.opened_files import opened_files
+from tests.kit.root_rows import staged_slice
+
+KEY = ("k",)
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[odf.Workspace]:
+    with odf.init(tmp_path / "ws") as workspace:
+        yield workspace
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of few rows are worth keeping too."""
+    monkeypatch.setattr(state_cache, "WORTH_KEEPING", 0)
+
+
+def changes(seed: int, count: int = 6) -> list[Row]:
+    """Rows as any changelog may have them."""
+    rng = random.Random(seed)
+    ops = rng.choices(["+A", "-R", "+C", "-C"], [5, 2, 2, 1], k=count)
+    return [(op, rng.randrange(9), rng.choice([None, *"abcdef"]), str(rng.random()), None) for op in ops]
+
+
+def history(workspace: odf.Workspace, blocks: int = 6) -> DatasetFiles:
+    dataset = branch_rows.keyed(workspace)
+    for number in range(blocks):
+        branch_rows.record(dataset, changes(number))
+    return dataset
+
+
+def with_checkpoint(
+    dataset: DatasetFiles, rows: list[Row], *, key: tuple[str, ...] = KEY, upto: int | None = None
+) -> Path:
+    """A block with rows that names the state before it, as RFC-018 has it; returns the file of that."""
+    state = DatasetState.read(dataset.chain)
+    last = state.last_offset
+    assert last is not None
+    stands = read_state(dataset, state, KEY).drop_columns(["system_time"]).sort_by("k")
+    text = {METADATA_KEY: describe(key, last if upto is None else upto)}
+    with dataset.staging() as folder:
+        pq.write_table(stands.replace_schema_metadata(text), folder / "state")
+        name, size = hash_file(folder / "state")
+        new, staged = staged_slice(folder, branch_rows.table_of(dataset, rows))
+        event = ev.AddData(
+            prev_offset=last,
+            new_data=new,
+            new_checkpoint=ev.Checkpoint(physical_hash=name, size=size),
+            new_watermark=state.watermark,
+        )
+        commit(
+            dataset, state, [event], [staged], checkpoints=[StagedFile(folder / "state", name)],
+            system_time=state.next_system_time(),
+        )  # fmt: skip
+    return Path(dataset.checkpoints.locate(name))
+
+
+def kept(dataset: DatasetFiles) -> list[Path]:
+    return sorted((dataset.folder / "info" / "states").glob("*"))
+
+
+def at(dataset: DatasetFiles, number: int | None = None) -> DatasetState:
+    chain = dataset.chain
+    return DatasetState.read(chain, None if number is None else chain.hashes(chain.head())[number])
+
+
+def read(dataset: DatasetFiles, state: DatasetState | None = None, most: int = 1 << 30) -> pa.Table:
+    return read_cached_state(dataset, state or at(dataset), KEY, cache=StateCache.of(dataset, most))
+
+
+class Reading:
+    """First offsets of the slices, and the states, that were read since it was asked last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._found: list[Any] = []
+
+        def spy(
+            dataset: DatasetFiles, state: DatasetState, key: Any, columns: Any, *, slices: Any
+        ) -> pa.Table:
+            self._found += [
+                "state" if path.parent.name in ("states", "checkpoints") else interval.start
+                for path, interval in slices
+            ]
+            return read_state(dataset, state, key, columns, slices=slices)
+
+        monkeypatch.setattr(state_cache, "read_state", spy)
+
+    def __call__(self) -> list[Any]:
+        found, self._found = self._found, []
+        return found
+
+
+# --- section 4 -------------------------------------------------------------------------------------
+
+
+def test_the_seed_s_example(ws: odf.Workspace) -> None:
+    columns = (pa.field("key", pa.string()), pa.field("value", pa.string()))
+    dataset = branch_rows.keyed(ws, ("key",), columns)
+    blocks = [
+        branch_rows.record(dataset, rows, columns)
+        for rows in (
+            [("+A", 0, "e1", "benn")],
+            [("-C", 0, "e1", "benn"), ("+C", 0, "e1", "julia")],
+            [("+A", 0, "e2", "gunther")],
+        )
+    ]
+    expected = [[(0, "e1", "benn")], [(2, "e1", "julia")], [(2, "e1", "julia"), (3, "e2", "gunther")]]
+    for block, rows in zip(blocks, expected, strict=True):
+        found = ws["d"].at(block).state().to_arrow().select(["offset", "key", "value"])
+        assert [tuple(row.values()) for row in found.to_pylist()] == rows
+
+
+def test_case_39_a_block_that_no_reference_leads_to_has_a_state(ws: odf.Workspace) -> None:
+    dataset = history(ws, 2)
+    fix = branch_rows.branch(dataset, "fix")
+    block = branch_rows.record(fix, [("+A", 0, "z", "only there")])
+    expected = ws["d"].at("fix").state().to_arrow()
+    (dataset.folder / "refs" / "fix").unlink()
+    found = ws["d"].at(str(block)).state().to_arrow()
+    assert found.equals(expected)
+    assert "only there" in found["a"].to_pylist()
+
+
+# --- case 40 ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("keeping")
+def test_case_40_one_state_by_log_checkpoint_and_cache(
+    ws: odf.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = history(ws, 3)  # blocks 3, 4 and 5
+    with_checkpoint(dataset, changes(3))
+    expected = {number: read_state(dataset, at(dataset, number), KEY) for number in range(3, 7)}
+    reading = Reading(monkeypatch)
+    assert (read(dataset, at(dataset, 5), most=0).equals(expected[5]), reading()) == (True, [0, 6, 12])
+    assert (read(dataset, most=0).equals(expected[6]), reading()) == (True, ["state", 18])
+    some = read_cached_state(dataset, at(dataset), KEY, ["system_time", "a"], cache=StateCache.of(dataset, 0))
+    assert some.equals(expected[6].select(["system_time", "a"]))
+    reading()
+    assert kept(dataset) == []
+    assert (read(dataset, at(dataset, 4)).equals(expected[4]), reading()) == (True, [0, 6])
+    assert len(kept(dataset)) == 1
+    assert (read(dataset, at(dataset, 5)).equals(expected[5]), reading()) == (True, ["state", 12])
+    (dataset.folder / "info" / "states" / kept(dataset)[0].name).unlink()
+    assert (read(dataset).equals(expected[6]), reading()) == (True, ["state", 18])
+    assert (read(dataset).equals(expected[6]), reading()) == (True, [])
+    few = read_cached_state(dataset, at(dataset), KEY, ["a", "k"])
+    assert (few.equals(expected[6].select(["a", "k"])), reading()) == (True, [])
+    whole = ws["d"].state().to_arrow()
+    assert (whole.equals(expected[6]), reading()) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [{"key": ("a",)}, {"upto": 99}, "missing", "damaged"],
+    ids=["key", "future", "missing", "damaged"],
+)
+def test_a_checkpoint_of_another_key_or_none_is_passed_over(
+    ws: odf.Workspace, monkeypatch: pytest.MonkeyPatch, spoilt: Any
+) -> None:
+    dataset = history(ws, 2)
+    path = with_checkpoint(dataset, changes(2), **(spoilt if isinstance(spoilt, dict) else {}))
+    if spoilt == "missing":
+        path.unlink()
+    elif spoilt == "damaged":
+        path.write_bytes(path.read_bytes() + b"x")
+    reading = Reading(monkeypatch)
+    assert read(dataset).equals(read_state(dataset, at(dataset), KEY))
+    assert reading() == [0, 6, 12]
+
+
+def test_a_column_that_came_later_is_null_in_a_state_that_was_kept_before(
+    ws: odf.Workspace, keeping: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = history(ws, 2)
+    read(dataset)
+    wider = (*branch_rows.COLUMNS, pa.field("c", pa.string()))
+    branch_rows.give_columns(dataset, wider)
+    reading = Reading(monkeypatch)
+    found = read(dataset)
+    assert (found["c"].null_count, len(kept(dataset)), reading()) == (len(found), 1, [])
+    branch_rows.record(dataset, [("+A", 0, "z", "", "", "new")], wider)
+    assert read(dataset).equals(read_state(dataset, at(dataset), KEY))
+    assert reading() == ["state", 12]
+
+
+@pytest.mark.soak
+def test_case_40_spark_finds_the_same_state(ws: odf.Workspace, engine: SparkEngine) -> None:
+    dataset = history(ws)
+    ws._engines.spark = engine
+    try:
+        found = ws["d"].state().to_spark().toArrow().sort_by("offset")
+    finally:
+        ws._engines.spark = None
+    expected = read(dataset)
+    assert found.to_pylist() == expected.to_pylist()
+
+
+# --- case 41, and what becomes of files that were kept ---------------------------------------------
+
+
+@pytest.mark.usefixtures("keeping")
+@pytest.mark.parametrize("how", ["a byte", "cut", "empty", "gone", "another name", "a folder"])
+def test_case_41_a_damaged_state_is_computed_anew(ws: odf.Workspace, how: str) -> None:
+    dataset = history(ws)
+    expected = read(dataset)
+    (file,) = kept(dataset)
+    content = file.read_bytes()
+    file.unlink()
+    match how:
+        case "a byte":
+            file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+        case "cut":
+            file.write_bytes(content[:-1])
+        case "empty":
+            file.write_bytes(b"")
+        case "another name":  # the right bytes of something that is no state
+            (file.parent / "x").write_bytes(b"text")
+            name, _ = hash_file(file.parent / "x")
+            (file.parent / "x").rename(file.with_name(f"{file.name.rpartition('.')[0]}.{name}"))
+        case "a folder":
+            file.mkdir()
+    assert read(dataset).equals(expected)
+    assert [path.read_bytes() for path in kept(dataset) if path.is_file()] in ([content], [])
+    assert read(dataset).equals(expected)
+
+
+@pytest.mark.usefixtures("keeping")
+def test_states_that_were_used_least_recently_go_first(ws: odf.Workspace) -> None:
+    dataset = history(ws, 4)
+    for number in (3, 4, 5):
+        read(dataset, at(dataset, number))
+    sizes = {path: path.stat().st_size for path in kept(dataset)}
+    hashes = dataset.chain.hashes(dataset.chain.head())
+    by_block = {
+        number: next(p for p in sizes if p.name.startswith(str(hashes[number]))) for number in (3, 4, 5)
+    }
+    for age, number in enumerate((5, 4, 3)):
+        os.utime(by_block[number], (age, age))
+    read(dataset, at(dataset, 5))  # it was the oldest; now it is the youngest
+    most = sum(sizes.values())
+    read(dataset, at(dataset, 6), most=most)
+    left = {path.name for path in kept(dataset)}
+    assert by_block[5].name in left
+    assert by_block[4].name not in left
+    assert sum(path.stat().st_size for path in kept(dataset)) <= most
+
+
+@pytest.mark.usefixtures("keeping")
+def test_nothing_is_kept_that_is_too_large_or_not_wanted(ws: odf.Workspace) -> None:
+    dataset = history(ws)
+    for most in (0, 10):
+        read(dataset, most=most)
+        assert kept(dataset) == []
+    read_cached_state(dataset, at(dataset), KEY, ["a"])  # not all of it was read
+    assert kept(dataset) == []
+
+
+def test_few_rows_are_not_worth_keeping(ws: odf.Workspace) -> None:
+    dataset = history(ws)
+    read(dataset)
+    assert kept(dataset) == []
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_cache_that_cannot_be_written_does_not_stop_the_work(ws: odf.Workspace) -> None:
+    dataset = history(ws)
+    (dataset.folder / "info" / "states").write_text("no folder")
+    assert read(dataset).equals(read_state(dataset, at(dataset), KEY))
+
+
+@pytest.mark.usefixtures("keeping")
+def test_queries_use_them_and_proofs_and_verification_do_not(
+    ws: odf.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odfchain.query.embedded import Embedded
+    from odfchain.query.pins import Pins
+
+    dataset = history(ws)
+    asks = "select * from state('d') order by \"offset\""
+    expected = ws.sql(asks).to_arrow()
+    (file,) = kept(dataset)
+    with opened_files(file.parent) as seen:
+        assert ws.sql(asks).to_arrow().equals(expected)
+    assert file.name in seen
+    with opened_files(file.parent) as seen:
+        assert Embedded().run(asks, Pins(ws._files)).to_arrow().equals(expected)
+        ws["d"].verify()
+    assert seen == []
+
+
+@pytest.mark.usefixtures("keeping")
+def test_garbage_collection_empties_it(ws: odf.Workspace) -> None:
+    dataset = history(ws)
+    expected = read(dataset)
+    (file,) = kept(dataset)
+    (garbage,) = [each for each in collect(dataset).removed if each.kind == "states"]
+    assert (garbage.files, kept(dataset), file.exists()) == (1, [], False)
+    assert read(dataset).equals(expected)
