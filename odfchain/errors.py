@@ -32,6 +32,7 @@
      │   │   └─ OversizedInputError the file would become more than may be decoded
      │   ├─ IncompatibleSchemaError the rows do not fit the dataset's schema
      │   ├─ GuardError              a safety guard stopped the run (carries the flag that allows it)
+     │   ├─ ForeignKeyError         rows would refer to what is not there (carries them)
      │   ├─ NothingToCommitError    no new rows, watermark or source state
      │   ├─ FetchError              the source cannot be fetched now
      │   │   └─ SourceNotFoundError the source is not there (any more)
@@ -319,6 +320,20 @@ class GuardError(IngestError):
         other = f", or {setting}" if setting else ""
         super().__init__(message, hint=f"if this is intended, run again with {flag}{other}")
         self.flag = flag
+
+
+class ForeignKeyError(IngestError):
+    """Rows would refer to records that are not there; nothing was committed.
+
+    `violations` lists them (`odfchain.branch.violations`), `excerpt` has the first of them as lines.
+    """
+
+    def __init__(
+        self, message: str, violations: Any = None, *, excerpt: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.violations = violations
+        self.excerpt = excerpt
 
 
 class NothingToCommitError(IngestError):

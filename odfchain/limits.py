@@ -33,6 +33,12 @@ class Limits:
     """Blocks of one chain that a walk will follow [count]; a walk also stops at head.sequence + 1."""
     list_items: int = 100_000
     """Items of one list in a decoded event [count]."""
+    constraints_characters: int = 64 << 10
+    """The text of CONSTRAINTS.yaml [characters]."""
+    foreign_keys: int = 100
+    """Foreign keys that one dataset declares [count]."""
+    key_columns: int = 32
+    """Columns of one key that is declared there [count]."""
 
 
 LIMITS = Limits()

@@ -13,7 +13,7 @@ that breaks a rule is refused before anything gets a final name. The commit is d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,12 @@ class StagedFile:
     physical_hash: Multihash
 
 
+CommitCheck = Callable[
+    [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], None
+]
+"""Judges what is about to be committed on top of a state, and raises what stops it."""
+
+
 def commit(
     dataset: DatasetFiles,
     state: DatasetState,
@@ -41,10 +47,12 @@ def commit(
     *,
     checkpoints: Sequence[StagedFile] = (),
     system_time: Timestamp,
+    check: CommitCheck | None = None,
 ) -> list[Multihash]:
     """Durably append events on top of `state` and publish them with one head move; returns the block hashes.
 
     Raises:
+        What `check` raises; nothing got a final name.
         AppendError: an event breaks a rule; nothing got a final name.
         RefConflictError: the head moved since `state` was read; the dataset is as the other writer left it.
         StorageFullError, StoreError: the head is where it was.
@@ -56,6 +64,8 @@ def commit(
         system_time=system_time,
     )
     dataset.chain.check_all(blocks, expected_head=state.head)
+    if check is not None:
+        check(dataset, state, events, slices)
     for staged in slices:
         dataset.data.put_file(staged.path, staged.physical_hash)
     for staged in checkpoints:

@@ -5,7 +5,7 @@ Everything here is found through the chain's index: the cost does not grow with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from odfchain.chain.chain import E, HashedBlock, MetadataChain
@@ -23,6 +23,7 @@ from odfchain.model.events import (
     DisablePollingSource,
     ExecuteTransform,
     Seed,
+    SetAttachments,
     SetDataSchema,
     SetPollingSource,
     SetTransform,
@@ -34,6 +35,7 @@ from odfchain.model.rebuild import is_rebuilt
 from odfchain.model.sources import primary_key
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.merge_record import is_merge_state
+from odfchain.repo.declared_constraints import Constraints, recorded_constraints
 from odfchain.text import one_line
 
 
@@ -200,21 +202,34 @@ class DatasetState:
         return sources_in_force(block.block.event for block in blocks)
 
     @property
+    def constraints(self) -> Constraints:
+        """What CONSTRAINTS.yaml declares.
+
+        Raises:
+            ManifestError: it is not understood.
+        """
+        return recorded_constraints(self._nearest(SetAttachments))
+
+    @property
     def primary_key(self) -> tuple[str, ...]:
-        """What tells the records apart: the key of the sources in force, else of the last source; () is none.
+        """What tells the records apart: the key of the merge strategy, else that of the constraints; () is none.
+
+        Raises:
+            SchemaError: sources have different keys.
+            ManifestError: the constraints are not understood.
+        """
+        return self.merge_key or self.constraints.primary_key
+
+    @property
+    def merge_key(self) -> tuple[str, ...]:
+        """The key of the sources in force, else of the last source; () is none.
 
         Raises:
             SchemaError: sources have different keys.
         """
-        in_force = [self.polling_source, *self.push_sources.values()]
-        if not any(in_force):
-            last = self._nearest(AddPushSource, SetPollingSource)
-            in_force = [last if isinstance(last, AddPushSource | SetPollingSource) else None]
-        keys = {primary_key(source.merge) for source in in_force if source is not None}
-        if len(keys) > 1:
-            listed = "; ".join(sorted(one_line(", ".join(key)) or "none" for key in keys))
-            raise SchemaError(f"the sources of the dataset have different primary keys: {listed}")
-        return keys.pop() if keys else ()
+        last = self._nearest(AddPushSource, SetPollingSource)
+        known = last if isinstance(last, AddPushSource | SetPollingSource) else None
+        return key_of_sources(self.polling_source, self.push_sources, known)
 
     def data_blocks(self) -> Iterator[HashedBlock]:
         """Blocks with a data event, newest first; the others are skipped through the index."""
@@ -229,3 +244,21 @@ class DatasetState:
     def slices(self) -> list[SliceRef]:
         """All data slices, oldest first."""
         return list(self.slices_newest_first())[::-1]
+
+
+def key_of_sources(
+    polling: SetPollingSource | None,
+    push: Mapping[str, AddPushSource],
+    last: SetPollingSource | AddPushSource | None,
+) -> tuple[str, ...]:
+    """The key of the sources in force, else of the `last` one; () is none.
+
+    Raises:
+        SchemaError: sources have different keys.
+    """
+    in_force = [source for source in (polling, *push.values()) if source is not None]
+    keys = {primary_key(source.merge) for source in in_force or [last] if source is not None}
+    if len(keys) > 1:
+        listed = "; ".join(sorted(one_line(", ".join(key)) or "none" for key in keys))
+        raise SchemaError(f"the sources of the dataset have different primary keys: {listed}")
+    return keys.pop() if keys else ()

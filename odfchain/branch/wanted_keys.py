@@ -1,0 +1,213 @@
+"""Keys that somebody asks about, and what rows of slices say of them: in Arrow and numpy, nothing else is kept.
+
+A key is compared as state is (`odfchain.slices.rows_in_force.comparable`). A key with a null part is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odfchain.digest.row_hash import Numbers
+from odfchain.errors import BadInputError
+from odfchain.slices.reader import fitted, open_parquet
+from odfchain.slices.rows_in_force import SliceFile, comparable, takes_back
+from odfchain.text import one_line
+
+_UNKNOWN, _IN_FORCE, TAKEN_BACK = 0, 1, 2
+_AT_ONCE = 1 << 20
+"""Keys that are gathered before only the distinct ones are kept."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WantedKeys:
+    """Distinct keys, each with a number."""
+
+    schema: pa.Schema
+    """The columns of a key, under whatever names, in the types in which they are compared."""
+    count: int
+    _values: tuple[pa.Array, ...] = field(repr=False)
+    """The distinct values of each part."""
+    _pairs: tuple[Numbers, ...] = field(repr=False)
+    """For each part after the first: the numbers of what comes before, joined with its own, ordered."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> WantedKeys:
+        """The keys of rows that have the columns of `schema` in its order."""
+        tables: list[pa.Table] = []
+        gathered, limit = 0, _AT_ONCE
+        for batch in batches:
+            parts = _parts(batch)
+            tables.append(_distinct([pa.table(parts, _numbered(parts)).filter(_whole(batch))]))
+            gathered += len(tables[-1])
+            if gathered > limit:
+                tables = [_distinct(tables)]
+                gathered = len(tables[0])
+                limit = gathered + max(_AT_ONCE, gathered)
+        rows = _distinct(tables) if tables else pa.table({})
+        values = tuple(pc.unique(column) for column in rows.columns)
+        codes: Numbers = np.zeros(0, np.int64)
+        pairs: list[Numbers] = []
+        for column, value in zip(rows.columns, values, strict=True):
+            own = pc.index_in(column, value_set=value).to_numpy(zero_copy_only=False).astype(np.int64)
+            if not len(codes):
+                codes = own
+                continue
+            joined = codes * len(value) + own
+            pairs.append(np.unique(joined))
+            codes = np.searchsorted(pairs[-1], joined)
+        return cls(schema, rows.num_rows, values, tuple(pairs))
+
+    def numbers(self, batch: pa.RecordBatch) -> Numbers:
+        """The number of each row's key, -1 where it is not wanted; columns as those of `schema`."""
+        if not self.count:
+            return np.full(batch.num_rows, -1, np.int64)
+        codes: Numbers | None = None
+        pairs = iter(self._pairs)
+        for column, value in zip(_parts(batch), self._values, strict=True):
+            found = pc.index_in(column, value_set=value, skip_nulls=True)
+            own: Numbers = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            if codes is None:
+                codes = own
+                continue
+            known = next(pairs)
+            joined = codes * len(value) + own
+            place = np.minimum(np.searchsorted(known, joined), len(known) - 1)
+            codes = np.where((codes >= 0) & (own >= 0) & (known[place] == joined), place, -1)
+        assert codes is not None  # noqa: S101 - a key has a column
+        return codes
+
+
+def _numbered(parts: Sequence[pa.Array]) -> list[str]:
+    return [str(index) for index in range(len(parts))]
+
+
+def _parts(batch: pa.RecordBatch) -> list[pa.Array]:
+    return [part for name in batch.schema.names for part in comparable(batch, name)]
+
+
+def _whole(batch: pa.RecordBatch) -> pa.Array:
+    """Whether no part of a row's key is null."""
+    found = pa.array(np.ones(batch.num_rows, bool))
+    for column in batch.columns:
+        found = pc.and_(found, column.is_valid())
+    return found
+
+
+def _distinct(tables: Sequence[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    return rows.group_by(rows.schema.names).aggregate([])
+
+
+def key_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """The columns of a key, numbered, so that those of two datasets are the same."""
+    return pa.schema([(str(index), schema.field(name).type) for index, name in enumerate(columns)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyRows:
+    """Some rows of a slice: their keys and operations."""
+
+    keys: pa.RecordBatch
+    operations: Numbers
+    batch: pa.RecordBatch
+    """The same rows with all columns that were read."""
+
+    @property
+    def back(self) -> Numbers:
+        """Whether each takes another row back."""
+        return takes_back(self.operations)
+
+    @property
+    def said(self) -> pa.RecordBatch:
+        """The keys of those that put a row in force."""
+        return self.keys.filter(pa.array(~self.back))
+
+
+def key_rows(
+    item: SliceFile, columns: Sequence[str], schema: pa.Schema, others: Sequence[str] = ()
+) -> Iterator[KeyRows]:
+    """The keys of a slice's rows, and `others` of their columns, batch by batch in order of offset.
+
+    A column that the slice does not have yet is null.
+
+    Raises:
+        BadInputError: it cannot be read.
+        pyarrow.ArrowException, ValueError: it does not fit the schema.
+    """
+    operation = item.vocabulary.operation_type_column
+    with open_parquet(item.path) as file:
+        present = file.schema_arrow.names
+        if present.count(operation) != 1:
+            raise BadInputError(f"no column `{one_line(operation)}`", file=str(item.path))
+        wanted = [name for name in dict.fromkeys([operation, *columns, *others]) if name in present]
+        for batch in file.batches(wanted):
+            own = pa.schema([(name, field.type) for name, field in zip(columns, schema, strict=True)])
+            keys = fitted(batch, own).rename_columns(schema.names)
+            operations = batch.column(operation).to_numpy(zero_copy_only=False).astype(np.uint64)
+            yield KeyRows(keys, operations, batch)
+
+
+def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
+    """Whether each wanted key is that of a row in force after `slices` (oldest first).
+
+    The newest row of a key decides, so that older slices are read only while a key was not seen.
+    """
+    state = np.zeros(wanted.count, np.uint8)
+    for item in reversed(slices):
+        if not (state == _UNKNOWN).any():
+            break
+        newest = newest_of(wanted, [item], columns)
+        state = np.where(state == _UNKNOWN, newest, state)
+    found: Numbers = state == _IN_FORCE
+    return found
+
+
+def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
+    """What the newest row of each wanted key says: 0 there is none, 1 it is in force, 2 it is taken back."""
+    state = np.zeros(wanted.count, np.uint8)
+    for item in slices:
+        for rows in key_rows(item, columns, wanted.schema):
+            numbers = wanted.numbers(rows.keys)
+            hit = np.flatnonzero(numbers >= 0)
+            # of equal places the last one counts, and rows are in order of offset
+            state[numbers[hit]] = np.where(rows.back[hit], TAKEN_BACK, _IN_FORCE)
+    return state
+
+
+def newest_offsets(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
+    """The offset of the newest row of each wanted key; 0 where there is none."""
+    newest = np.zeros(wanted.count, np.uint64)
+    for item in slices:
+        for rows in key_rows(item, columns, wanted.schema, [item.vocabulary.offset_column]):
+            numbers = wanted.numbers(rows.keys)
+            hit = np.flatnonzero(numbers >= 0)
+            newest[numbers[hit]] = offsets_of(rows, item)[hit]
+    return newest
+
+
+def offsets_of(rows: KeyRows, item: SliceFile) -> Numbers:
+    """The offsets of rows that were read with them."""
+    column = rows.batch.column(item.vocabulary.offset_column)
+    found: Numbers = column.to_numpy(zero_copy_only=False).astype(np.uint64)
+    return found
+
+
+def takes_any_back(item: SliceFile) -> bool:
+    """Whether a slice has rows that take others back, by its statistics where it has them."""
+    operation = item.vocabulary.operation_type_column
+    with open_parquet(item.path) as file:
+        footer = file.metadata
+        index = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == operation), None)
+        if index is None:
+            return False
+        groups = (footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups))
+        if all(s is not None and s.has_min_max and s.max == 0 for s in groups):
+            return False
+        return any(
+            takes_back(batch.column(0).to_numpy(zero_copy_only=False)).any() for batch in file.batches([operation])
+        )
