@@ -20,21 +20,34 @@ if TYPE_CHECKING:
 
 def ingest(dataset: Dataset, files: Any, options: Mapping[str, Any], progress: Progress) -> IngestOutcome:
     """What `Dataset.ingest` does; errors as there."""
-    from odfchain.ingest.ingesting import ingest_files
-
     chosen = _options(dataset, options)
     start = functools.partial(dataset._workspace._engines.session, progress)
+    run = functools.partial(_ingest_files, dataset, start, chosen, options.get("violations"), progress)
     if not hasattr(files, "read"):
         several: Any = (files,) if isinstance(files, str | Path) else files
-        paths = [Path(file).resolve() for file in several]
-        return ingest_files(dataset._files, start, paths, chosen, progress)
+        return run([Path(file).resolve() for file in several])
     from odfchain.ingest.read.preflight import spool
 
     with dataset._files.staging() as folder:
         path = folder / "stdin"
         progress.phase("Reading standard input")
         spool(files, path)
-        return ingest_files(dataset._files, start, [path.resolve()], chosen, progress)
+        return run([path.resolve()])
+
+
+def _ingest_files(
+    dataset: Dataset,
+    start: Callable[[], SparkSession],
+    options: IngestOptions,
+    violations: str | Path | None,
+    progress: Progress,
+    paths: list[Path],
+) -> IngestOutcome:
+    from odfchain.api.foreign_key_checks import foreign_keys
+    from odfchain.ingest.ingesting import ingest_files
+
+    with foreign_keys(dataset._workspace, progress, violations) as check:
+        return ingest_files(dataset._files, start, paths, options, progress, check=check)
 
 
 def ingest_frame(
@@ -46,7 +59,7 @@ def ingest_frame(
 ) -> IngestOutcome:
     """What `Dataset.ingest_frame` does; errors as there."""
     from odfchain.ingest.frame_file import FRAME, write_frame_file
-    from odfchain.ingest.ingesting import already_ingested, ingest_files
+    from odfchain.ingest.ingesting import already_ingested
     from odfchain.ingest.streamed_batch import Batch
 
     chosen = dataclasses.replace(
@@ -61,7 +74,7 @@ def ingest_frame(
         progress.phase("Writing the frame")
         path = write_frame_file(frame, folder)
         start = _session_for(dataset, frame, progress)
-        return ingest_files(dataset._files, start, [path.resolve()], chosen, progress)
+        return _ingest_files(dataset, start, chosen, options.get("violations"), progress, [path.resolve()])
 
 
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:

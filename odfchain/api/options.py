@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from odfchain.errors import InvalidIdError, UsageError
@@ -51,6 +52,8 @@ class MergeKeywords(TypedDict, total=False):
     """Runs repeated when another writer was faster [count]."""
     system_time: Time
     """The system time to record instead of now, for reproducible chains."""
+    violations: str | Path
+    """A file (`.csv`, `.ndjson`) for the rows that break foreign keys."""
 
 
 class FrameKeywords(MergeKeywords, total=False):
@@ -264,8 +267,8 @@ def ingest_options(
 
     kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
     times = ("event_time", "system_time")
-    values = dict(given)
-    for name, value in given.items():
+    values = {name: value for name, value in given.items() if name != "violations"}
+    for name, value in values.items():
         if value is not None and name in times:
             values[name] = as_time(value)
         elif value is not None and name in kinds:

@@ -422,19 +422,21 @@ class Workspace:
         alias: DatasetAlias | None = None,
         check: bool = True,
         state: StateChange | None = None,
+        drop_constraints: bool = False,
         progress: Progress = SILENT,
     ) -> tuple[Dataset, list[MetadataEvent]]:
         """Append what a definition says and its dataset does not yet; returns what was appended.
 
         What the definition does not mention stays in force. `state` says what becomes of what a query that
-        changes remembers; with `StateChange.FROM_NOW` the dataset is brought up to date first. Source:
-        specification "Query Evolution".
+        changes remembers; with `StateChange.FROM_NOW` the dataset is brought up to date first. Attachments
+        without the constraints in force need `drop_constraints`. Source: specification "Query Evolution".
 
         Raises:
             DatasetNotFoundError: there is no dataset of this name.
             ManifestError, AppendError: the definition breaks a rule.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
             TransformError: the query changes, it remembers something, and `state` is None.
+            GuardError: the constraints in force would be dropped.
             RefConflictError: another writer was faster.
         """
         from odfchain.api.pull_targets import PullTarget, Way
@@ -447,7 +449,7 @@ class Workspace:
         files = dataset._files
         events = update_dataset(
             self._files, files, snapshot, checker, progress,
-            state=state, finish=lambda: self.pull(own, progress=progress),
+            state=state, finish=lambda: self.pull(own, progress=progress), drop_constraints=drop_constraints,
         )  # fmt: skip
         self._files.set_watermarks(files, snapshot)
         return dataset, events

@@ -20,7 +20,9 @@ from odfchain.errors import ForeignKeyError, UsageError
 from odfchain.store import fsio
 from odfchain.text import counted, cut, one_line
 
-SCHEMA = pa.schema([(name, pa.string()) for name in ("dataset", "key", "columns", "value", "missing in", "origin")])
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("dataset", "key", "columns", "value", "missing in", "origin")]
+)
 SHOWN = 20
 """Rows that a message lists."""
 MOST_LISTED = 1_000_000
@@ -56,13 +58,14 @@ class Broken:
 
 
 def _line(row: dict[str, Any]) -> str:
-    values = json.loads(row["value"]) if row["value"].startswith("[") else [row["value"]]
+    names = json.loads(row["columns"])
+    values = json.loads(row["value"]) if len(names) > 1 else [row["value"]]
     shown = ", ".join(
         f"{one_line(name)} = {cut(one_line(str(value)), _SHOWN_CHARACTERS)}"
-        for name, value in zip(json.loads(row["columns"]), values, strict=True)
+        for name, value in zip(names, values, strict=True)
     )
     key = cut(one_line(row["key"]), 2 * _SHOWN_CHARACTERS)
-    return f"{shown}, in {key}{' ('  + row['origin'] + ')' if row['origin'] else ''}"
+    return f"{shown}, in {key}{' (' + row['origin'] + ')' if row['origin'] else ''}"
 
 
 def refusal(found: Sequence[Broken]) -> ForeignKeyError:

@@ -1,4 +1,4 @@
-"""Keys that somebody asks about, and what rows of slices say of them: in Arrow and numpy, nothing else is kept.
+"""Keys that somebody asks about, and what the rows of slices say of them; nothing else is kept.
 
 A key is compared as state is (`odfchain.slices.rows_in_force.comparable`). A key with a null part is none.
 """
@@ -34,6 +34,11 @@ class WantedKeys:
     """The distinct values of each part."""
     _pairs: tuple[Numbers, ...] = field(repr=False)
     """For each part after the first: the numbers of what comes before, joined with its own, ordered."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The keys in their order, where they are one text each."""
+        return list(self._values[0].to_pylist()) if self.count else []
 
     @classmethod
     def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> WantedKeys:
@@ -202,12 +207,15 @@ def takes_any_back(item: SliceFile) -> bool:
     operation = item.vocabulary.operation_type_column
     with open_parquet(item.path) as file:
         footer = file.metadata
-        index = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == operation), None)
+        index = next(
+            (i for i in range(footer.num_columns) if footer.schema.column(i).path == operation), None
+        )
         if index is None:
             return False
         groups = (footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups))
         if all(s is not None and s.has_min_max and s.max == 0 for s in groups):
             return False
         return any(
-            takes_back(batch.column(0).to_numpy(zero_copy_only=False)).any() for batch in file.batches([operation])
+            takes_back(batch.column(0).to_numpy(zero_copy_only=False)).any()
+            for batch in file.batches([operation])
         )

@@ -49,6 +49,11 @@ if TYPE_CHECKING:
     help="With --update: finish what the old query can, and begin the new one with the rows that come next.",
 )
 @click.option(
+    "--drop-constraints",
+    is_flag=True,
+    help="With --update: accept attachments without the CONSTRAINTS.yaml that is in force.",
+)
+@click.option(
     "--no-check", is_flag=True, help="Do not start Spark to check queries: the first pull finds their faults."
 )
 @click.option(
@@ -66,6 +71,7 @@ def add_command(
     hosts: tuple[str, ...],
     rebuild: bool,
     from_now: bool,
+    drop_constraints: bool,
     no_check: bool,
     system_columns: str | None,
 ) -> int:  # fmt: skip
@@ -79,6 +85,8 @@ def add_command(
     A manifest that runs commands or containers, or sends variables to a host, is shown and asked about first.
     """
     state = _state_change(rebuild=rebuild, from_now=from_now, update=update)
+    if drop_constraints and not update:
+        raise UsageError("--drop-constraints says how a dataset is changed: add --update")
     found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
     if name is not None and len(found) != 1:
         raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
@@ -88,7 +96,7 @@ def add_command(
     with open_workspace() as workspace:
         ask_for_effects(found, workspace, allow_commands=allow_commands, hosts=hosts)
         with TerminalProgress(quiet=options().quiet) as progress:
-            adding = _Adding(workspace, progress, found, alias, system_columns, state)
+            adding = _Adding(workspace, progress, found, alias, system_columns, state, drop_constraints)
             return adding.run(update=update, check=not no_check)
 
 
@@ -148,6 +156,7 @@ class _Adding:
     alias: DatasetAlias | None
     system_columns: str | None
     state: StateChange | None
+    drop_constraints: bool
 
     def run(self, *, update: bool, check: bool) -> int:
         from odfchain.api.manifests import in_creation_order
@@ -193,8 +202,9 @@ class _Adding:
     def _update(self, snapshot: DatasetSnapshot, *, check: bool) -> None:
         before = self.workspace[self.alias or snapshot.name].watermark_rules
         dataset, events = self.workspace.update(
-            snapshot, alias=self.alias, check=check, state=self.state, progress=self.progress
-        )
+            snapshot, alias=self.alias, check=check, state=self.state,
+            drop_constraints=self.drop_constraints, progress=self.progress,
+        )  # fmt: skip
         kinds = list(dict.fromkeys(event.KIND for event in events))
         kinds += ["watermark"] if dataset.watermark_rules != before else []
         self._say(

@@ -132,6 +132,8 @@ def pull_command(
         remotes = [target.url for target in targets if target.url is not None]
         if name is not None and not (len(remotes) == len(targets) == 1):
             raise UsageError("--as names one dataset that is pulled from a URL or from repository/dataset")
+        if others["violations"] is not None and len(targets) != 1:
+            raise UsageError("--violations is for one dataset: each has foreign keys of its own")
         chosen = {key: value for key, value in others.items() if key in given}
         if "variables" in chosen:
             chosen["variables"] = dict(_variable(text) for text in chosen["variables"])

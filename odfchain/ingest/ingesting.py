@@ -29,7 +29,7 @@ from odfchain.model.events import AddData, AddPushSource, MetadataEvent, SourceS
 from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import CommitCheck, StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
@@ -130,17 +130,22 @@ def ingest_files(
     files: Sequence[Path],
     options: IngestOptions,
     progress: Progress = SILENT,
+    *,
+    check: CommitCheck | None = None,
 ) -> IngestOutcome:
     """Ingest files in the order given, each as one transaction, published together by one head move.
+
+    `check` judges what is about to be published.
 
     Raises:
         UsageError: the source or the format is not clear.
         BadInputError, IncompatibleSchemaError, GuardError: naming the file; the dataset is as it was.
         RefConflictError: other writers were faster in every attempt.
         StorageFullError, EngineError: the dataset is as it was.
+        And what `check` raises.
     """
     return on_the_newest_head(
-        lambda: _attempt(dataset, session, files, options, progress), options.retries, progress
+        lambda: _attempt(dataset, session, files, options, progress, check), options.retries, progress
     )
 
 
@@ -216,6 +221,7 @@ def _attempt(
     files: Sequence[Path],
     options: IngestOptions,
     progress: Progress,
+    check: CommitCheck | None,
 ) -> IngestOutcome:
     state = DatasetState.read(dataset.chain)
     plan = plan_push(dataset, state, options.source_name)
@@ -253,7 +259,9 @@ def _attempt(
         if not events:
             return IngestOutcome(tuple(outcomes), state.head, state.head, 0, state.watermark)
         progress.phase("Committing")
-        hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
+        hashes = commit(
+            dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time, check=check
+        )
     return IngestOutcome(tuple(outcomes), state.head, hashes[-1], len(hashes), writer.watermark)
 
 

@@ -52,7 +52,7 @@ from odfchain.model.sources import (
 )
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import CommitCheck, StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.watermark import check_manual, latest_believed, rule_of, watermark_event
@@ -98,11 +98,12 @@ def pull_source(
     *,
     expect_rows: Callable[[], None] = lambda: None,
     ahead: FetchAhead | None = None,
+    check: CommitCheck | None = None,
 ) -> PullOutcome:
     """Bring a root dataset up to date with its polling source, one transaction for each fetch.
 
     `expect_rows` is called as soon as it is certain that the session will be needed. The first fetch may have
-    been made, or begun, `ahead`.
+    been made, or begun, `ahead`. `check` judges each transaction.
 
     Raises:
         UsageError, IngestError: there is nothing to poll.
@@ -130,7 +131,7 @@ def pull_source(
             if found is None:
                 return _idle(dataset, options)
             expect_rows()
-            return _recorded(dataset, session, options, progress, found)
+            return _recorded(dataset, session, options, progress, found, check)
 
     while True:
         done = on_the_newest_head(attempt, options.ingest.retries, progress)
@@ -154,6 +155,7 @@ def _recorded(
     options: PullOptions,
     progress: Progress,
     news: News,
+    check: CommitCheck | None,
 ) -> _PullTransaction:
     state, source, fetched, staging = news.state, news.source, news.fetched, news.staging
     system_time = state.next_system_time(options.ingest.system_time)
@@ -167,7 +169,9 @@ def _recorded(
     checkpoints = [written.checkpoint] if written.checkpoint else []
     late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
     events = [*written.events, *([late] if late is not None else [])]
-    hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
+    hashes = commit(
+        dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time, check=check
+    )
     return _PullTransaction((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
 
 

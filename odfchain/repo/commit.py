@@ -33,9 +33,7 @@ class StagedFile:
     physical_hash: Multihash
 
 
-CommitCheck = Callable[
-    [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], None
-]
+CommitCheck = Callable[[DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], None]
 """Judges what is about to be committed on top of a state, and raises what stops it."""
 
 

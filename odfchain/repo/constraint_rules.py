@@ -17,7 +17,13 @@ from odfchain.model.data_schema import DataSchema, DataTypeString
 from odfchain.model.ddl import parse_ddl, type_name
 from odfchain.model.sources import primary_key
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.declared_constraints import FILE, Constraints, ForeignKey, attached_text, recorded_constraints
+from odfchain.repo.declared_constraints import (
+    FILE,
+    Constraints,
+    ForeignKey,
+    attached_text,
+    recorded_constraints,
+)
 from odfchain.text import one_line
 
 
@@ -46,7 +52,11 @@ class Columns:
 
     @classmethod
     def after(
-        cls, events: Sequence[ev.MetadataEvent], name: str, vocabulary: ev.DatasetVocabulary, declared: Constraints
+        cls,
+        events: Sequence[ev.MetadataEvent],
+        name: str,
+        vocabulary: ev.DatasetVocabulary,
+        declared: Constraints,
     ) -> Columns:
         """Those that events define of a dataset without rows."""
         schema, whole = None, True
@@ -103,7 +113,8 @@ def check_declared(
             vocabulary = ev.DatasetVocabulary.from_event(event)
     columns = Columns.after(events, name, vocabulary, declared)
     if before is not None and before.schema is not None:
-        columns = Columns(name, vocabulary, before.schema, before.merge_key or declared.primary_key)
+        present = before.merge_key or declared.primary_key
+        columns = Columns(name, vocabulary, before.schema, present)
     check_columns(declared, columns)
     for index, key in enumerate(declared.foreign_keys):
         path = f"foreignKeys[{index}]"
@@ -176,9 +187,7 @@ def misfit(key: ForeignKey, own: Columns, target: Columns) -> str | None:
             return f"column `{one_line(name)}` is {type_name(field.type)}; BLOCK#OFFSET is a text"
         return None
     if not target.key:
-        return (
-            f"{target.name} has no primary key that could be referred to (a primaryKey in its {FILE} makes one)"
-        )
+        return f"{target.name} has no primary key (a primaryKey in its {FILE} would be one)"
     if len(key.columns) != len(target.key):
         return f"({key}) cannot refer to the key ({', '.join(target.key)}) of {target.name}"
     if own.schema is None or target.schema is None:

@@ -21,6 +21,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.sources import SqlQueryStep, Transform
 from odfchain.repo.carried import carried_schema, carried_source
+from odfchain.repo.declared_constraints import referenced_names, resolved_attachments
 from odfchain.repo.operations import operations_problem
 
 Resolve = Callable[[DatasetRefAny], DatasetId | None]
@@ -98,6 +99,8 @@ def _normalized(event: ev.MetadataEvent, resolve: Resolve, path: str) -> ev.Meta
             return dataclasses.replace(event, preprocess=preprocess)
         case ev.SetDataSchema():
             return carried_schema(event, path)
+        case ev.SetAttachments():
+            return resolved_attachments(event, resolve)
         case ev.SetTransform():
             return ev.SetTransform(
                 inputs=_resolved_inputs(event.inputs, resolve, path),
@@ -170,10 +173,20 @@ def in_creation_order(snapshots: Iterable[DatasetSnapshot]) -> list[DatasetSnaps
 
 
 def _inputs(snapshot: DatasetSnapshot) -> set[DatasetAlias]:
-    return {
-        alias
-        for event in snapshot.metadata
-        if isinstance(event, ev.SetTransform)
-        for item in event.inputs
-        if (alias := local_alias(item.dataset_ref)) is not None
-    }
+    refs: list[DatasetRefAny] = []
+    for event in snapshot.metadata:
+        if isinstance(event, ev.SetTransform):
+            refs += (item.dataset_ref for item in event.inputs)
+        elif isinstance(event, ev.SetAttachments):
+            refs += referenced_names(event)
+    return {alias for ref in refs if (alias := local_alias(ref)) is not None}
+
+
+def with_own_name(resolve: Resolve, names: Iterable[DatasetAlias], own: DatasetId) -> Resolve:
+    """The same, where these names mean the dataset that is being defined."""
+    known = set(names)
+
+    def found(ref: DatasetRefAny) -> DatasetId | None:
+        return own if local_alias(ref) in known else resolve(ref)
+
+    return found

@@ -212,7 +212,7 @@ class DatasetState:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """What tells the records apart: the key of the merge strategy, else that of the constraints; () is none.
+        """What tells the records apart: the merge strategy's key, else that of the constraints; () is none.
 
         Raises:
             SchemaError: sources have different keys.

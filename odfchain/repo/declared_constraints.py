@@ -137,9 +137,7 @@ def parse_constraints(text: str, resolve: Resolve) -> Constraints:
     from odfchain.codec.yaml_reader import read_document  # noqa: PLC0415
 
     if len(text) > LIMITS.constraints_characters:
-        raise ManifestError(
-            f"larger than {LIMITS.constraints_characters:,} characters", source=FILE
-        )
+        raise ManifestError(f"larger than {LIMITS.constraints_characters:,} characters", source=FILE)
     document = read_document(text, source=FILE)
     try:
         return _constraints(document.value, resolve)
@@ -157,7 +155,10 @@ def _constraints(tree: Any, resolve: Resolve) -> Constraints:
         raise ManifestError(f"a list of at most {LIMITS.foreign_keys} is expected", path="foreignKeys")
     found = [_foreign_key(item, f"foreignKeys[{index}]", resolve) for index, item in enumerate(declared)]
     for index, one in enumerate(found):
-        if any((o.columns, o.dataset, o.changes) == (one.columns, one.dataset, one.changes) for o in found[:index]):
+        if any(
+            (o.columns, o.dataset, o.changes) == (one.columns, one.dataset, one.changes)
+            for o in found[:index]
+        ):
             raise ManifestError("is declared twice", path=f"foreignKeys[{index}]")
     return Constraints(primary_key=key, foreign_keys=tuple(found))
 
@@ -215,13 +216,12 @@ def _dataset(value: Any, path: str, resolve: Resolve) -> DatasetId:
     if not isinstance(value, str):
         raise ManifestError("the name or id of a dataset is expected", path=path)
     try:
-        found = resolve(parse_ref_any(value))
+        ref = parse_ref_any(value)
     except InvalidIdError as error:
         raise ManifestError(error.message, path=path, hint=error.hint) from None
+    found = resolve(ref)
     if found is None:
-        raise ManifestError(
-            f"unknown dataset {one_line(value)!r}", path=path, hint="add or pull it first"
-        )
+        raise ManifestError(f"unknown dataset {one_line(value)!r}", path=path, hint="add or pull it first")
     return found
 
 
@@ -233,7 +233,10 @@ def _with_ids(text: str, resolve: Resolve) -> str:
     import yaml  # noqa: PLC0415 - as above
 
     text = text.removeprefix("\ufeff")
-    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    try:
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ManifestError(f"not valid YAML: {one_line(str(error))}", source=FILE) from None
     places: list[tuple[int, int, str]] = []
     for list_key, keys in root.value:
         for entry in keys.value if list_key.value == "foreignKeys" else ():

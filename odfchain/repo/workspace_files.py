@@ -43,6 +43,7 @@ from odfchain.store import fsio
 from odfchain.trust.signer import HeadSigner
 
 if TYPE_CHECKING:
+    from odfchain.repo.constraint_rules import Columns
     from odfchain.repo.workspace_config import WorkspaceConfig
 
 FOLDER = ".odfchain"
@@ -171,6 +172,20 @@ class WorkspaceFiles:
             return None
         return next((d.id for d in self.datasets() if d.alias == alias), None)
 
+    def columns_of(self, dataset_id: DatasetId) -> Columns | None:
+        """What is known of the columns of a dataset; None where it is not here.
+
+        Raises:
+            SchemaError, ManifestError: it does not say what its key is.
+        """
+        from odfchain.repo.constraint_rules import Columns  # noqa: PLC0415 - as below
+        from odfchain.repo.dataset_state import DatasetState  # noqa: PLC0415
+
+        if not self._folder(dataset_id).is_dir():
+            return None
+        dataset = self._open(self._folder(dataset_id))
+        return Columns.of(DatasetState.read(dataset.chain), str(dataset.alias))
+
     def create(
         self,
         snapshot: DatasetSnapshot,
@@ -189,14 +204,18 @@ class WorkspaceFiles:
             AppendError: an event breaks an append rule.
             StoreError: it cannot be written.
         """
-        from odfchain.repo.creation import events_of  # noqa: PLC0415 - most commands create nothing
+        # loaded here: most commands create nothing
+        from odfchain.repo.constraint_rules import check_declared  # noqa: PLC0415
+        from odfchain.repo.creation import events_of, with_own_name  # noqa: PLC0415
 
         alias = alias or snapshot.name
         with fsio.locked(self.root / "lock"):
             self._empty_trash()
             self._check_free(alias)
-            events = events_of(snapshot, self.resolve)
             key = DatasetKey.generate()
+            resolve = with_own_name(self.resolve, (alias, snapshot.name), key.dataset_id)
+            events = events_of(snapshot, resolve)
+            check_declared(events, str(alias), self.columns_of, key.dataset_id)
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
             staged = self.root / "trash" / uuid.uuid4().hex
             try:

@@ -36,7 +36,7 @@ from odfchain.model.rebuild import unmarked
 from odfchain.model.sources import Transform
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import CommitCheck, StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
@@ -256,8 +256,10 @@ def run_transform(
     engines: Engines,
     options: TransformOptions,
     progress: Progress = SILENT,
+    *,
+    check: CommitCheck | None = None,
 ) -> TransformOutcome:
-    """Execute and commit steps until there is nothing new in the inputs.
+    """Execute and commit steps until there is nothing new in the inputs; `check` judges each.
 
     Raises:
         QueryError, TransformError, BadInputError, EngineError: the dataset is as it was, or as the last step
@@ -271,7 +273,7 @@ def run_transform(
     attempts = 0
     while True:
         try:
-            found = _next(dataset, inputs, engines, options, progress)
+            found = _next(dataset, inputs, engines, options, progress, check)
         except RefConflictError:
             attempts += 1
             if attempts > options.retries:
@@ -297,6 +299,7 @@ def _next(
     engines: Engines,
     options: TransformOptions,
     progress: Progress,
+    check: CommitCheck | None,
 ) -> tuple[StepOutcome, bool] | UpToDate:
     """(what the next step brought, whether another one follows)."""
     state = DatasetState.read(dataset.chain)
@@ -326,7 +329,9 @@ def _next(
                 if executed.checkpoint and executed.checkpoint_path
                 else []
             )
-            hashes = commit(dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time)
+            hashes = commit(
+                dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time, check=check
+            )
     counts = executed.facts.ops if executed.facts and executed.slice else {}
     outcome = StepOutcome(
         input_rows=sum(item.interval.count for item in step.inputs if item.interval is not None),

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from odfchain.errors import AppendError, OdfchainError, WorkspaceError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
-from odfchain.model.events import MetadataEvent, SetTransform
+from odfchain.model.events import MetadataEvent, SetAttachments, SetTransform
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.progress import Progress
 from odfchain.repo.commit import commit
-from odfchain.repo.creation import events_of
+from odfchain.repo.constraint_rules import check_declared
+from odfchain.repo.creation import events_of, with_own_name
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.evolution import changes
@@ -43,7 +45,8 @@ def check_definition(
         QueryError, SchemaError, TransformError, EngineError: as `check_events`.
     """
     inputs = known_inputs(workspace, among)
-    events = events_of(with_versions(snapshot, workspace.config.transform), inputs.resolve)
+    resolve = with_own_name(inputs.resolve, (snapshot.name,), DatasetId(bytes(32)))
+    events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
     _check(events, CurrentDataset(), inputs, snapshot.name, checker, progress)
 
 
@@ -56,17 +59,20 @@ def update_dataset(
     *,
     state: StateChange | None = None,
     finish: Callable[[], object] = lambda: None,
+    drop_constraints: bool = False,
 ) -> list[MetadataEvent]:
     """Append those events of a definition that differ from what is in force; returns them.
 
     `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings the
-    dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for.
+    dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in force may
+    be left out only with `drop_constraints`.
 
     Raises:
         WorkspaceError: the definition is one of another kind of dataset.
         ManifestError, AppendError: it breaks a rule.
         QueryError, SchemaError, TransformError, EngineError: as `check_events`, which needs a checker.
         TransformError: the query changes, it remembers something, and `state` is None.
+        GuardError: the constraints in force would be dropped.
         RefConflictError: another writer was faster.
         And all errors of `finish`.
     """
@@ -78,8 +84,12 @@ def update_dataset(
         )
     before = DatasetState.read(dataset.chain)
     config = workspace.config.transform
-    given = events_of(with_own_engine(snapshot, config), workspace.resolve, before.vocabulary)
+    resolve = with_own_name(workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
+    given = events_of(with_own_engine(snapshot, config), resolve, before.vocabulary)
     found = changes(given, before)
+    if any(isinstance(event, SetAttachments) for event in found):
+        name, find = str(dataset.alias), workspace.columns_of
+        check_declared(given, name, find, dataset.id, before, may_drop=drop_constraints)
     if state is StateChange.REBUILD and before.last_execution is not None:
         found += [event for event in given if isinstance(event, SetTransform) and event not in found]
     found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)

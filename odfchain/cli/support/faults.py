@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odfchain.cli.support.screen import echo
-from odfchain.errors import OdfchainError, QueryError
+from odfchain.errors import ForeignKeyError, OdfchainError, QueryError
 
 INTEGRITY_FAULT = 6
 UNCHECKED = 7
@@ -13,11 +13,11 @@ UNCHECKED = 7
 def report_error(error: OdfchainError, *, about: str = "") -> None:
     """One line for what happened (to what it is about), one for what to do next.
 
-    Where a query is wrong is shown between them.
+    Where a query is wrong, or which rows are, is shown between them.
     """
     echo("error: ", fg="red", bold=True, nl=False, err=True)
     echo(f"{about}: {error}" if about else error, err=True)
-    for line in error.excerpt if isinstance(error, QueryError) else ():
+    for line in error.excerpt if isinstance(error, QueryError | ForeignKeyError) else ():
         echo(f"  {line}", err=True)
     if error.hint:
         echo("hint: ", fg="cyan", nl=False, err=True)

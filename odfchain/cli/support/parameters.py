@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -162,6 +163,12 @@ def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _
     return decorated
 
 
+violations_option = click.option(
+    "--violations",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the rows that break foreign keys to this file (.csv or .ndjson).",
+)
 merge_options = together(
     click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."),
     click.option(
@@ -178,6 +185,7 @@ merge_options = together(
         help="What to do with rows of one input that have one key and other values.",
     ),
     click.option("--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."),
+    violations_option,
 )
 """The options of commands that ingest."""
 

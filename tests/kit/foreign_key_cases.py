@@ -1,0 +1,205 @@
+"""Cases of foreign keys as data: several datasets, rows that are committed with the check, and what it says.
+
+    datasets   name: {columns: [[name, type]…], key: [name…], constraints: the text of CONSTRAINTS.yaml}, made in
+               this order; all columns are texts where `columns` is a list of names; no key is an Append.
+               With `says` it is refused by `add`, exit 3, in these words
+    steps      `on`: DATASET or DATASET@BRANCH, and one of
+        rows       one commit with these rows, [operation, values…]; `merging` says that a merge brings them
+        files      one commit with several such lists
+        branch     makes the branch at the head
+        run        a command line, as `odfchain …`
+               `{DATASET@BRANCH}` in a value is the hash of its newest block. Expected of a step: `refused`, texts
+               in the error and its hint (with `run`: exit 3); `noted`, texts in the notes; `violations`, what
+               `--violations` would list, without the columns that are not said
+    check18    what verification says of the dataset of the last step: faults, notes (texts in them)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from odfchain.api import Workspace
+from odfchain.branch.foreign_keys import ForeignKeys
+from odfchain.branch.violations import Broken
+from odfchain.errors import ForeignKeyError, OdfchainError
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.references import refs_of
+from odfchain.store.interfaces import HEAD
+from tests.kit import query_datasets
+from tests.kit.root_rows import schema_event, schema_with, staged_slice
+from tests.kit.support import FIXTURES, Result
+
+Case = dict[str, Any]
+OPERATIONS = ["+A", "-R", "-C", "+C"]
+_AT = Timestamp.parse("2100-01-01T00:00:00Z")
+
+
+def load() -> dict[str, Case]:
+    """All cases by id."""
+    found = json.loads((FIXTURES / "branches" / "constraints.json").read_bytes())["foreignKeys"]
+    assert len({case["id"] for case in found}) == len(found)
+    return {case["id"]: case for case in found}
+
+
+def manifest(name: str, spec: dict[str, Any]) -> str:
+    """The definition of a dataset of a case."""
+    metadata: list[dict[str, Any]] = []
+    if spec.get("key"):
+        merge = {"kind": "UpsertStream", "primaryKey": spec["key"]}
+        read = {"kind": "Csv"}
+        metadata.append({"kind": "AddPushSource", "sourceName": "default", "read": read, "merge": merge})
+    if "constraints" in spec:
+        item = {"path": "CONSTRAINTS.yaml", "content": spec["constraints"]}
+        attachments = {"kind": "Embedded", "items": [item]}
+        metadata.append({"kind": "SetAttachments", "attachments": attachments})
+    metadata += spec.get("events", [])
+    content = {"name": name, "kind": "Root", "metadata": metadata}
+    return json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
+
+
+class Scene:
+    """The workspace of a case."""
+
+    def __init__(self, case: Case, folder: Path, run: Callable[..., Result]) -> None:
+        self.case, self.run_command = case, run
+        self.workspace = Workspace.init(folder / "workspace")
+        self.specs = case["datasets"]
+
+    def hold(self) -> None:
+        """Everything that the case says is so.
+
+        Raises:
+            AssertionError: it is not.
+        """
+        for name, spec in self.specs.items():
+            self.add(name, spec)
+        for step in self.case.get("steps", []):
+            self.take(step)
+        if "check18" in self.case:
+            self.verify(self.case["steps"][-1]["on"], self.case["check18"])
+
+    def add(self, name: str, spec: dict[str, Any]) -> None:
+        """Make a dataset that has its columns and no rows."""
+        try:
+            self.workspace.add(manifest(name, spec), check=False)
+        except OdfchainError as error:
+            assert "says" in spec, error
+            assert error.exit_code == 3
+            for text in spec["says"]:
+                assert text in f"{error} {error.hint}", error
+            return
+        assert "says" not in spec, "it was added"
+        dataset = self.at(name)
+        state = DatasetState.read(dataset.chain)
+        commit(dataset, state, [schema_event(self.schema(name))], [], system_time=_AT)
+
+    def schema(self, name: str) -> pa.Schema:
+        columns = self.specs[name]["columns"]
+        pairs = [(c, "string") if isinstance(c, str) else c for c in columns]
+        return schema_with(*(pa.field(column, query_datasets.TYPES[kind]) for column, kind in pairs))
+
+    def at(self, place: str) -> DatasetFiles:
+        name, _, branch = place.partition("@")
+        return self.workspace[name]._files.on(branch or HEAD)
+
+    def take(self, step: dict[str, Any]) -> None:
+        """Do a step, and see what it brought."""
+        if "branch" in step:
+            dataset = self.at(step["on"])
+            head = dataset.chain.head()
+            assert head is not None
+            refs_of(dataset).compare_and_swap(step["branch"], None, head)
+        elif "run" in step:
+            result = self.run_command("-w", str(self.workspace.path), *step["run"].split())
+            refused = step.get("refused")
+            assert (result.code == 3) is (refused is not None), result.err
+            for text in refused or ():
+                assert text in result.err, result.err
+        else:
+            self.commit(step)
+
+    def commit(self, step: dict[str, Any]) -> None:
+        """A transaction with some rows, which is checked."""
+        notes: list[str] = []
+        check = ForeignKeys.of(self.workspace._files, notes.append, merging=step.get("merging", False))
+        dataset = self.at(step["on"])
+        before = dataset.chain.head()
+        try:
+            self.append(dataset, step.get("files") or [step["rows"]], check)
+        except OdfchainError as error:
+            assert "refused" in step, f"{error} {error.hint}"
+            assert error.exit_code == step.get("exit", 3)
+            assert isinstance(error, ForeignKeyError) or "exit" in step or "violations" not in step
+            for text in step["refused"]:
+                assert text in f"{error} {getattr(error, 'excerpt', '')} {error.hint}"
+            assert dataset.chain.head() == before
+        else:
+            assert "refused" not in step, f"{step} was committed"
+        for text in step.get("noted", []):
+            assert any(text in note for note in notes), notes
+        assert step.get("noted") is not None or notes == []
+        if "violations" in step:
+            assert [_some(row, step["violations"]) for row in _rows(check.found)] == step["violations"]
+
+    def append(self, dataset: DatasetFiles, files: list[list[list[Any]]], check: ForeignKeys) -> None:
+        """Commit slices of rows with a check."""
+        state, schema = DatasetState.read(dataset.chain), self.schema(str(dataset.alias))
+        events, staged, last = [], [], state.last_offset
+        with dataset.staging() as folder:
+            for number, rows in enumerate(files):
+                start = 0 if last is None else last + 1
+                values = [[self.value(v) for v in row[1:]] for row in rows]
+                width = len(schema) - 4
+                columns = [
+                    range(start, start + len(rows)), [OPERATIONS.index(row[0]) for row in rows],
+                    [_AT.epoch_ms] * len(rows), [0] * len(rows),
+                    *([row[i] if i < len(row) else None for row in values] for i in range(width)),
+                ]  # fmt: skip
+                table = pa.table(
+                    [pa.array(v, f.type) for v, f in zip(columns, schema, strict=True)], schema=schema
+                )
+                (folder / str(number)).mkdir()
+                new, file = staged_slice(folder / str(number), table)
+                events.append(ev.AddData(prev_offset=last, new_data=new, new_watermark=state.watermark))
+                staged.append(file)
+                last = new.offset_interval.end
+            commit(dataset, state, events, staged, system_time=_AT, check=check)
+
+    def value(self, value: Any) -> Any:
+        """A value with `{DATASET@BRANCH}` replaced."""
+        if not isinstance(value, str) or "{" not in value:
+            return value
+        place = value[value.index("{") + 1 : value.index("}")]
+        return value.replace(f"{{{place}}}", str(self.at(place).chain.head()))
+
+    def verify(self, place: str, expected: dict[str, Any]) -> None:
+        """What check 18 says of a dataset."""
+        from odfchain.audit.checks import FOREIGN_KEYS
+
+        report = self.workspace[place.partition("@")[0]].verify()
+        faults = [fault.message for fault in report.faults]
+        assert len(faults) == len(expected.get("faults", [])), faults
+        for text, fault in zip(expected.get("faults", []), report.faults, strict=True):
+            assert fault.check == FOREIGN_KEYS
+            assert text in fault.message
+        for text in expected.get("notes", []):
+            assert any(text in note for note in report.notes), report.notes
+        if "state" in expected:
+            assert report.state(FOREIGN_KEYS) == expected["state"]
+
+
+def _rows(found: list[Broken]) -> list[dict[str, Any]]:
+    return [row for item in found for row in item.rows.to_pylist()]
+
+
+def _some(row: dict[str, Any], expected: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name in expected[0]} if expected else row
