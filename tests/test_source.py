@@ -176,7 +176,7 @@ LINES = {  # raised only by a commit that says why
     "codec": 2850,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
     "engine": 6100,
-    "floor": 1_385,  # points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_410,  # foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2100,

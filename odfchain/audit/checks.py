@@ -19,6 +19,7 @@ class Check:
 
 HEAD, BLOCKS, LINKS, RULES, PRESENT, PHYSICAL, LOGICAL, OFFSETS = range(1, 9)
 SYSTEM, CORRECTIONS, SCHEMA, WATERMARKS, CHECKPOINTS, INPUTS, REPLAY, SIGNATURE = range(9, 17)
+FOREIGN_KEYS = 18
 
 CHECKS = {
     number: Check(number, name, section)
@@ -39,6 +40,7 @@ CHECKS = {
         (INPUTS, "recorded inputs", "ExecuteTransformInput"),
         (REPLAY, "replayed transformations", "Dataset Validation"),
         (SIGNATURE, "signature of the head", "Metadata Chain"),
+        (FOREIGN_KEYS, "foreign keys", "SetAttachments"),
     )
 }
 """By number, in the order in which they are reported."""

@@ -19,6 +19,7 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     14  inputs are what executions say of them                           "ExecuteTransformInput"
     15  transactions computed again give what is recorded (replay.py)    "Dataset Validation"
     16  the owner signed the head                                        "Metadata Chain"
+    18  what rows refer to by foreign keys is there                      "SetAttachments"; RFC-037
 
 A check that cannot run says why, and never passes. The reading of files is spread over threads: hashing and
 decoding release the interpreter.
@@ -32,7 +33,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odfchain.audit.checks import CHECKS, LOGICAL, OF_ROWS, REPLAY
+from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, LOGICAL, OF_ROWS, REPLAY
 from odfchain.audit.heads import attested, check_signature, leave_out_signature
 from odfchain.audit.index_note import note_index
 from odfchain.audit.input_claims import Find, InputChains, check_inputs
@@ -123,7 +124,7 @@ def examine(
     check_rules(dataset, chain, after, upto, report)
     _check_data(dataset, chain, after, upto, scope, find, report, progress)
     if not chain.complete:
-        report.skip(range(3, REPLAY), _UNFOLLOWED)
+        report.skip([*range(3, REPLAY), FOREIGN_KEYS], _UNFOLLOWED)
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
     identity = _identity(report)
@@ -156,6 +157,7 @@ def _check_data(
 ) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
     from odfchain.audit.correction_check import check_corrections, has_several_keys, readable_slices  # noqa: PLC0415
+    from odfchain.audit.foreign_key_check import check_foreign_keys  # noqa: PLC0415
     from odfchain.audit.object_files import check_objects  # noqa: PLC0415
     from odfchain.audit.slice_checks import check_system_times  # noqa: PLC0415
     from odfchain.audit.states import check_states  # noqa: PLC0415
@@ -172,6 +174,7 @@ def _check_data(
     complete = chain.follows and len(readable) == count_slices(chain, upto)
     check_corrections(readable, report, complete=complete, in_force=not has_several_keys(chain))
     check_states(dataset, chain, after, upto, readable, report, complete=complete)
+    check_foreign_keys(dataset, chain, upto, readable, find, report, complete=complete)
 
 
 def _read_slices(

@@ -10,6 +10,7 @@ are read, and only as many slices as it takes. Source: RFC-037.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -111,38 +112,39 @@ class ForeignKeys:
         """What the new rows would break; errors as when it is called."""
         if not rows.new:
             return []
-        try:
-            return [*self._referring(rows), *self._referred_to(rows)]
-        except BadInputError as error:
-            raise ObjectCorruptedError(
-                f"{error.file or rows.dataset.folder}: the slice cannot be read: {error.message}",
-                hint="`odfchain verify` says what else is wrong with it",
-            ) from None
-        except (pa.ArrowException, ValueError) as error:
-            raise ObjectCorruptedError(f"{rows.name}: keys cannot be compared: {first_line(error)}") from None
+        with _readable(rows):
+            keys = rows.constraints.foreign_keys
+            own = (self._holds(key, rows, strict=_is_strict(key, rows)) for key in keys)
+            return [*(broken for broken in own if broken is not None), *self._referred_to(rows)]
+
+    def holds(self, key: ForeignKey, rows: Rows) -> Broken | None:
+        """The new rows that break a key; that it cannot be checked is noted.
+
+        Raises:
+            SliceNotFoundError, ObjectCorruptedError: a slice cannot be read.
+        """
+        with _readable(rows):
+            return self._holds(key, rows, strict=False)
 
     # --- rows that come ----------------------------------------------------------------------------
 
-    def _referring(self, rows: Rows) -> Iterator[Broken]:
-        for key in rows.constraints.foreign_keys:
-            strict = _is_strict(key, rows)
-            target = self._target(key, rows)
-            problem: OdfchainError | None = None
-            if target is None:
-                problem = DatasetNotFoundError(
-                    f"{rows.name}: its foreign key {key} refers to {key.dataset}, which is not here",
-                    hint="pull it, or add it again",
-                )
-            elif (why := _misfit(key, rows, target)) is not None:
-                problem = SchemaError(f"{rows.name}: its foreign key {key} does not hold: {why}")
-            if problem is not None and strict:
-                raise problem
-            if problem is not None:
-                self.note(f"{problem.message}: it was not checked")
-            elif target is not None:
-                broken = self._changes(key, rows, target) if key.changes else self._missing(key, rows, target)
-                if broken is not None:
-                    yield broken
+    def _holds(self, key: ForeignKey, rows: Rows, *, strict: bool) -> Broken | None:
+        target = self._target(key, rows)
+        problem: OdfchainError | None = None
+        if target is None:
+            problem = DatasetNotFoundError(
+                f"{rows.name}: its foreign key {key} refers to {key.dataset}, which is not here",
+                hint="pull it, or add it again",
+            )
+        elif (why := _misfit(key, rows, target)) is not None:
+            problem = SchemaError(f"{rows.name}: its foreign key {key} does not hold: {why}")
+        if problem is not None and strict:
+            raise problem
+        if problem is not None:
+            self.note(f"{problem.message}; it was not checked")
+        if problem is not None or target is None:
+            return None
+        return self._changes(key, rows, target) if key.changes else self._missing(key, rows, target)
 
     def _target(self, key: ForeignKey, rows: Rows) -> Rows | None:
         if key.dataset == rows.dataset.id:
@@ -244,6 +246,19 @@ class ForeignKeys:
             for key in child.constraints.foreign_keys:
                 if key.dataset == own and not key.changes:
                     yield child, key
+
+
+@contextlib.contextmanager
+def _readable(rows: Rows) -> Iterator[None]:
+    try:
+        yield
+    except BadInputError as error:
+        raise ObjectCorruptedError(
+            f"{error.file or rows.dataset.folder}: the slice cannot be read: {error.message}",
+            hint="`odfchain verify` says what else is wrong with it",
+        ) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise ObjectCorruptedError(f"{rows.name}: keys cannot be compared: {first_line(error)}") from None
 
 
 def finder(workspace: WorkspaceFiles) -> Find:

@@ -34,8 +34,8 @@ from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.rebuild import is_rebuilt
 from odfchain.model.sources import primary_key
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.merge_record import is_merge_state
 from odfchain.repo.declared_constraints import Constraints, recorded_constraints
+from odfchain.repo.merge_record import is_merge_state
 from odfchain.text import one_line
 
 
@@ -257,7 +257,9 @@ def key_of_sources(
         SchemaError: sources have different keys.
     """
     in_force = [source for source in (polling, *push.values()) if source is not None]
-    keys = {primary_key(source.merge) for source in in_force or [last] if source is not None}
+    if not in_force and last is not None:
+        in_force = [last]
+    keys = {primary_key(source.merge) for source in in_force}
     if len(keys) > 1:
         listed = "; ".join(sorted(one_line(", ".join(key)) or "none" for key in keys))
         raise SchemaError(f"the sources of the dataset have different primary keys: {listed}")

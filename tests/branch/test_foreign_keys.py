@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -19,4 +18,4 @@ def played(case: Case) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in CASES if played(CASES[name])])
 def test_case(tmp_path: Path, name: str) -> None:
-    Scene(CASES[name], tmp_path, _no_command).hold()
+    Scene(CASES[name], tmp_path).hold()

@@ -1,23 +1,22 @@
 """Cases of foreign keys as data: several datasets, rows that are committed with the check, and what it says.
 
-    datasets   name: {columns: [[name, type]…], key: [name…], constraints: the text of CONSTRAINTS.yaml}, made in
-               this order; all columns are texts where `columns` is a list of names; no key is an Append.
-               With `says` it is refused by `add`, exit 3, in these words
-    steps      `on`: DATASET or DATASET@BRANCH, and one of
-        rows       one commit with these rows, [operation, values…]; `merging` says that a merge brings them
-        files      one commit with several such lists
-        branch     makes the branch at the head
-        run        a command line, as `odfchain …`
-               `{DATASET@BRANCH}` in a value is the hash of its newest block. Expected of a step: `refused`, texts
-               in the error and its hint (with `run`: exit 3); `noted`, texts in the notes; `violations`, what
-               `--violations` would list, without the columns that are not said
-    check18    what verification says of the dataset of the last step: faults, notes (texts in them)
+datasets   name: {columns: [[name, type]…], key: [name…], constraints: the text of CONSTRAINTS.yaml}, made in
+           this order; all columns are texts where `columns` is a list of names; no key is an Append.
+           With `says` it is refused by `add`, exit 3, in these words
+steps      `on`: DATASET or DATASET@BRANCH, and one of
+    rows       one commit with these rows, [operation, values…]; `merging` says that a merge brings them
+    files      one commit with several such lists
+    branch     makes the branch at the head
+    run        a command line, as `odfchain …`
+           `{DATASET@BRANCH}` in a value is the hash of its newest block. Expected of a step: `refused`, texts
+           in the error and its hint (with `run`: exit 3); `noted`, texts in the notes; `violations`, what
+           `--violations` would list, without the columns that are not said
+check18    what verification says of the dataset of the last step: faults, notes (texts in them)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.references import refs_of
 from odfchain.store.interfaces import HEAD
 from tests.kit import query_datasets
+from tests.kit.branch_cases import run_here
 from tests.kit.root_rows import schema_event, schema_with, staged_slice
-from tests.kit.support import FIXTURES, Result
+from tests.kit.support import FIXTURES
 
 Case = dict[str, Any]
 OPERATIONS = ["+A", "-R", "-C", "+C"]
@@ -69,8 +69,8 @@ def manifest(name: str, spec: dict[str, Any]) -> str:
 class Scene:
     """The workspace of a case."""
 
-    def __init__(self, case: Case, folder: Path, run: Callable[..., Result]) -> None:
-        self.case, self.run_command = case, run
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case = case
         self.workspace = Workspace.init(folder / "workspace")
         self.specs = case["datasets"]
 
@@ -119,7 +119,7 @@ class Scene:
             assert head is not None
             refs_of(dataset).compare_and_swap(step["branch"], None, head)
         elif "run" in step:
-            result = self.run_command("-w", str(self.workspace.path), *step["run"].split())
+            result = run_here(self.workspace)(*step["run"].split())
             refused = step.get("refused")
             assert (result.code == 3) is (refused is not None), result.err
             for text in refused or ():
