@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from odfchain.audit.checks import CHECKS
     from odfchain.audit.report import Fault, Report
     from odfchain.branch.branches import Branch
+    from odfchain.branch.diffing import Change, Diff
     from odfchain.chain.chain import HashedBlock
     from odfchain.errors import (
         AccessError,
@@ -150,6 +151,7 @@ _PLACES = {
     "audit.checks": "CHECKS",
     "audit.report": "Fault Report",
     "branch.branches": "Branch",
+    "branch.diffing": "Change Diff",
     "chain.chain": "HashedBlock",
     "ids.did": "DatasetId",
     "ids.multihash": "Multihash",
@@ -197,10 +199,10 @@ _PLACES = {
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
     "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError", "BrokenChainError",
-    "BusyError", "ChainError", "ChainsDifferError", "CodecError", "Collected", "CompactPlan",
+    "BusyError", "ChainError", "ChainsDifferError", "Change", "CodecError", "Collected", "CompactPlan",
     "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId", "DatasetKind",
     "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary", "DatasetsDivergedError",
-    "DecodeError", "Definition", "Dependent", "DestinationAheadError", "DisablePollingSource",
+    "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff", "DisablePollingSource",
     "DisablePushSource", "DivergedInputError", "Duration", "EngineError", "Evidence", "ExecuteTransform",
     "Fault", "FetchError", "FetchOutcome", "Finding", "ForeignKeyError", "FsckReport", "FuturePointError",
     "Graph", "GuardError", "HashedBlock", "ImportPlan", "Imported", "IncompatibleSchemaError",

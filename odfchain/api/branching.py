@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
     from odfchain.branch.branches import Branch
+    from odfchain.branch.diffing import Diff
     from odfchain.repo.dataset_files import DatasetFiles
 
 
@@ -106,3 +107,20 @@ class Branching:
         from odfchain.api.branch_points import DatasetAt, as_point, opened_at
 
         return DatasetAt(opened_at(self._files, self._workspace, as_point(point)))
+
+    def diff(self, a: AnyPoint, b: AnyPoint | None = None) -> Diff:
+        """The rows that differ, from the state at A to that at B; nothing before their fork is read.
+
+        Of one point, what it has changed since its merge base with the head: what a merge would bring.
+
+        Raises:
+            InvalidIdError, FuturePointError: a point is none, or a time in the future.
+            BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+            SchemaError: the two have different primary keys, or a column has two types.
+            ChainError: they say different things of what was before: one of them is damaged.
+            SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+            JavaNotFoundError, EngineError: Spark failed, which compares what is large.
+        """
+        from odfchain.api.branch_diffs import difference
+
+        return difference(self._workspace, self._files, a, b)

@@ -60,6 +60,12 @@ class Diff:
     changes: pa.Table
     """In order of key: the columns of the key, then `change`, `from` and `to` (structs of the other columns,
     null where there is no row), and `columns`: the names of those that changed."""
+    base: int
+    """The number of the block that the two are counted from: their fork, or A, where that is a merge base."""
+    ahead: int
+    """Blocks of B's chain that A (or the head, whose merge base A is) neither has nor has merged."""
+    behind: int
+    """Blocks of the other chain that B neither has nor has merged."""
 
     @property
     def counts(self) -> dict[Change, int]:
@@ -77,9 +83,17 @@ class Diff:
 
 
 def diff(
-    one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
+    one: DatasetFiles,
+    other: DatasetFiles,
+    *,
+    graph: BlockGraph,
+    trusted: Trust,
+    engine: Engine,
+    against: DatasetFiles | None = None,
 ) -> Diff:
     """From the state at the head of a dataset to that of the same one opened at another point.
+
+    Where `one` is the merge base of the other with a third, that is counted `against`.
 
     No slice at or before their fork is opened, unless a touched key has to be looked up there
     (`odfchain.branch.earlier_rows`).
@@ -98,12 +112,19 @@ def diff(
         Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head))
         for side, state in zip((one, other), states, strict=True)
     ]
-    if not key:
-        return Diff(a, b, fork, key, _of_rows([read_rows(side, view) for side in sides]))
-    function = functools.partial(_of_keys, key=key)
-    with one.staging() as folder:
-        changes = compute(sides, view, key, function, engine=engine, folder=folder).rows()
-    return Diff(a, b, fork, key, changes)
+    if key:
+        function = functools.partial(_of_keys, key=key)
+        with one.staging() as folder:
+            changes = compute(sides, view, key, function, engine=engine, folder=folder).rows()
+    else:
+        changes = _of_rows([read_rows(side, view) for side in sides])
+    third = a if against is None else DatasetState.read(against.chain).head
+    return Diff(
+        a, b, fork, key, changes,
+        base=graph.number(fork if against is None else a),
+        ahead=graph.number(b) - graph.number(graph.newest_reached(b, third)),
+        behind=graph.number(third) - graph.number(graph.newest_reached(third, b)),
+    )  # fmt: skip
 
 
 def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:

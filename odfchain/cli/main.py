@@ -54,6 +54,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     },
     "Change": {
         "branch": "Make, list, rename and delete branches of a dataset.",
+        "diff": "Show what differs between two points of a dataset.",
     },
     "Share": {
         "serve": "Publish the datasets of the workspace over HTTP.",

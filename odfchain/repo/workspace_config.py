@@ -193,6 +193,8 @@ class BranchesConfig:
 
     cache_bytes: int = 1 << 30
     """What states that were computed before may take, for each dataset [bytes]; 0 keeps none."""
+    spark_bytes: int = 256 << 20
+    """Slices of more than this are compared and merged by Spark, others in the process [bytes]."""
 
 
 MAX_PARALLEL = 100
@@ -260,6 +262,7 @@ content:
     signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
   branches:
     cacheBytes: 1073741824  # states that were computed before, for each dataset; 0 keeps none
+    sparkBytes: 268435456   # slices of more than this are compared and merged by Spark
   datasets:
     systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """
@@ -291,6 +294,8 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
             raise ManifestError(str(error), path=where, source=source) from None
     if config.branches.cache_bytes < 0:
         raise ManifestError("must not be negative", path="branches.cacheBytes", source=source)
+    if config.branches.spark_bytes < 0:
+        raise ManifestError("must not be negative", path="branches.sparkBytes", source=source)
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
     return config

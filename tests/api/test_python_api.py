@@ -364,7 +364,7 @@ def sessions(scene: Scene) -> None:
 
 
 @case("Dataset.create_branch", "Dataset.branch", "Dataset.branches", "Dataset.branch_names", "Dataset.ref")
-@case("Dataset.rename_branch", "Dataset.delete_branch", "Dataset.at", "Dataset.label")
+@case("Dataset.rename_branch", "Dataset.delete_branch", "Dataset.at", "Dataset.label", "Dataset.diff")
 def branches(scene: Scene) -> None:
     ds = scene.fresh("drafted")
     first = ds.create_branch("first", at=2)
@@ -376,6 +376,9 @@ def branches(scene: Scene) -> None:
     found = ds.at("draft")
     assert [len(found.log()._rows()), len(found.scan().to_arrow()), len(found.tail())] == [3, 0, 0]
     assert ds.at("head").state(["city"]).to_arrow() == ds.state(["city"]).to_arrow()
+    changes = ds.diff("draft", "head")
+    assert changes.counts[odf.Change.INSERTED] == changes.changes.num_rows > 0
+    assert ds.diff("draft").changes.num_rows == 0
     assert ds.branch_names == ["draft"]
     assert ds.delete_branch("draft") is None
     assert ds.branches() == []

@@ -173,7 +173,7 @@ def random_histories(folder: Path, seed: int, count: int, engine: Engine = HERE)
                 found = between(dataset, a, b, trusted=trusted, engine=engine)
                 assert as_found(found.changes) == brute_force(states[a], states[b]), (seed, trusted)
             before, after = (read_state(dataset, DatasetState.read(dataset.chain, at)) for at in (a, b))
-            nothing = Diff(b, b, b, KEY, found.changes.slice(0, 0))
+            nothing = Diff(b, b, b, KEY, found.changes.slice(0, 0), 0, 0, 0)
             assert applied(before, found) == applied(after, nothing), seed
 
 

@@ -84,10 +84,11 @@ def run_here(workspace: Workspace) -> RunCommand:
     from odfchain.cli.main import main
 
     def run(*args: str) -> Result:
-        out, err = io.StringIO(), io.StringIO()
+        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(["-w", str(workspace._files.root), *args])
-        return Result(code, out.getvalue(), err.getvalue())
+        out.flush()
+        return Result(code, out.buffer.getvalue().decode(), err.getvalue())
 
     return run
 

@@ -1,0 +1,168 @@
+"""`odfchain diff` and `Dataset.diff`: what they show, in each format, and where they begin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import odfchain as odf
+from tests.kit.branch_cases import run_here
+from tests.kit.branch_rows import branch, keyed, record
+from tests.kit.support import Result
+
+AIRPORTS = (pa.field("iata", pa.string()), pa.field("name", pa.string()), pa.field("elevation", pa.int64()))
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[odf.Workspace]:
+    """Airports whose branch fix-names corrects one and retracts another, while the head goes on."""
+    with odf.init(tmp_path / "workspace") as workspace:
+        head = keyed(workspace, ("iata",), AIRPORTS, name="airports")
+        record(
+            head,
+            [
+                ("+A", 1, "ZRH", "Zurich", 1416),
+                ("+A", 1, "XXA", "Ghost", 0),
+                ("+A", 1, "GVA", "Geneva", 1411),
+            ],
+            AIRPORTS,
+        )
+        fix = branch(head, "fix-names")
+        record(
+            fix,
+            [
+                ("-C", 1, "ZRH", "Zurich", 1416),
+                ("+C", 1, "ZRH", "Zürich", 1416),
+                ("-R", 1, "XXA", "Ghost", 0),
+            ],
+            AIRPORTS,
+        )
+        record(
+            head,
+            [
+                ("-C", 1, "GVA", "Geneva", 1411),
+                ("+C", 1, "GVA", "Genève", 1411),
+                ("+A", 2, "LUG", "Lugano", None),
+            ],
+            AIRPORTS,
+        )
+        yield workspace
+
+
+@pytest.fixture
+def run(workspace: odf.Workspace) -> Run:
+    return run_here(workspace)
+
+
+def test_one_point_is_what_it_changed_since_the_merge_base(run: Run) -> None:
+    """Case 62: the head has moved since, and nothing of that is shown."""
+    result = run("diff", "airports", "fix-names")
+    assert result.code == 0
+    assert [line.split() for line in result.out.splitlines()] == [
+        ["iata", "change", "column", "from", "to"], ["XXA", "removed"], ["ZRH", "changed", "name", "Zurich", "Zürich"],
+    ]  # fmt: skip
+    assert result.err.strip() == (
+        "2 records: 1 changed, 1 removed. fix-names has 1 block since block 3, head 1 that fix-names lacks"
+    )
+
+
+def test_two_points_are_what_both_sides_changed(run: Run) -> None:
+    """Case 62: the changes of the head too, the other way round."""
+    result = run("diff", "airports", "head", "fix-names")
+    assert [line.split() for line in result.out.splitlines()[1:]] == [
+        ["GVA", "changed", "name", "Genève", "Geneva"], ["LUG", "removed"], ["XXA", "removed"],
+        ["ZRH", "changed", "name", "Zurich", "Zürich"],
+    ]  # fmt: skip
+    assert "4 records: 2 changed, 2 removed. fix-names has 1 block since block 3, head 1 that" in result.err
+    back = run("diff", "airports", "fix-names", "head")
+    assert ["LUG", "inserted", "name", "Lugano"] in [line.split() for line in back.out.splitlines()]
+
+
+def test_what_does_not_differ_is_said(run: Run) -> None:
+    result = run("diff", "airports", "head")
+    assert (result.code, result.out.split()) == (0, ["iata", "change", "column", "from", "to"])
+    assert result.err.strip() == "no records differ. head has 0 blocks since block 4, head 0 that head lacks"
+
+
+def test_formats_for_programs(run: Run) -> None:
+    rows = [
+        json.loads(line) for line in run("diff", "airports", "fix-names", "-o", "ndjson").out.splitlines()
+    ]
+    assert rows == json.loads(run("diff", "airports", "fix-names", "-o", "json").out)
+    assert rows[0] == {
+        "iata": "XXA", "change": "removed", "from": {"event_time": "2026-01-02T00:00:00Z", "name": "Ghost", "elevation": 0},
+        "to": None, "columns": [],
+    }  # fmt: skip
+    assert (rows[1]["columns"], rows[1]["to"]["name"]) == (["name"], "Zürich")
+    assert run("diff", "airports", "fix-names", "-o", "csv").out.splitlines() == [
+        "iata,change,column,from,to", "XXA,removed,event_time,2026-01-02T00:00:00Z,", "XXA,removed,name,Ghost,",
+        "XXA,removed,elevation,0,", "ZRH,changed,name,Zurich,Zürich",
+    ]  # fmt: skip
+
+
+def test_how_much_differs_and_which_records(run: Run) -> None:
+    stat = json.loads(run("diff", "airports", "fix-names", "--stat", "-o", "json").out)
+    assert stat == [
+        {"change": "changed", "column": None, "records": 1}, {"change": "removed", "column": None, "records": 1},
+        {"change": "changed", "column": "name", "records": 1},
+    ]  # fmt: skip
+    assert run("diff", "airports", "fix-names", "--keys-only", "-o", "csv").out.splitlines() == [
+        "iata,change", "XXA,removed", "ZRH,changed",
+    ]  # fmt: skip
+    keys = run("diff", "airports", "fix-names", "--keys-only", "-o", "ndjson").out
+    assert json.loads(keys.splitlines()[0]) == {"iata": "XXA", "change": "removed"}
+    assert run("diff", "airports", "fix-names", "--keys-only", "--stat").code == 2
+
+
+def test_any_point_is_compared(run: Run, workspace: odf.Workspace) -> None:
+    dataset = workspace["airports"]
+    block = str(dataset.branch("fix-names").head)
+    assert run("diff", "airports", "3", "fix-names:4").out == run("diff", "airports", "fix-names").out
+    result = run("diff", "airports", "3", block)
+    assert result.out == run("diff", "airports", "fix-names").out
+    assert f"{block[:12]}… has 1 block since block 3, 3 0 that" in result.err
+    assert run("diff", "airports", "nothing").code == 4
+    assert run("diff", "airports", "2999-01-01").code == 3
+    found = dataset.diff("head", "fix-names")
+    assert (found.counts[odf.Change.CHANGED], found.key, found.ahead, found.behind) == (2, ("iata",), 1, 1)
+
+
+def test_a_lie_ends_with_the_code_for_damage(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        head = keyed(workspace)
+        record(head, [("+A", 1, "1", "x", "y")])
+        fix = branch(head, "fix")
+        record(fix, [("-C", 1, "1", "lie", "y"), ("+C", 1, "1", "x", "z")])
+        record(head, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "q", "y")])
+        assert run_here(workspace)("diff", "d", "head", "fix").code == 6
+
+
+def test_without_a_key_whole_records_are_shown(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        head = keyed(workspace, ())
+        fix = branch(head, "fix")
+        record(fix, [("+A", 1, "1", "x", None)])
+        run = run_here(workspace)
+        assert run("diff", "d", "fix", "-o", "csv").out.splitlines() == [
+            "change,event_time,k,a,b", "inserted,2026-01-02T00:00:00Z,1,x,",
+        ]  # fmt: skip
+        assert run("diff", "d", "fix", "--keys-only").code == 2
+
+
+def test_a_missing_slice_is_named(run: Run, workspace: odf.Workspace) -> None:
+    """Case 67."""
+    files = workspace["airports"].branch("fix-names")._files
+    first, *_, last = odf.DatasetState.read(files.chain).slices()
+    Path(files.data.locate(first.slice.physical_hash)).unlink()
+    assert run("diff", "airports", "fix-names").code == 0
+    path = Path(files.data.locate(last.slice.physical_hash))
+    path.unlink()
+    result = run("diff", "airports", "fix-names")
+    assert result.code == 6
+    assert path.name in result.err
+    assert "odfchain fetch airports" in result.err
