@@ -48,7 +48,11 @@ class Columns:
             SchemaError: its sources have different keys.
             ManifestError: its constraints are not understood.
         """
-        return cls(name, state.vocabulary, state.schema, state.primary_key)
+        schema, whole = state.schema, True
+        if schema is None:
+            sources = [state.polling_source, *state.push_sources.values()]
+            schema, whole = _declared([source for source in sources if source is not None]), False
+        return cls(name, state.vocabulary, schema, state.primary_key, whole)
 
     @classmethod
     def after(
@@ -64,9 +68,8 @@ class Columns:
         for event in events:
             if isinstance(event, ev.SetDataSchema):
                 schema = schema_of_event(event.raw_arrow_schema, event.schema)
-        if schema is None and len(sources) == 1 and sources[0].preprocess is None:
-            ddl, whole = sources[0].read.ddl_schema, False
-            schema = parse_ddl(ddl) if ddl is not None else None
+        if schema is None:
+            schema, whole = _declared(sources), False
         keys = {primary_key(source.merge) for source in sources} - {()}
         return cls(name, vocabulary, schema, keys.pop() if len(keys) == 1 else declared.primary_key, whole)
 
@@ -76,6 +79,13 @@ class Columns:
             return None
         there = column in self.schema.names
         return True if there else (None if not self.whole and column in self.vocabulary.columns else False)
+
+
+def _declared(sources: Sequence[ev.SetPollingSource | ev.AddPushSource]) -> DataSchema | None:
+    """The columns that the only source declares."""
+    if len(sources) != 1 or sources[0].preprocess is not None or sources[0].read.ddl_schema is None:
+        return None
+    return parse_ddl(sources[0].read.ddl_schema)
 
 
 Find = Callable[[DatasetId], Columns | None]

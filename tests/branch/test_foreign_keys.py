@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from odfchain.branch.wanted_keys import WantedKeys
 from odfchain.cli.main import COMMANDS
 from tests.kit.foreign_key_cases import Case, Scene, load
 
@@ -16,6 +21,155 @@ def played(case: Case) -> bool:
     return all(step["run"].split()[0] in COMMANDS for step in case.get("steps", []) if "run" in step)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if played(CASES[name])])
+PLAYED = [name for name in CASES if played(CASES[name])]
+
+
+@pytest.mark.parametrize("name", PLAYED)
 def test_case(tmp_path: Path, name: str) -> None:
     Scene(CASES[name], tmp_path).hold()
+
+
+def corruptions(case: Case) -> dict[str, Case]:
+    """The case with one of its expectations made wrong, each kind once."""
+    found: dict[str, Case] = {}
+
+    def add(what: str, place: list[Any], value: Any) -> None:
+        changed = copy.deepcopy(case)
+        target: Any = changed
+        for part in place[:-1]:
+            target = target[part]
+        if value is None:
+            del target[place[-1]]
+        else:
+            target[place[-1]] = value
+        found.setdefault(what, changed)
+
+    for name, spec in case["datasets"].items():
+        if "says" in spec:
+            add("accepted at add", ["datasets", name, "says"], None)
+            add("other words at add", ["datasets", name, "says"], ["in no error"])
+    for index, step in enumerate(case.get("steps", [])):
+        place: list[Any] = ["steps", index]
+        if "violations" in step:
+            add("other violations", [*place, "violations", 0, "value"], "another")
+        if "refused" in step:
+            add("accepted", [*place, "refused"], None)
+            add("other words", [*place, "refused"], ["in no error"])
+        elif "rows" in step:
+            add("refused", [*place, "refused"], ["what"])
+        if "noted" in step:
+            add("silent", [*place, "noted"], None)
+            add("other notes", [*place, "noted"], ["in no note"])
+    if "notes" in case.get("check18", {}):
+        add("other notes of check 18", ["check18", "notes"], ["in no note"])
+    if "state" in case.get("check18", {}):
+        add("other state of check 18", ["check18", "state"], "failed")
+    return found
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(changed, id=f"{name}-{what}")
+        for name in ("45", "48", "49-op", "deleted-parent")
+        for what, changed in corruptions(CASES[name]).items()
+    ],
+)
+def test_a_corrupted_expectation_fails(tmp_path: Path, case: Case) -> None:
+    """So each kind of expectation is looked at."""
+    with pytest.raises(AssertionError):
+        Scene(case, tmp_path).hold()
+
+
+RANDOM: Case = {
+    "id": "random",
+    "datasets": {
+        "parent": {"columns": ["p", ["q", "float64"], "a"], "key": ["p", "q"]},
+        "child": {
+            "columns": ["c", "p", ["q", "float64"], "up"],
+            "key": ["c"],
+            "constraints": "foreignKeys:\n"
+            "  - {columns: [p, q], references: {dataset: parent}}\n"
+            "  - {columns: [up], references: {dataset: child}}\n",
+        },
+    },
+}
+State = dict[Any, list[Any]]
+
+
+def is_whole(parents: State, children: State) -> bool:
+    return all(
+        (row[1] is None or row[2] is None or (row[1], row[2]) in parents)
+        and (row[3] is None or row[3] in children)
+        for row in children.values()
+    )
+
+
+def changed(state: State, new: State) -> list[list[Any]]:
+    """The rows that lead from one state to another, as a Snapshot writes them."""
+    rows = []
+    for key in sorted({*state, *new}, key=str):
+        old, now = state.get(key), new.get(key)
+        if old is None:
+            rows.append(["+A", *(now or [])])
+        elif now is None:
+            rows.append(["-R", *old])
+        elif old != now:
+            rows += [["-C", *old], ["+C", *now]]
+    return rows
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 12))])
+def test_random_commits_are_accepted_where_all_keys_lead_somewhere(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    scene = Scene(RANDOM, tmp_path)
+    for name, spec in RANDOM["datasets"].items():
+        scene.add(name, spec)
+    states: dict[str, State] = {"parent": {}, "child": {}}
+    outcomes = {True: 0, False: 0}
+
+    def some(name: str, state: State) -> State:
+        new = dict(state)
+        for _ in range(chance.randint(1, 3)):
+            p, q = chance.choice("xy"), chance.choice([0.0, -0.0, 1.5, float("1e300")])
+            c, up = chance.choice("abcd"), chance.choice([None, None, *"abcd"])
+            key = (p, q) if name == "parent" else c
+            if key in new and chance.random() < 0.5:
+                del new[key]
+            elif name == "parent":
+                new[key] = [*(new[key][:2] if key in new else key), chance.choice("12")]
+            else:
+                new[key] = [c, chance.choice([p, p, None]), chance.choice([q, q, q, None]), up]
+        return new
+
+    for _ in range(40):
+        name = chance.choice(["parent", "child", "child"])
+        between = some(name, states[name])
+        after = some(name, between) if chance.random() < 0.4 else between
+        rows = changed(states[name], between) + changed(between, after)
+        if not rows:
+            continue
+        expected = is_whole(
+            **{f"{n}s" if n == "parent" else "children": s for n, s in {**states, name: after}.items()}
+        )
+        outcomes[expected] += 1
+        step: dict[str, Any] = {"on": name, "rows": rows}
+        scene.take(step if expected else step | {"refused": [name if name == "child" else "child"]})
+        if expected:
+            states[name] = after
+    assert min(outcomes.values()) > 3
+    assert scene.workspace["child"].verify().state(18) == "passed"
+
+
+def test_keys_are_numbered_whatever_their_types() -> None:
+    schema = pa.schema([("0", pa.decimal128(9, 2)), ("1", pa.list_(pa.int64())), ("2", pa.string())])
+    rows = pa.table(
+        [[1, 1, 2, None, 1], [[1], [1], [1], [1], None], ["a", "b", "a", "a", "a"]], schema=schema
+    )
+    wanted = WantedKeys.of(schema, rows.to_batches())
+    assert wanted.count == 3
+    assert sorted(wanted.numbers(rows.to_batches()[0])[:3]) == [0, 1, 2]
+    assert wanted.numbers(rows.to_batches()[0])[3:].tolist() == [-1, -1]
+    others = pa.table([[2, 1], [[1], [2]], ["b", "a"]], schema=schema).to_batches()[0]
+    assert wanted.numbers(others).tolist() == [-1, -1]
+    assert WantedKeys.of(schema, []).numbers(others).tolist() == [-1, -1]

@@ -150,7 +150,7 @@ class Scene:
         if "violations" in step:
             assert [_some(row, step["violations"]) for row in _rows(check.found)] == step["violations"]
 
-    def append(self, dataset: DatasetFiles, files: list[list[list[Any]]], check: ForeignKeys) -> None:
+    def append(self, dataset: DatasetFiles, files: list[list[list[Any]]], check: ForeignKeys | None) -> None:
         """Commit slices of rows with a check."""
         state, schema = DatasetState.read(dataset.chain), self.schema(str(dataset.alias))
         events, staged, last = [], [], state.last_offset
