@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from odfchain.api.options import Time, as_time
+from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from odfchain.api.branch_points import AnyPoint, DatasetAt
+    from odfchain.api.changing import Paths
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Diff
+    from odfchain.branch.recording import ChangeOutcome
     from odfchain.repo.dataset_files import DatasetFiles
 
 
@@ -124,3 +130,43 @@ class Branching:
         from odfchain.api.branch_diffs import difference
 
         return difference(self._workspace, self._files, a, b)
+
+    def correct(
+        self,
+        files: Paths = (),
+        *,
+        remove: Paths = (),
+        allow_new: bool = False,
+        input_format: str | None = None,
+        allow_future: bool = False,
+        system_time: Time | None = None,
+        force: bool = False,
+        violations: str | Path | None = None,
+        progress: Progress = SILENT,
+    ) -> ChangeOutcome:
+        """Some columns of some rows have other values: files have the key and the columns to change.
+
+        The files of `remove` have the keys of rows that are retracted. What is not named stays, the event
+        time too; values that are there already are no change. `force` writes also to the head of a copy.
+
+        Raises:
+            UsageError: the dataset is derivative, a copy, or has no rows or no primary key.
+            BadInputError: a file is wrong, a key comes twice, or one to remove is not recorded.
+            GuardError: keys are not recorded (unless `allow_new`), or an event time lies in the future.
+            ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
+            RefConflictError, StorageFullError, StoreError: the dataset is as it was.
+        """
+        from odfchain.api.changing import correct, paths
+        from odfchain.branch.correcting import Corrections
+
+        asked = Corrections(
+            files=paths(files),
+            remove=paths(remove),
+            allow_new=allow_new,
+            form=input_format,
+            system_time=None if system_time is None else as_time(system_time),
+        )
+        return correct(
+            self._workspace, self._files, asked, force=force, allow_future=allow_future,
+            violations=violations, progress=progress,
+        )  # fmt: skip

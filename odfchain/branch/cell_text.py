@@ -21,6 +21,7 @@ from pyarrow import types as t
 _SAFE = 2**53 - 1
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ZEROS = re.compile(r"\.(\d*?)0+(?=Z|$)", re.ASCII)
 _CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?", re.ASCII)
 _NO_NUMBERS = {
@@ -155,6 +156,7 @@ def _exact_number(text: str, kind: pa.DataType) -> Any:
 def _exact_text(text: str, kind: pa.DataType) -> Any:
     if t.is_timestamp(kind):
         text = text.strip().replace(" ", "T", 1)
+        text = f"{text}T00:00:00" if _DAY.fullmatch(text) else text
         zoned = f"{text}Z" if kind.tz and not _ZONE.search(text) else text
         plain = pa.timestamp(kind.unit, "UTC" if kind.tz else None)
         return pa.scalar(zoned).cast(plain).value

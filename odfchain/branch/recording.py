@@ -14,7 +14,7 @@ checkpoint that is due is made (RFC-018).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from odfchain.model.events import (
     SourceState,
 )
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import CommitCheck, StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import MergeRecord
@@ -45,8 +45,42 @@ from odfchain.slices.bounds import BATCH_ROWS
 from odfchain.slices.writer import SliceFacts, SliceInputError, SliceSpec, write_slice
 from odfchain.spark.failure import explain
 
-Check = Callable[[pa.Table], None]
-"""Refuses rows (operation and data columns, as they will be written) that break what the dataset declares."""
+
+@dataclass(frozen=True, slots=True)
+class ChangeOutcome:
+    """What was committed; nothing where `head` is the old one."""
+
+    old_head: Multihash
+    head: Multihash
+    number: int
+    """The number of the head's block."""
+    operations: Mapping[str, int]
+    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether there was nothing to commit."""
+        return self.head == self.old_head
+
+    @classmethod
+    def nothing(cls, state: DatasetState) -> ChangeOutcome:
+        """What is asked for is there already."""
+        return cls(state.head, state.head, state.head_block.sequence_number, {})
+
+    @property
+    def summary(self) -> str:
+        """What was done, for people."""
+        return described(self.operations)
+
+    def __repr__(self) -> str:
+        return f"<{self.summary}, head is block {self.number:,}>"
+
+
+def described(operations: Mapping[str, int]) -> str:
+    """Changes for people: `1 corrected, 2 retracted`."""
+    words = {"+A": "added", "+C": "corrected", "-R": "retracted"}
+    found = [f"{operations[op]:,} {word}" for op, word in words.items() if operations.get(op)]
+    return ", ".join(found) or "no changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +109,34 @@ class Recorded:
         return dataclasses.replace(self, events=(*events, *self.events))
 
     def commit(
-        self, dataset: DatasetFiles, state: DatasetState, system_time: Timestamp
+        self,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        system_time: Timestamp,
+        check: CommitCheck | None = None,
     ) -> tuple[Multihash, ...]:
-        """Durably append it on top of `state` by one move of the head; errors as `odfchain.repo.commit`."""
+        """Durably append it on top of `state` by one move of the head; errors as `odfchain.repo.commit`.
+
+        Whatever `check` raises stops it before anything has a final name.
+        """
         return tuple(
             commit(
                 dataset, state, self.events, self.slices, checkpoints=self.checkpoints,
-                system_time=system_time,
+                system_time=system_time, check=check,
             )
         )  # fmt: skip
+
+    def committed(
+        self,
+        dataset: DatasetFiles,
+        state: DatasetState,
+        system_time: Timestamp,
+        check: CommitCheck | None = None,
+    ) -> ChangeOutcome:
+        """As `commit`, and what came of it."""
+        hashes = self.commit(dataset, state, system_time, check)
+        number = state.head_block.sequence_number + len(hashes)
+        return ChangeOutcome(state.head, hashes[-1], number, self.operations)
 
 
 def stage_changes(
@@ -98,7 +151,6 @@ def stage_changes(
     resume: SourceState | None = None,
     source_watermark: Timestamp | None = None,
     bound: Timestamp | None = None,
-    check: Check | None = None,
 ) -> Recorded:
     """The transaction that appends rows to `state`, its slice and checkpoint in `staging`.
 
@@ -113,11 +165,8 @@ def stage_changes(
         CodecError: the record is too long.
         StorageFullError: there is no room for the slice.
         ObjectNotFoundError, ObjectCorruptedError: a checkpoint is due, and a slice is missing or damaged.
-        Whatever `check` raises.
     """
     target = schema if schema is not None else state.schema
-    if isinstance(rows, pa.Table) and check is not None:
-        check(rows)
     facts = _written(state, rows, target, system_time, staging) if isinstance(rows, pa.Table) else rows
     if facts is None and record is None:
         raise NothingToCommitError("nothing to commit", input_rows=0)

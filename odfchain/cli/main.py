@@ -54,6 +54,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     },
     "Change": {
         "branch": "Make, list, rename and delete branches of a dataset.",
+        "correct": "Change some columns of some rows.",
         "diff": "Show what differs between two points of a dataset.",
     },
     "Share": {

@@ -384,6 +384,15 @@ def branches(scene: Scene) -> None:
     assert ds.branches() == []
 
 
+@case("Dataset.correct")
+def corrections(scene: Scene) -> None:
+    ds = scene.fresh("corrected")
+    outcome = ds.correct(scene.file("A,7\n"), system_time="2100-01-01T00:00:00Z")
+    assert (outcome.summary, outcome.head, outcome.up_to_date) == ("1 corrected", ds.head, False)
+    assert repr(outcome) == f"<1 corrected, head is block {outcome.number}>"
+    assert ds.correct([], remove=scene.file("B,\n")).operations == {"-R": 1}
+
+
 @pytest.mark.parametrize("run", dict.fromkeys(CASES.values()), ids=lambda run: run.__name__)
 def test_methods(scene: Scene, run: Case) -> None:
     run(scene)

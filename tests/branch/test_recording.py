@@ -211,17 +211,20 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path: Path) -> Non
         write(dataset, rows)
 
 
-def test_a_check_sees_the_rows_and_may_refuse_them(tmp_path: Path) -> None:
+def test_a_check_sees_what_is_to_be_committed_and_may_stop_it(tmp_path: Path) -> None:
     dataset = cities(tmp_path)
-    seen: list[pa.Table] = []
+    state = DatasetState.read(dataset.chain)
+    seen: list[Any] = []
 
-    def refuse(rows: pa.Table) -> None:
-        seen.append(rows)
+    def refuse(*what: Any) -> None:
+        seen.extend(what)
         raise SchemaError("not these")
 
-    with pytest.raises(SchemaError, match="not these"), unchanged(dataset.folder):
-        write(dataset, table(*CORRECTION), check=refuse)
-    assert seen[0].num_rows == 3
+    with dataset.staging() as staging:
+        made = stage_changes(dataset, state, table(*CORRECTION), staging=staging, system_time=NOW)
+        with pytest.raises(SchemaError, match="not these"), unchanged(dataset.folder):
+            made.commit(dataset, state, NOW, refuse)
+    assert seen == [dataset, state, made.events, made.slices]
 
 
 # --- state checkpoints -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ not do, a row is a list: `["-C", 2, "1", {"x": "a"}]`.
         branch     a new branch of this name at `at` (a label; default: the head)
         run        a command line; `{LABEL}` is a block, `{dir}` a folder of the case. With `resolution` its
                    conflicts are written first, decided as that says, and handed back with `--resolve`
+    files      texts by name, which `{dir}` has for the command of this step
     expect     exit (default 0); says: texts in what is printed; rows: those that were recorded on `on`, in
                order; state: those in force there, in order; events: the kinds of the new blocks; record:
                members of the newest merge record; conflicts: lines of `--conflicts`; unmoved: no new block
@@ -117,7 +118,9 @@ def steps_of(case: Case) -> list[dict[str, Any]]:
         found += ({"on": reference, "rows": rows} for rows in blocks)
     found += case.get("steps", [])
     if "run" in case:
-        found.append({name: case[name] for name in ("run", "on", "resolution", "expect") if name in case})
+        found.append(
+            {name: case[name] for name in ("run", "on", "files", "resolution", "expect") if name in case}
+        )
     return found
 
 
@@ -162,6 +165,8 @@ class Scene:
     def take(self, step: dict[str, Any]) -> None:
         """Do one step, and see what it brought."""
         on = step.get("on", HEAD)
+        for name, text in step.get("files", {}).items():
+            (self.folder / name).write_text(text, encoding="utf-8")
         if "branch" in step:
             self._branch(step["branch"], step.get("at"))
         elif "run" in step:

@@ -1,0 +1,332 @@
+"""Files of corrections: the key and some columns of some rows, read strictly and without Spark.
+
+CSV, NDJSON and Parquet, by the name of the file. Values are those of the declared types or the file is
+refused; what is wrong is named by file, row and column.
+
+- CSV: UTF-8 with or without a BOM, a header, commas. A field that is empty is null, `""` is the empty text.
+- NDJSON: one object a line. What an object does not name is not changed, null is null.
+- Parquet: columns are cast where nothing is lost.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+from pyarrow import types as t
+
+from odfchain.branch.cell_text import array_of
+from odfchain.branch.row_diff import key_columns
+from odfchain.digest.row_hash import Numbers
+from odfchain.errors import BadInputError, OversizedInputError, UsageError
+from odfchain.slices.reader import open_parquet
+from odfchain.text import cut, first_line, one_line
+
+MOST_BYTES = 256 << 20
+"""Of a file of text, and of the rows of any file [bytes]."""
+FORMS = ("csv", "ndjson", "parquet")
+_SUFFIXES = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenRows:
+    """What a file says of some rows."""
+
+    file: str
+    rows: pa.Table
+    """The columns that the file has, with their declared types; null where nothing is given."""
+    given: dict[str, Numbers]
+    """For each column whether the file says something of it, row by row."""
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The columns that a file may have."""
+
+    data: pa.Schema
+    """Those of the dataset, but for offset, operation and system time."""
+    key: tuple[str, ...]
+    event_time: str
+    """The column of the event time: to leave it empty is to leave it as it is."""
+
+    def check(self, names: Sequence[str], file: str, row: int | None = None) -> None:
+        """Each is a column of the data, none comes twice, and the key is there.
+
+        Raises:
+            BadInputError: they are not.
+        """
+        for name in names:
+            if names.count(name) > 1:
+                raise BadInputError(f"column {one_line(name)!r} comes twice", file=file, row=row)
+            if name not in self.data.names:
+                raise BadInputError(
+                    f"there is no column {one_line(name)!r} in the dataset (it has "
+                    f"{', '.join(map(one_line, self.data.names))})",
+                    file=file,
+                    row=row,
+                )
+        if missing := [name for name in self.key if name not in names]:
+            raise BadInputError(
+                f"column {one_line(missing[0])!r} of the primary key is missing", file=file, row=row
+            )
+
+
+def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows:
+    """The rows of a file; `form` is one of `FORMS`, else its name says which.
+
+    Raises:
+        UsageError: the name of the file does not say how it is to be read.
+        BadInputError: it is not such a file, or a value is not one of its column; names row and column.
+    """
+    form = form or _SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        raise UsageError(f"{path}: corrections are read from .csv, .ndjson and .parquet")
+    if not path.is_file():
+        raise UsageError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    readers: dict[str, Callable[[Path, Wanted], GivenRows]] = {
+        "csv": _csv, "ndjson": _ndjson, "parquet": _parquet,
+    }  # fmt: skip
+    if form != "parquet" and path.stat().st_size > MOST_BYTES:
+        raise _oversized(path)
+    found = readers[form](path, wanted)
+    _check_nulls(found, wanted)
+    return found
+
+
+def _oversized(path: Path) -> OversizedInputError:
+    return OversizedInputError(
+        f"it has more than {MOST_BYTES:,} bytes; corrections are held in memory",
+        file=str(path),
+        hint="split it into several files, or ingest it as a source of its own",
+    )
+
+
+# --- the three forms -------------------------------------------------------------------------------------
+
+
+def _csv(path: Path, wanted: Wanted) -> GivenRows:
+    torn: list[int] = []
+
+    def remember(row: pacsv.InvalidRow) -> str:
+        torn.append(row.number - 1)  # the header is counted
+        return "error"
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            names = next(csv.reader(stream), [])
+        wanted.check(names, str(path))
+        table = pacsv.read_csv(
+            path,
+            pacsv.ReadOptions(use_threads=False),
+            pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=remember),
+            pacsv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                strings_can_be_null=True,
+                null_values=[""],
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except UnicodeDecodeError:
+        raise BadInputError("it is not UTF-8", file=str(path)) from None
+    except (pa.ArrowException, csv.Error) as error:
+        row = torn[0] if torn else None
+        raise BadInputError(f"it is not CSV: {first_line(error)}", file=str(path), row=row) from None
+    columns = {}
+    for name in names:
+        field = wanted.data.field(name)
+        columns[name] = table.column(name).combine_chunks() if t.is_string(field.type) else _understood(
+            table.column(name).to_pylist(), field, str(path)
+        )  # fmt: skip
+    every = np.ones(table.num_rows, dtype=bool)
+    return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
+
+
+class _Digits(float):
+    """A number as it was written."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _digits(text: str) -> _Digits:
+    number = _Digits(text)
+    number.text = text
+    return number
+
+
+def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
+    rows: list[dict[str, Any]] = []
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadInputError("it is not UTF-8", file=str(path)) from None
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        number = len(rows) + 1
+        try:
+            row = json.loads(
+                line, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=_each_once
+            )
+        except (ValueError, RecursionError) as error:
+            message = f"it is not JSON: {one_line(str(error))}"
+            raise BadInputError(message, file=str(path), row=number) from None
+        if not isinstance(row, dict):
+            raise BadInputError("it is not an object", file=str(path), row=number)
+        wanted.check(list(row), str(path), number)
+        rows.append(row)
+    names = [name for name in wanted.data.names if name in wanted.key or any(name in row for row in rows)]
+    columns, given = {}, {}
+    for name in names:
+        given[name] = np.array([name in row for row in rows], dtype=bool)
+        trees = [row.get(name) for row in rows]
+        columns[name] = _understood(trees, wanted.data.field(name), str(path), json_types=True)
+    return GivenRows(str(path), pa.table(columns), given)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice in one object")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f'{text} is not JSON; write "{text}"')
+
+
+def _parquet(path: Path, wanted: Wanted) -> GivenRows:
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        wanted.check(names, str(path))
+        batches, size = [], 0
+        for batch in file.batches():
+            size += batch.nbytes
+            if size > MOST_BYTES:
+                raise _oversized(path)
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, file.schema_arrow)
+    columns = {}
+    for name in names:
+        field, column = wanted.data.field(name), table.column(name).combine_chunks()
+        columns[name] = _or_name_the_row(lambda part: part.cast(field.type), column, field, str(path))  # noqa: B023
+    every = np.ones(table.num_rows, dtype=bool)
+    return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+
+def _understood(trees: list[Any], field: pa.Field, file: str, *, json_types: bool = False) -> pa.Array:
+    """The values of a column from texts, or from JSON."""
+    if json_types and t.is_string(field.type):
+        for number, tree in enumerate(trees, 1):
+            if tree is not None and not isinstance(tree, str):
+                raise _wrong(field, file, number, f"{cut(json.dumps(tree), _SHOWN)} is not a text")
+    if not json_types and t.is_nested(field.type):
+        trees = [_nested(text, field, file, number) for number, text in enumerate(trees, 1)]
+    return _or_name_the_row(lambda part: array_of(part, field.type), trees, field, file)
+
+
+def _nested(text: str | None, field: pa.Field, file: str, number: int) -> Any:
+    try:
+        return None if text is None else json.loads(text, parse_float=_digits)
+    except (ValueError, RecursionError):
+        raise _wrong(field, file, number, f"{cut(text or '', _SHOWN)} is not JSON") from None
+
+
+def _or_name_the_row(make: Callable[[Any], pa.Array], values: Any, field: pa.Field, file: str) -> pa.Array:
+    """What `make` makes of all values; where it cannot, the first value that is to blame."""
+    try:
+        return make(values)
+    except (ValueError, pa.ArrowException):
+        low, high = 0, len(values)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                make(values[low:middle])
+                low = middle
+            except (ValueError, pa.ArrowException):
+                high = middle
+        value = values[low]
+        shown = value.as_py() if isinstance(value, pa.Scalar) else value
+        raise _wrong(
+            field, file, low + 1, f"{cut(str(shown), _SHOWN)} is not a value of type {field.type}"
+        ) from None
+
+
+def _wrong(field: pa.Field, file: str, row: int, problem: str) -> BadInputError:
+    return BadInputError(f"column `{one_line(field.name)}`: {one_line(problem)}", file=file, row=row)
+
+
+def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
+    """A required column is not set to null, and a key is not of nulls alone."""
+    for name in found.rows.column_names:
+        null = found.given[name] & found.rows.column(name).is_null().to_numpy()
+        free = wanted.data.field(name).nullable or name in (*wanted.key, wanted.event_time)
+        if not free and null.any():
+            raise _wrong(wanted.data.field(name), found.file, int(null.argmax()) + 1, "it cannot be null")
+    nulls = [found.rows.column(name).is_null().to_numpy() for name in wanted.key]
+    nameless = np.all(nulls, axis=0)
+    if nameless.any():
+        raise BadInputError(
+            f"the primary key ({', '.join(wanted.key)}) is null",
+            file=found.file,
+            row=int(nameless.argmax()) + 1,
+        )
+
+
+def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
+    """No key comes twice in all files together.
+
+    Raises:
+        BadInputError: one does; names both rows.
+    """
+    keys = pa.concat_tables([key_columns(each.rows, wanted.key) for each in files])
+    numbered = keys.append_column("row", pa.array(np.arange(keys.num_rows)))
+    grouped = numbered.group_by(keys.column_names, use_threads=False).aggregate(
+        [("row", "min"), ("row", "max")]
+    )
+    first, last = (grouped.column(f"row_{how}").to_numpy() for how in ("min", "max"))
+    if not (twice := first < last).any():
+        return
+    at = int(np.flatnonzero(twice)[np.argmin(last[twice])])
+    places = [place(files, int(number[at])) for number in (first, last)]
+    (there, row), (here, again) = places
+    where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
+    raise BadInputError(
+        f"{key_text(here.rows, wanted.key, again)} comes twice: also in {where}",
+        file=here.file,
+        row=again + 1,
+    )
+
+
+def place(files: Sequence[GivenRows], number: int) -> tuple[GivenRows, int]:
+    """The file and the row in it of a row of all of them."""
+    for each in files:
+        if number < len(each):
+            return each, number
+        number -= len(each)
+    raise AssertionError("unreachable")
+
+
+def key_text(rows: pa.Table, key: Sequence[str], at: int) -> str:
+    """The key of a row for a message."""
+    values = pc.take(rows.select(list(key)), pa.array([at])).to_pylist()[0]
+    return ", ".join(
+        f"{one_line(name)}={cut(one_line(str(value)), _SHOWN)}" for name, value in values.items()
+    )

@@ -1,0 +1,421 @@
+"""Corrections: what files may say, and what becomes of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odfchain.api import Dataset, Workspace
+from odfchain.branch.correction_files import Wanted, read_given
+from odfchain.branch.looked_up_rows import rows_of_keys
+from odfchain.branch.recording import stage_changes
+from odfchain.errors import (
+    BadInputError,
+    GuardError,
+    OversizedInputError,
+    SliceNotFoundError,
+    UsageError,
+)
+from odfchain.repo import recorded
+from odfchain.repo.merge_record import MergeRecord, merges
+from tests.kit.polled_sources import ABC, SNAPSHOT, file_url, polled, touch
+from tests.kit.query_datasets import make
+from tests.kit.support import unchanged
+
+SOURCE = {
+    "kind": "SetPollingSource",
+    "fetch": {"kind": "Url", "url": "https://example.org/cities.csv"},
+    "read": {"kind": "Csv"},
+    "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
+}
+COLUMNS = [["k", "string"], ["a", "string"], ["n", "int64"]]
+ROWS = [
+    ["+A", "2024-01-02", "A", "x", 1],
+    ["+A", "2024-01-01", "B", "y", 2],
+    ["+A", "2024-01-03", "C", None, 3],
+]
+
+
+def cities(folder: Path, blocks: list[dict[str, Any]] | None = None) -> Dataset:
+    at = "2024-01-10T00:00:00Z"
+    start = [{"at": at, "event": SOURCE}, {"at": at, "columns": COLUMNS}, {"at": at, "rows": ROWS}]
+    workspace = Workspace.init(folder / "ws", exists_ok=True)
+    make(workspace, "cities", {"made": "2024-01-01T00:00:00Z", "blocks": blocks or start})
+    return workspace["cities"]
+
+
+def file(folder: Path, text: str, name: str = "fixes.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def new_rows(dataset: Dataset, start: int = 3) -> list[list[Any]]:
+    """(operation, day of the event time, values…) of what came last."""
+    rows = dataset.scan().to_arrow().slice(start).to_pylist()
+    return [[row["op"], row["event_time"].strftime("%Y-%m-%d"), row["k"], row["a"], row["n"]] for row in rows]
+
+
+def test_only_the_columns_of_the_file_change(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    outcome = dataset.correct(file(tmp_path, "n,k\n9,B\n7,A\n"))
+    assert new_rows(dataset) == [
+        [2, "2024-01-02", "A", "x", 1],
+        [3, "2024-01-02", "A", "x", 7],
+        [2, "2024-01-01", "B", "y", 2],
+        [3, "2024-01-01", "B", "y", 9],
+    ]
+    assert (outcome.operations, outcome.number) == ({"-C": 2, "+C": 2}, 4)
+    assert repr(outcome) == "<2 corrected, head is block 4>"
+    assert dataset.verify().faults == []
+
+
+def test_removed_keys_are_retracted_with_the_recorded_values(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    dataset.correct(file(tmp_path, "k,a\nA,z\n"), remove=file(tmp_path, "k,n\nC,99\n", "gone.csv"))
+    assert new_rows(dataset)[2:] == [[1, "2024-01-03", "C", None, 3]]
+    assert dataset.state().to_arrow()["k"].to_pylist() == ["B", "A"]
+
+
+def test_values_that_are_there_are_no_change(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with unchanged(dataset.path):
+        outcome = dataset.correct(file(tmp_path, "k,a,n,event_time\nA,x,1,\nC,,3,2024-01-03T00:00:00Z\n"))
+    assert outcome.up_to_date
+    assert outcome.number == 3
+
+
+def test_keys_that_are_not_recorded_have_to_be_allowed(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    fixes = file(tmp_path, "k,n\nA,7\n" + "".join(f"X{i},{i}\n" for i in range(7)))
+    with pytest.raises(GuardError) as refused, unchanged(dataset.path):
+        dataset.correct(fixes)
+    assert refused.value.message == (
+        f"{fixes}: 7 keys are not recorded in cities: k=X0; k=X1; k=X2; k=X3; k=X4, …"
+    )
+    assert refused.value.hint is not None
+    assert "--allow-new" in refused.value.hint
+    dataset.correct(fixes, allow_new=True, system_time="2024-02-01T00:00:00Z")
+    assert new_rows(dataset)[2] == [0, "2024-02-01", "X0", None, 0]
+    assert dataset.verify().faults == []
+    gone = file(tmp_path, "k\nNOBODY\n", "gone.csv")
+    with pytest.raises(BadInputError, match="1 key is not recorded in cities: k=NOBODY"):
+        dataset.correct(remove=gone, allow_new=True)
+
+
+def test_an_event_time_is_taken_from_the_file(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    dataset.correct(file(tmp_path, "k,event_time\nA,2024-01-05 12:30:00\nB,2024-01-06T01:00:00+02:00\n"))
+    times = dataset.scan(["event_time"]).to_arrow()["event_time"].to_pylist()
+    assert times[4] == dt.datetime(2024, 1, 5, 12, 30, tzinfo=dt.UTC)
+    assert times[6] == dt.datetime(2024, 1, 5, 23, tzinfo=dt.UTC)
+    assert str(dataset.summary.watermark) == "2024-01-05T23:00:00Z"
+    late = file(tmp_path, "k,event_time\nA,2999-01-01T00:00:00Z\n")
+    with pytest.raises(GuardError, match=r"row 1: the event time 2999-01-01T00:00:00Z is later than"):
+        dataset.correct(late)
+    assert not dataset.correct(late, allow_future=True).up_to_date
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "column 'k' of the primary key is missing"),
+        ("a\nx\n", "column 'k' of the primary key is missing"),
+        ("k,b\nA,x\n", "there is no column 'b' in the dataset (it has event_time, k, a, n)"),
+        ("k,op\nA,1\n", "there is no column 'op' in the dataset (it has event_time, k, a, n)"),
+        ("k,a,a\nA,x,x\n", "column 'a' comes twice"),
+        ("k,n\nA,1\nB,one\n", "row 2: column `n`: one is not a value of type int64"),
+        ("k,n\nA,1.5\n", "row 1: column `n`: 1.5 is not a value of type int64"),
+        ("k,event_time\nA,soon\n", "row 1: column `event_time`: soon is not a value of type timestamp[ms, tz=UTC]"),
+        ("k,n\nA,1\nB,2\nA,3\n", "row 3: k=A comes twice: also in row 1"),
+        ("k,n\nA,1\n,2\n", "row 2: the primary key (k) is null"),
+        ("k;n\nA;1\n", "there is no column 'k;n' in the dataset"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    dataset = cities(tmp_path)
+    fixes = file(tmp_path, text)
+    with pytest.raises(BadInputError) as refused, unchanged(dataset.path):
+        dataset.correct(fixes, allow_new=True)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith(str(fixes))
+    assert refused.value.exit_code == 3
+
+
+def test_a_torn_row_is_named(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    with pytest.raises(BadInputError, match="it is not CSV") as refused:
+        dataset.correct(file(tmp_path, "k,n\nA,1\nB,2,3\n"))
+    assert refused.value.row == 2
+
+
+def test_a_key_comes_once_in_all_files(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    one, two = file(tmp_path, "k,n\nA,7\n"), file(tmp_path, "k\nB\nA\n", "gone.csv")
+    with pytest.raises(BadInputError, match=r"gone.csv: row 2: k=A comes twice: also in .*fixes.csv, row 1"):
+        dataset.correct(one, remove=two)
+    files = [one, file(tmp_path, '{"k": "B", "a": "z"}\n', "more.ndjson")]
+    assert dataset.correct(files).operations == {"-C": 2, "+C": 2}
+
+
+def test_csv_of_spreadsheets(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    fixes = tmp_path / "fixes.csv"
+    fixes.write_bytes('\ufeffk,a\r\nA,"two\nlines, ""quoted"""\r\nB,""\r\n\r\nC,\r\n'.encode())
+    assert dataset.correct(fixes).operations == {"-C": 2, "+C": 2}
+    rows = {row["k"]: row["a"] for row in dataset.state().to_arrow().to_pylist()}
+    assert rows == {"A": 'two\nlines, "quoted"', "B": "", "C": None}
+    fixes.write_bytes("k,a\nA,Zürich\n".encode("latin-1"))
+    with pytest.raises(BadInputError, match="it is not UTF-8"):
+        dataset.correct(fixes)
+
+
+def test_ndjson_says_for_each_row_what_changes(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    fixes = file(tmp_path, '{"k": "A", "n": 7}\n\n{"a": null, "k": "B"}\n{"k": "C"}\n', "f.jsonl")
+    dataset.correct(fixes)
+    rows = {row["k"]: (row["a"], row["n"]) for row in dataset.state().to_arrow().to_pylist()}
+    assert rows == {"A": ("x", 7), "B": (None, 2), "C": (None, 3)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"k": "A"}\n{"n": 1}\n', "row 2: column 'k' of the primary key is missing"),
+        ('{"k": "A", "b": 1}\n', "row 1: there is no column 'b'"),
+        ('{"k": "A", "n": 1, "n": 2}\n', "row 1: it is not JSON: a name comes twice"),
+        ('{"k": "A", "n": NaN}\n', "row 1: it is not JSON: NaN is not JSON"),
+        ('["A"]\n', "row 1: it is not an object"),
+        ('{"k": "A"\n', "row 1: it is not JSON"),
+        ('{"k": 1}\n', "row 1: column `k`: 1 is not a text"),
+        ('{"k": "A", "n": true}\n', "row 1: column `n`: True is not a value of type int64"),
+        ('{"k": "A", "n": {"x": 1}}\n', "row 1: column `n`"),
+    ],
+)
+def test_ndjson_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    dataset = cities(tmp_path)
+    with pytest.raises(BadInputError) as refused, unchanged(dataset.path):
+        dataset.correct(file(tmp_path, text, "fixes.ndjson"))
+    assert message in str(refused.value)
+
+
+def test_parquet_is_cast_where_nothing_is_lost(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    path = tmp_path / "fixes.parquet"
+    pq.write_table(pa.table({"k": pa.array(["A"]).dictionary_encode(), "n": pa.array([7], pa.int16())}), path)
+    assert dataset.correct(path).operations == {"-C": 1, "+C": 1}
+    pq.write_table(pa.table({"k": ["A", "B"], "n": [7.0, 7.5]}), path)
+    with pytest.raises(BadInputError, match=r"row 2: column `n`: 7\.5 is not a value of type int64"):
+        dataset.correct(path)
+    file(tmp_path, "no", "no.parquet")
+    with pytest.raises(BadInputError, match="not a readable Parquet file"):
+        dataset.correct(tmp_path / "no.parquet")
+
+
+def test_files_are_named_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = cities(tmp_path)
+    for given, message in (
+        ({"files": tmp_path / "fixes.xlsx"}, r"read from .csv, .ndjson and .parquet"),
+        ({"files": tmp_path / "none.csv"}, "no such file"),
+        ({"files": tmp_path, "input_format": "csv"}, "is a folder"),
+        ({}, "name the files of corrections"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            dataset.correct(**given)  # type: ignore[arg-type]
+    monkeypatch.setattr("odfchain.branch.correction_files.MOST_BYTES", 5)
+    with pytest.raises(OversizedInputError, match="more than 5 bytes"):
+        dataset.correct(file(tmp_path, "k,n\nA,1\n"))
+    assert isinstance(dataset.correct(file(tmp_path, "k\n", "empty"), input_format="csv").number, int)
+
+
+def test_what_cannot_be_corrected(tmp_path: Path) -> None:
+    fixes = file(tmp_path, "k,n\nA,1\n")
+    at = "2024-01-10T00:00:00Z"
+    bare = cities(tmp_path, [{"at": at, "event": SOURCE}])
+    with pytest.raises(UsageError, match="no rows yet"):
+        bare.correct(fixes)
+    other = Workspace.init(tmp_path / "other")
+    append = {**SOURCE, "merge": {"kind": "Append"}}
+    blocks = [{"at": at, "event": append}, {"at": at, "columns": COLUMNS}, {"at": at, "rows": ROWS}]
+    make(other, "keyless", {"made": at, "blocks": blocks})
+    with pytest.raises(UsageError, match="no primary key"):
+        other["keyless"].correct(fixes)
+
+
+def test_another_branch_is_left_alone(tmp_path: Path) -> None:
+    dataset = cities(tmp_path)
+    fix = dataset.create_branch("fix")
+    head = dataset.head
+    fix.correct(file(tmp_path, "k,n\nA,7\n"))
+    assert dataset.head == head != fix.head
+
+
+def test_every_type_can_be_corrected(tmp_path: Path) -> None:
+    """From all three forms the same values."""
+    columns: dict[str, tuple[pa.DataType, str, Any, Any]] = {
+        "t": (pa.timestamp("us", "UTC"), "2024-01-02T03:04:05.000006Z", "2024-01-02T03:04:05.000006Z",
+              dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)),
+        "d": (pa.date32(), "2024-02-29", "2024-02-29", dt.date(2024, 2, 29)),
+        "f": (pa.float64(), "1e-3", 0.001, 0.001),
+        "x": (pa.decimal128(20, 4), "123456789012345.6789", 123456789012345.6789, None),
+        "b": (pa.bool_(), "true", True, True),
+        "y": (pa.binary(), "00ff", "00ff", b"\0\xff"),
+        "l": (pa.list_(pa.int64()), "[1,null]", [1, None], [1, None]),
+        "s": (pa.struct([("p", pa.string())]), '{"p":"q"}', {"p": "q"}, {"p": "q"}),
+        "u": (pa.uint64(), str(2**64 - 1), 2**64 - 1, 2**64 - 1),
+    }  # fmt: skip
+    columns["x"] = (*columns["x"][:3], decimal.Decimal("123456789012345.6789"))
+    wanted = Wanted(pa.schema([("k", pa.string()), *((n, c[0]) for n, c in columns.items())]), ("k",), "t")
+    quoted = ['"' + c[1].replace('"', '""') + '"' for c in columns.values()]
+    texts = [
+        file(tmp_path, f"k,{','.join(columns)}\nA,{','.join(quoted)}\n", "a.csv"),
+        file(
+            tmp_path,
+            json.dumps({"k": "A", **{n: c[2] for n, c in columns.items()}}).replace(
+                "123456789012345.67", "123456789012345.6789"
+            )
+            + "\n",
+            "a.ndjson",
+        ),
+        tmp_path / "a.parquet",
+    ]
+    rows = {"k": ["A"], **{n: pa.array([c[3]], c[0]) for n, c in columns.items()}}
+    pq.write_table(pa.table(rows), texts[2])
+    for path in texts:
+        found = read_given(path, wanted).rows
+        assert found.to_pylist() == [{"k": "A", **{n: c[3] for n, c in columns.items()}}], path
+        assert [found.schema.field(n).type for n in columns] == [c[0] for c in columns.values()]
+
+
+# --- looking up ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [3, 1000])
+def test_rows_that_are_looked_up_are_those_of_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
+) -> None:
+    """With keys of nulls and no numbers, over many slices, and from a checkpoint."""
+    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 10**9)
+    chance = random.Random(5)
+    texts, numbers = ["a", "b", "ä", None], [0.0, 1.5, float("nan"), None]
+    at, rows, inforce = "2024-01-10T00:00:00Z", [], {}  # type: ignore[var-annotated]
+    source = {**SOURCE, "merge": {"kind": "Snapshot", "primaryKey": ["k", "f"]}}
+    blocks: list[dict[str, Any]] = [
+        {"at": at, "event": source},
+        {"at": at, "columns": [["k", "string"], ["f", "float64"], ["n", "int64"]]},
+    ]
+    for _ in range(6):
+        rows = []
+        for number in range(12):
+            key = (chance.choice(texts), chance.choice(numbers))
+            if key == (None, None):
+                continue
+            old = inforce.pop(str(key), None)
+            if old is not None:
+                rows.append(["-R", "2024-01-01", *old])
+            if old is None or chance.random() < 0.5:
+                inforce[str(key)] = [*key, number]
+                rows.append(["+A", "2024-01-01", *inforce[str(key)]])
+        blocks.append({"at": at, "rows": rows})
+    monkeypatch.setattr("tests.kit.root_rows.pq.write_table", _in_groups(groups))
+    dataset = cities(tmp_path, blocks)
+    schema = pa.schema([("k", pa.string()), ("f", pa.float64()), ("n", pa.int64())])
+    asked = pa.table(
+        [[k for k in texts for _ in numbers], [f for _ in texts for f in numbers]],
+        schema=pa.schema([("k", pa.string()), ("f", pa.float64())]),
+    )
+    found, there = rows_of_keys(dataset._files, dataset.summary, asked, ("k", "f"), schema)
+    expected = [inforce.get(str((row["k"], row["f"]))) for row in asked.to_pylist()]
+    assert there.tolist() == [row is not None for row in expected]
+    assert repr([list(row.values()) for row in found.to_pylist()]) == repr(
+        [row or [None] * 3 for row in expected]
+    )
+    state = dataset.state(["k", "f", "n"]).to_arrow()
+    assert state.num_rows == there.sum()
+
+
+def _in_groups(rows: int) -> Any:
+    write = pq.write_table
+    return lambda table, path, **options: write(table, path, row_group_size=rows, **options)
+
+
+def test_a_correction_reads_no_more_than_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest slice decides, and row groups without a key are passed over."""
+    monkeypatch.setattr("tests.kit.root_rows.pq.write_table", _in_groups(2))
+    at = "2024-01-10T00:00:00Z"
+    rows = [["+A", "2024-01-01", chr(65 + i), "x", i] for i in range(8)]
+    late = [["-C", "2024-01-01", "C", "x", 2], ["+C", "2024-01-01", "C", "y", 2]]
+    blocks = [{"at": at, "event": SOURCE}, {"at": at, "columns": COLUMNS}, {"at": at, "rows": rows}]
+    dataset = cities(tmp_path, [*blocks, {"at": at, "rows": late}])
+    (old, _) = dataset.summary.slices()
+    path = dataset._files.data.verified_path(old.slice.physical_hash)
+    path.rename(path.with_suffix(".away"))
+    assert dataset.correct(file(tmp_path, "k,n\nC,9\n")).operations == {"-C": 1, "+C": 1}
+    with pytest.raises(SliceNotFoundError, match="the slice is not here"):
+        dataset.correct(file(tmp_path, "k,n\nA,9\n"))
+    path.with_suffix(".away").rename(path)
+    groups: list[Any] = []
+    from odfchain.slices.reader import ParquetSource
+
+    batches = ParquetSource.batches
+
+    def seen(self: ParquetSource, columns: Any = None, **more: Any) -> Any:
+        groups.append(more.get("groups"))
+        return batches(self, columns, **more)
+
+    monkeypatch.setattr(ParquetSource, "batches", seen)
+    dataset.correct(file(tmp_path, "k,n\nG,9\n"))
+    assert groups == [[3], [3]], "the key, then the row"
+
+
+# --- datasets with a source ------------------------------------------------------------------------------
+
+
+def test_case_64_a_corrected_dataset_is_up_to_date_with_its_source(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    """The state of the source is carried on, past merge records too, and what is polled next is compared."""
+    source = tmp_path / "in.csv"
+    touch(source, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(source), merge=SNAPSHOT)
+    dataset.pull()
+    state = dataset.summary.source_state
+    assert state is not None
+    dataset.correct(file(tmp_path, "city,population\nA,1\n"))
+    assert dataset.summary.source_state == state
+    assert dataset.pull().status == "up to date"
+    head = dataset.head
+    assert head is not None
+    record = MergeRecord(base=(head,), source=head, source_ref="fix", target=head)
+    now = dataset.summary
+    with dataset._files.staging() as staging:
+        merged = stage_changes(
+            dataset._files, now, None, staging=staging, system_time=now.next_system_time(), record=record
+        )
+        merged.commit(dataset._files, now, now.next_system_time())
+    assert dataset.pull().status == "up to date"
+    touch(source, ABC.replace("C,3000", "C,5"), 1_600_000_100)
+    pulled = dataset.pull()
+    assert (pulled.operations["-C"], pulled.operations["-R"]) == (2, 0), "A is what the source says again"
+    assert dataset.summary.source_state != state
+    assert merges(dataset._files.chain, dataset.summary.head)[0].record == record
+    assert dataset.verify().faults == []
+
+
+def test_the_head_of_a_copy_is_corrected_on_a_branch(tmp_path: Path) -> None:
+    ours = cities(tmp_path)
+    copy = Workspace.init(tmp_path / "copy").pull(ours.path.as_uri(), name="copied").dataset
+    fixes = file(tmp_path, "k,n\nA,7\n")
+    with pytest.raises(UsageError, match="copied is a copy") as refused:
+        copy.correct(fixes)
+    assert refused.value.hint == "`odfchain branch create copied NAME`, then correct copied@NAME"
+    assert not copy.create_branch("mine").correct(fixes).up_to_date
+    assert not copy.correct(fixes, force=True).up_to_date
