@@ -179,7 +179,7 @@ LINES = {  # raised only by a commit that says why
     "floor": 1_410,  # foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
-    "lineage": 2100,
+    "lineage": 2_400,  # branches and merges, drawn
     "model": 2100,
     "net": 1700,
     "query": 3_690,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from odfchain.api.options import Time, as_time
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Diff
     from odfchain.branch.recording import ChangeOutcome
+    from odfchain.lineage.block_drawing import DrawnBlock
     from odfchain.repo.dataset_files import DatasetFiles
 
 
@@ -102,6 +104,16 @@ class Branching:
         from odfchain.branch.branches import delete_branch
 
         return delete_branch(self._files, name, force=force)
+
+    def log_graph(self, limit: int | None = None) -> Iterator[DrawnBlock]:
+        """The blocks of the head and of all branches, newest first, each with the lanes of a drawing.
+
+        Raises (when it is walked):
+            BrokenChainError, StoreError, CodecError: a chain cannot be read.
+        """
+        from odfchain.lineage.block_drawing import draw_blocks
+
+        return draw_blocks(self._files, limit)
 
     def at(self, point: AnyPoint) -> DatasetAt:
         """The dataset as of a branch, a block (`9`, `fix-names:9`, a hash), or a system time, to be read.

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.codec.tree import to_tree
 from odfchain.codec.yaml_writer import dump_json, dump_yaml
+from odfchain.errors import CodecError
 from odfchain.model.ddl import format_ddl, type_name
 
 if TYPE_CHECKING:
     from odfchain.audit.report import Report
     from odfchain.model.data_schema import DataSchema
-    from odfchain.model.events import SetDataSchema
+    from odfchain.model.events import MetadataEvent, SetDataSchema
 
 __all__ = [
-    "document_of", "dump_json", "dump_yaml", "format_ddl", "report_page", "schema_of", "type_name",
-    "write_report",
+    "document_of", "dump_json", "dump_yaml", "format_ddl", "merged_text", "report_page", "schema_of",
+    "type_name", "write_report",
 ]  # fmt: skip
 
 document_of = to_tree
@@ -33,6 +34,18 @@ def schema_of(event: SetDataSchema) -> DataSchema:
     from odfchain.codec.raw_arrow import schema_of_event
 
     return schema_of_event(event.raw_arrow_schema, event.schema)
+
+
+def merged_text(event: MetadataEvent) -> str | None:
+    """What a merge or a revert took over, in a line; None for every other event."""
+    from odfchain.lineage.source_names import describe_merged
+    from odfchain.repo.merge_record import record_of
+
+    try:
+        record = record_of(event)
+    except CodecError:
+        return None
+    return None if record is None else describe_merged(record)
 
 
 def report_page(reports: Sequence[Report]) -> str:

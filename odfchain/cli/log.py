@@ -11,9 +11,10 @@ from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, human_size, print_records
 from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.screen import echo, echo_document, echo_json_text
+from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import HashedBlock, MetadataEvent
+    from odfchain import Dataset, HashedBlock, MetadataEvent
 
 _COLOURS = {
     "AddData": "green",
@@ -29,12 +30,18 @@ _COLOURS = {
 @click.command("log")
 @click.argument("dataset", type=DATASET_AT)
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Show only the newest blocks.")
+@click.option("--graph", is_flag=True, help="Draw the blocks of the head and of all branches, one a line.")
 @format_option("table", "json", "ndjson", "csv", "yaml")
-def log_command(dataset: str, limit: int | None, output: str) -> None:
+def log_command(dataset: str, limit: int | None, graph: bool, output: str) -> None:
     """Show a dataset's metadata chain, newest block first.
 
     DATASET@POINT begins at a branch, at a block (its number or hash), or at a time.
     """
+    if graph:
+        if output != "table" or "@" in dataset:
+            raise UsageError("--graph draws the whole dataset: without a point, and not as data")
+        _draw(open_workspace()[dataset], limit)
+        return
     entries = at_point(open_workspace(), dataset).log(limit)
     match output:
         case "table":
@@ -55,6 +62,22 @@ def log_command(dataset: str, limit: int | None, output: str) -> None:
             from odfchain.api.rendering import dump_yaml
 
             echo_document(dump_yaml([entry.to_document() for entry in entries]))
+
+
+def _draw(dataset: Dataset, limit: int | None) -> None:
+    for drawn in dataset.log_graph(limit):
+        block = drawn.block.block
+        for line in drawn.before:
+            echo(line)
+        echo(f"{drawn.line} ", nl=False)
+        echo(f"#{block.sequence_number} ", fg="cyan", nl=False)
+        echo(f"{str(drawn.block.hash)[:12]}  {block.system_time}  ", nl=False)
+        echo(block.event.KIND, fg=_COLOURS.get(block.event.KIND), nl=False)
+        if drawn.references:
+            echo(f"  ({', '.join(drawn.references)})", fg="yellow", nl=False)
+        echo(f"  {drawn.note}" if drawn.note else "")
+        for line in drawn.after:
+            echo(line)
 
 
 _LOG_COLUMNS = (
@@ -130,6 +153,8 @@ def _merge(merge: Any) -> str:
 
 
 def _describe_data(event: Any) -> list[str]:
+    from odfchain.api.rendering import merged_text
+
     lines = []
     if event.new_data is not None:
         data = event.new_data
@@ -144,7 +169,10 @@ def _describe_data(event: Any) -> list[str]:
     if event.new_watermark is not None:
         lines.append(f"watermark {event.new_watermark}")
     state = getattr(event, "new_source_state", None)
-    if state is not None:
+    merged = merged_text(event)
+    if merged is not None:
+        lines.append(merged)
+    elif state is not None:
         lines.append(f"source {state.source_name!r}: {state.kind} {state.value}")
     inputs = getattr(event, "query_inputs", ())
     return lines + [f"input {item.dataset_id}: {item.record_count:,} records" for item in inputs]

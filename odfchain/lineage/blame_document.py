@@ -11,9 +11,10 @@ from odfchain.lineage.origins import Contribution, InputReads, Interval, Span
 from odfchain.lineage.provenance import Blame, BlamedRow, Transaction
 from odfchain.lineage.queries import steps_of
 from odfchain.lineage.record_lookup import CorrectedRecord, StoredRecord
-from odfchain.lineage.source_names import SourceUse, describe_merge
+from odfchain.lineage.source_names import SourceUse, describe_merge, describe_merged
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import DataSlice, SetTransform
+from odfchain.repo.merge_record import MergeRecord
 from odfchain.text import one_line
 
 # --- for programs --------------------------------------------------------------------------------------
@@ -107,6 +108,17 @@ def _source(source: SourceUse | None) -> dict[str, Any] | None:
         "merge": describe_merge(source.definition.merge) if source.definition else None,
         "state": source.state and {"kind": source.state.kind, "value": source.state.value},
         "problem": source.problem,
+        **({"merged": _merged(source.merged)} if source.merged is not None else {}),
+    }
+
+
+def _merged(record: MergeRecord) -> dict[str, Any]:
+    return {
+        "source": str(record.source),
+        "base": [str(block) for block in record.base],
+        "conflicts": record.conflicts,
+        "resolution": record.resolution.value,
+        "message": record.message,
     }
 
 
@@ -233,6 +245,8 @@ def _corrected_text(corrected: CorrectedRecord) -> str:
 
 
 def _source_text(source: SourceUse) -> str:
+    if source.merged is not None:
+        return describe_merged(source.merged)
     match source.kind:
         case "polling":
             text = f"polling source: {source.fetch}"

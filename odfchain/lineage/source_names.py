@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.earlier_blocks import sources_in_force
 from odfchain.codec.source_settings import POLLING_SOURCE
+from odfchain.errors import CodecError
 from odfchain.model import sources as src
 from odfchain.model.events import (
     AddData,
@@ -21,7 +22,8 @@ from odfchain.model.events import (
     SourceState,
 )
 from odfchain.net.template import public_name
-from odfchain.text import one_line
+from odfchain.repo.merge_record import MergeMode, MergeRecord, first_record, is_merge_state
+from odfchain.text import counted, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,14 @@ class SourceUse:
     definition: SetPollingSource | AddPushSource | None
     state: SourceState | None
     problem: str | None = None
+    merged: MergeRecord | None = None
+    """Of a merge, or a revert; `definition` is then of the rows that were there before."""
 
     @property
     def kind(self) -> str | None:
-        """Polling or push."""
+        """Polling, push, merge or revert."""
+        if self.merged is not None:
+            return self.merged.mode.value
         match self.definition:
             case SetPollingSource():
                 return "polling"
@@ -44,7 +50,9 @@ class SourceUse:
 
     @property
     def name(self) -> str | None:
-        """The source's name, where one is recorded."""
+        """The source's name, where one is recorded; that of the branch that was merged."""
+        if self.merged is not None:
+            return one_line(self.merged.source_ref)
         if isinstance(self.definition, AddPushSource):
             return one_line(self.definition.source_name)
         return one_line(self.state.source_name) if self.state else None
@@ -83,6 +91,17 @@ def describe_merge(merge: src.MergeStrategy) -> str:
     return one_line(f"{merge.KIND} by {', '.join(key)}" if key else merge.KIND)
 
 
+def describe_merged(record: MergeRecord) -> str:
+    """Whose changes a block took over, in a line."""
+    if record.mode is MergeMode.REVERT:
+        text = f"reverts block {record.base[0]}"
+    else:
+        text = f"merged from {record.source_ref} ({record.source})"
+    if record.conflicts:
+        text += f", {counted(record.conflicts, 'conflict')} decided: {record.resolution.value}"
+    return one_line(f"{text}: {record.message}" if record.message else text)
+
+
 def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
     """Where the data of an AddData block came from.
 
@@ -95,6 +114,14 @@ def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
     defined = chain.nearest_all("AddPushSource", "DisablePushSource", head=block.hash)
     push = sources_in_force(item.block.event for item in defined)
     candidates = [polling] if isinstance(polling, SetPollingSource) else list(push.values())
+    if is_merge_state(state):
+        try:
+            record = first_record(chain, block)
+        except CodecError as error:
+            return SourceUse(None, state, error.message)
+        if record is not None:
+            return SourceUse(candidates[0] if len(candidates) == 1 else None, None, merged=record)
+        state = None  # carried on by a tool that knows no merges: it says nothing of this block
     if state is not None:
         if state.source_name == POLLING_SOURCE and isinstance(polling, SetPollingSource):
             return SourceUse(polling, state)

@@ -123,6 +123,23 @@ def record_of(event: MetadataEvent) -> MergeRecord | None:
         raise CodecError(f"the merge record is not understood: {one_line(str(error))}") from None
 
 
+def first_record(chain: MetadataChain, block: HashedBlock) -> MergeRecord | None:
+    """The merge record of a block in which it first appears; None where it has none, or carries one on.
+
+    Raises:
+        CodecError: what calls itself a merge record is none that is understood.
+        BrokenChainError, StoreError: the chain cannot be read.
+    """
+    record, prev = record_of(block.block.event), block.block.prev_block_hash
+    before = chain.nearest(MERGE, head=prev) if record is not None and prev is not None else None
+    return None if before is not None and _state_of(before) == _state_of(block) else record
+
+
+def _state_of(block: HashedBlock) -> SourceState | None:
+    event = block.block.event
+    return event.new_source_state if isinstance(event, AddData) else None
+
+
 def _parse(state: SourceState) -> MergeRecord:
     if state.kind != KIND or len(state.value.encode(errors="surrogatepass")) > MOST_BYTES:
         raise ValueError(f"kind {one_line(state.kind)!r}, {len(state.value):,} characters")
@@ -173,8 +190,7 @@ def first_records(
     """As `merges`, of the AddData blocks of a whole chain; others than merges may be left out."""
     oldest: dict[str, HashedBlock] = {}
     for block in newest_first:
-        event = block.block.event
-        state = event.new_source_state if isinstance(event, AddData) else None
+        state = _state_of(block)
         if state is not None and is_merge_state(state):
             oldest[state.value] = block
     found = []

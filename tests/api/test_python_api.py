@@ -365,6 +365,7 @@ def sessions(scene: Scene) -> None:
 
 @case("Dataset.create_branch", "Dataset.branch", "Dataset.branches", "Dataset.branch_names", "Dataset.ref")
 @case("Dataset.rename_branch", "Dataset.delete_branch", "Dataset.at", "Dataset.label", "Dataset.diff")
+@case("Dataset.log_graph")
 def branches(scene: Scene) -> None:
     ds = scene.fresh("drafted")
     first = ds.create_branch("first", at=2)
@@ -379,6 +380,7 @@ def branches(scene: Scene) -> None:
     changes = ds.diff("draft", "head")
     assert changes.counts[odf.Change.INSERTED] == changes.changes.num_rows > 0
     assert ds.diff("draft").changes.num_rows == 0
+    assert [item.references for item in ds.log_graph(3)] == [("head",), (), ("draft",)]
     assert ds.branch_names == ["draft"]
     assert ds.delete_branch("draft") is None
     assert ds.branches() == []

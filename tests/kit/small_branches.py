@@ -33,11 +33,11 @@ def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
         commit(files, state, [event], [staged], system_time=Timestamp.parse(at))
 
 
-def merged(into: odf.Dataset, source: odf.Dataset) -> None:
+def merged(into: odf.Dataset, source: odf.Dataset, at: str | None = None) -> None:
     """A block that says that it is the merge of a branch."""
     files = into._files
     state = DatasetState.read(files.chain)
     assert source.head is not None
     record = MergeRecord(base=(state.head,), source=source.head, source_ref=source.ref, target=state.head)
     event = AddData(prev_offset=state.last_offset, new_source_state=record.to_state())
-    commit(files, state, [event], [], system_time=state.next_system_time())
+    commit(files, state, [event], [], system_time=Timestamp.parse(at) if at else state.next_system_time())
