@@ -166,6 +166,15 @@ def _parse(state: SourceState) -> MergeRecord:
     )
 
 
+def merged_names(event: MetadataEvent) -> tuple[Multihash, ...]:
+    """What a merge names beside its target: the source, then the bases; nothing where it is no merge."""
+    try:
+        record = record_of(event)
+    except CodecError:
+        return ()  # whatever it is, it was made by nobody who merges as is done here
+    return (record.source, *record.base) if record is not None else ()
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedMerge:
     """A merge record and the block in which it first appears."""

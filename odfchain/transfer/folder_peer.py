@@ -29,13 +29,13 @@ from odfchain.ids.multihash import Multihash
 from odfchain.net.wire import Body
 from odfchain.progress import Progress
 from odfchain.store import fsio
-from odfchain.store.interfaces import HEAD, check_object_name
+from odfchain.store.interfaces import check_object_name
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.text import one_line
-from odfchain.transfer.hint_file import encode_hint
+from odfchain.transfer.hint_file import encode_hint, encode_names
 from odfchain.transfer.incoming import Incoming
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, WritablePeer
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, PeerUrl
+from odfchain.transfer.public_layout import HINT_KEY, REFS_HINT_KEY, ObjectKey, PeerUrl, ref_key
 from odfchain.trust.parties import SignedFile
 
 _LOCK = ".lock"
@@ -132,7 +132,7 @@ class FolderPeer(WritablePeer):
         return False
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head at `new` if it points at `expected` now, under a lock.
+        """Point the head, or the branch, at `new` if it points at `expected` now, under a lock.
 
         Raises:
             RefConflictError: it points elsewhere; nothing is changed.
@@ -140,9 +140,9 @@ class FolderPeer(WritablePeer):
         """
         check_object_name(new)
         self.head()  # a link or a malformed reference is refused before anything is written
-        with self._writing(HEAD_KEY):
+        with self._writing(ref_key(self.ref)):
             refs = LocalRefStore(self._part("refs"), self._folder / _LOCK)
-            refs.compare_and_swap(HEAD, expected, new)
+            refs.compare_and_swap(self.ref, expected, new)
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first.
@@ -150,9 +150,20 @@ class FolderPeer(WritablePeer):
         Raises:
             AccessError, TransferError: it cannot be written.
         """
-        with self._writing(HINT_KEY):
-            folder, _, file = HINT_KEY.partition("/")
-            fsio.replace_file(self._part(folder) / file, encode_hint(hashes))
+        self._put(HINT_KEY, encode_hint(hashes))
+
+    def put_names(self, branches: Sequence[str]) -> None:
+        """Say what the branches are called.
+
+        Raises:
+            AccessError, TransferError: it cannot be written.
+        """
+        self._put(REFS_HINT_KEY, encode_names(branches))
+
+    def _put(self, key: str, data: bytes) -> None:
+        with self._writing(key):
+            folder, _, file = key.partition("/")
+            fsio.replace_file(self._part(folder) / file, data)
 
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
         """Durably replace a file of signed statements; None removes it.
@@ -160,8 +171,9 @@ class FolderPeer(WritablePeer):
         Raises:
             CorruptedPeerError, AccessError, TransferError: it cannot be written.
         """
-        with self._writing(file.value):
-            folder, _, name = file.value.partition("/")
+        key = self._signed_key(file)
+        with self._writing(key):
+            folder, _, name = key.partition("/")
             if data is not None:
                 fsio.replace_file(self._part(folder) / name, data)
             elif (self._folder / folder).is_dir():

@@ -1,6 +1,6 @@
-"""The hint file as text: the hashes of a chain's blocks, seed first, one to a line.
+"""Hint files as text: the hashes of a chain's blocks, seed first, and the names of branches, one to a line.
 
-It saves time and is never believed. Source: RFC-021.
+They save time and are never believed. Source: RFC-021, RFC-036.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ import re
 from collections.abc import Iterable
 
 from odfchain.chain.compare import HashList
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
 
 HINT_LINE_BYTES = 70
 """A hash in base16 and the end of its line [bytes]."""
+
+MOST_NAMES_BYTES = 64 << 10
+"""The largest list of branches that is read [bytes]."""
 
 _LINE = re.compile(rb"f1620[0-9a-f]{64}")
 
@@ -42,3 +46,16 @@ def parse_hint(data: bytes, limit: int) -> HashList | None:
             return None
         found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
     return found
+
+
+def encode_names(branches: Iterable[str]) -> bytes:
+    """The content of the file that lists branches; empty where it would be too long."""
+    data = b"".join(b"%s\n" % name.encode("ascii") for name in sorted(branches))
+    return data if len(data) <= MOST_NAMES_BYTES else b""
+
+
+def parse_names(data: bytes) -> list[str]:
+    """The branches that the file lists, ordered; what cannot name one is left out."""
+    return sorted(
+        {name for name in data.decode("ascii", errors="replace").split("\n") if is_branch_name(name)}
+    )

@@ -108,14 +108,15 @@ class HttpPeer(Peer):
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         """Why the response does not bring the file, whole and as it is stored."""
         status = response.status
-        may_lack = self._ipfs_gateway and status == 500 and key in (HEAD_KEY, *_SIGNED)
+        is_signed = key in _SIGNED or key.endswith(".jws")
+        may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith("refs/"))
         if status in (404, 410) or may_lack:
             return AbsentError(f"{where}: not there (HTTP status {status})")
         if status in (200, 203):
             return _encoded(response, where)
         if passing := response.passing():
             return passing
-        if key in _SIGNED and 400 <= status <= 499:
+        if is_signed and 400 <= status <= 499:
             return AbsentError(f"{where}: {response.what}")
         return _denied(response, key, where) or TransferError(f"{where}: {response.what}")
 

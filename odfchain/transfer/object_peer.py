@@ -26,9 +26,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.net.retry import Deadline
 from odfchain.progress import Progress
 from odfchain.store.fsio import storage_errors
-from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
+from odfchain.store.interfaces import check_object_name, parse_ref
 from odfchain.store.local import conflict
-from odfchain.transfer.hint_file import encode_hint
+from odfchain.transfer.hint_file import encode_hint, encode_names
 from odfchain.transfer.object_space import (
     STORE_LIMITS,
     ConditionsUnknownError,
@@ -37,11 +37,8 @@ from odfchain.transfer.object_space import (
     WriteRefusedError,
 )
 from odfchain.transfer.peer import AbsentError, Opened, WritablePeer
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import HINT_KEY, REFS_HINT_KEY, ObjectKey, Part, PeerUrl, ref_key
 from odfchain.trust.parties import SignedFile
-
-LOCK_KEY = "refs/.head.lock"
-"""Held while the head is replaced, where a store cannot replace conditionally."""
 
 _NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
 """A version that no block has."""
@@ -95,11 +92,11 @@ class ObjectPeer(WritablePeer):
 
     def _read_head(self) -> tuple[Multihash | None, Version]:
         try:
-            data, version = self._space.read(HEAD_KEY, LIMITS.ref_bytes)
+            data, version = self._space.read(ref_key(self.ref), LIMITS.ref_bytes)
         except ObjectNotFoundError:
             return None, (None, None)
         try:
-            return parse_ref(data, f"{self._where}{HEAD_KEY}"), version
+            return parse_ref(data, f"{self._where}{ref_key(self.ref)}"), version
         except StoreError as error:
             raise CorruptedPeerError(str(error)) from error
 
@@ -137,15 +134,19 @@ class ObjectPeer(WritablePeer):
         """Say what the chain's blocks are, seed first."""
         self._space.write(HINT_KEY, encode_hint(hashes))
 
+    def put_names(self, branches: Sequence[str]) -> None:
+        """Say what the branches are called."""
+        self._space.write(REFS_HINT_KEY, encode_names(branches))
+
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
         """Durably replace a file of signed statements; None removes it."""
         if data is None:
-            self._space.delete(file.value)
+            self._space.delete(self._signed_key(file))
         else:
-            self._space.write(file.value, data)
+            self._space.write(self._signed_key(file), data)
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head at `new` if it points at `expected` now.
+        """Point the head, or the branch, at `new` if it points at `expected` now.
 
         A true compare-and-swap where the store keeps conditions, else what `caveat` says.
 
@@ -157,40 +158,45 @@ class ObjectPeer(WritablePeer):
         conditions = self._probed(new)
         actual, version = self._read_head()
         if actual != expected:
-            raise conflict(HEAD, expected, actual)
+            raise conflict(self.ref, expected, actual)
         if conditions.create if actual is None else conditions.update:
             self._swap(expected, new, "create" if actual is None else version)
         elif conditions.create:
             self._swap_locked(expected, new)
         else:
-            self._space.write(HEAD_KEY, str(new).encode())
+            self._space.write(ref_key(self.ref), str(new).encode())
 
     def _swap(self, expected: Multihash | None, new: Multihash, condition: Version | str) -> None:
         try:
-            self._space.write(HEAD_KEY, str(new).encode(), condition)
+            self._space.write(ref_key(self.ref), str(new).encode(), condition)
         except WriteRefusedError as error:
             # An answer may be lost and its request repeated: then what refuses is our own write.
             actual = self.head()
             if actual != new:
-                raise conflict(HEAD, expected, actual) from error
+                raise conflict(self.ref, expected, actual) from error
+
+    @property
+    def _lock_key(self) -> str:
+        """Held while the reference is replaced, where a store cannot replace conditionally."""
+        return f"refs/.{self.ref}.lock"
 
     def _swap_locked(self, expected: Multihash | None, new: Multihash) -> None:
         owner = f"{secrets.token_hex(8)} {Timestamp.now()}".encode()
         try:
-            self._space.write(LOCK_KEY, owner, "create")
+            self._space.write(self._lock_key, owner, "create")
         except WriteRefusedError as error:
-            if self._space.read(LOCK_KEY, LIMITS.ref_bytes)[0] != owner:
+            if self._space.read(self._lock_key, LIMITS.ref_bytes)[0] != owner:
                 raise TransferError(
-                    f"{self._where}{LOCK_KEY}: another writer is replacing the head",
+                    f"{self._where}{self._lock_key}: another writer is replacing the head",
                     hint="run the command again; if no other is running, remove this object from the store",
                 ) from error
         try:
             actual = self.head()
             if actual != expected:
-                raise conflict(HEAD, expected, actual)
-            self._space.write(HEAD_KEY, str(new).encode())
+                raise conflict(self.ref, expected, actual)
+            self._space.write(ref_key(self.ref), str(new).encode())
         finally:
-            self._space.delete(LOCK_KEY)
+            self._space.delete(self._lock_key)
 
     def _probed(self, name: Multihash) -> Conditions:
         """What the store keeps, tried out on a block, to which its own bytes are written."""
@@ -224,7 +230,7 @@ class ObjectPeer(WritablePeer):
             return None
         if found.create:
             return (
-                f"{self._where} cannot replace conditionally: its head was replaced under {LOCK_KEY}, "
+                f"{self._where} cannot replace conditionally: its head was replaced under {self._lock_key}, "
                 "a lock that binds only those who look for it"
             )
         return (

@@ -32,12 +32,13 @@ from odfchain.net.retry import (
 )
 from odfchain.net.wire import Body
 from odfchain.progress import Progress
-from odfchain.store.interfaces import parse_ref
+from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.text import one_line
-from odfchain.transfer.hint_file import hint_bytes, parse_hint
+from odfchain.transfer.hint_file import MOST_NAMES_BYTES, hint_bytes, parse_hint, parse_names
 from odfchain.transfer.incoming import MIRROR_HINT, Incoming
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey, Part
+from odfchain.transfer.public_layout import HINT_KEY, INDEX_KEY, REFS_HINT_KEY, ObjectKey, Part, ref_key
 from odfchain.trust.parties import SignedFile
+from odfchain.trust.signed_head import signature_key
 
 _T = TypeVar("_T")
 
@@ -103,6 +104,9 @@ class Peer(ABC):
         TransferError: it cannot be reached, is too slow, or sends too much.
     """
 
+    ref = HEAD
+    """The reference that is asked for and moved: set to a branch by who means one."""
+
     def __init__(
         self,
         where: str,
@@ -142,10 +146,10 @@ class Peer(ABC):
         return self._where
 
     @final
-    def head(self) -> Multihash | None:
-        """The newest block; None when there is no such dataset."""
+    def head(self, ref: str | None = None) -> Multihash | None:
+        """The newest block (of `ref`, if given); None when there is no such dataset, or no such branch."""
         try:
-            data, name = self._read(HEAD_KEY, LIMITS.ref_bytes)
+            data, name = self._read(ref_key(ref or self.ref), LIMITS.ref_bytes)
             return parse_ref(data, name)
         except AbsentError:
             return None
@@ -189,7 +193,7 @@ class Peer(ABC):
         so for what is absent.
         """
         try:
-            return self._read(file.value, file.limit)[0]
+            return self._read(self._signed_key(file), file.limit)[0]
         except (AbsentError, AccessError):
             return None
 
@@ -197,12 +201,26 @@ class Peer(ABC):
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing.
 
-        Nothing depends on its truth: it only saves time, so it is asked for once.
+        Nothing depends on its truth: it only saves time, so it is asked for once. It is of the head.
         """
+        if self.ref != HEAD:
+            return None
         try:
             return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
         except TransferError:
             return None
+
+    @final
+    def branches(self) -> list[str]:
+        """The branches that the peer says it has, ordered; nothing depends on its truth."""
+        try:
+            data = self._read(REFS_HINT_KEY, MOST_NAMES_BYTES, retries=0)[0]
+        except TransferError:
+            return []
+        return parse_names(data)
+
+    def _signed_key(self, file: SignedFile) -> str:
+        return signature_key(self.ref) if file is SignedFile.HEAD else file.value
 
     @final
     def index(self, limit: int) -> bytes | None:
@@ -261,7 +279,7 @@ class WritablePeer(Peer):
 
     @abstractmethod
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head at `new` if it points at `expected` now (None: there is none).
+        """Point the head, or the branch, at `new` if it points at `expected` now (None: there is none).
 
         Raises:
             RefConflictError: it points elsewhere; nothing is changed.
@@ -270,6 +288,10 @@ class WritablePeer(Peer):
     @abstractmethod
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first."""
+
+    @abstractmethod
+    def put_names(self, branches: Sequence[str]) -> None:
+        """Say what the branches are called."""
 
     @abstractmethod
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:

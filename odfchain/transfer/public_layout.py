@@ -6,6 +6,8 @@
     checkpoints/f1620…        checkpoints
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
     refs/head.jws             optional: the owner's signature of the head
+    refs/NAME                 branches that are shared, with refs/NAME.jws each
+    hints/refs                optional: the names of those branches, one to a line (RFC-036)
     attestations/audits.jws   optional: what auditors say, one signed statement to a line
 
 Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.
@@ -27,12 +29,18 @@ from odfchain.store.interfaces import check_object_name
 
 HEAD_KEY = "refs/head"
 HINT_KEY = "hints/chain"
+REFS_HINT_KEY = "hints/refs"
 INDEX_KEY = "datasets.json"
 """Beside the datasets of a repository: what there is (RFC-021)."""
 
 _OBJECT = re.compile(r"(blocks|data|checkpoints)/([!-~]{46,70})", re.ASCII)
 _SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az", "ipfs", "ipns"})
 _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
+
+
+def ref_key(ref: str) -> str:
+    """Where a reference is: the head, or a branch."""
+    return f"refs/{ref}"
 
 
 class Part(Enum):

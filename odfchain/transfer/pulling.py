@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odfchain.chain.compare import Ahead, ChainLinks, Comparison, Equal, compare, whole_chain
-from odfchain.chain.earlier_blocks import History
-from odfchain.chain.index import link_kind
 from odfchain.errors import (
     ChainsDifferError,
     CorruptedPeerError,
@@ -30,14 +28,14 @@ from odfchain.errors import (
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
-from odfchain.model.events import Seed
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.references import keep_reachable, lock_path
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
-from odfchain.store.interfaces import HEAD, ObjectStore
+from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
+from odfchain.transfer.arrival import Arrival
 from odfchain.transfer.differences import (
     Destination,
     Source,
@@ -55,9 +53,8 @@ from odfchain.transfer.partial import (
     unmark,
 )
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.peer_links import PeerLinks, Spool
-from odfchain.transfer.received import checked_blocks, index_chain
-from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
+from odfchain.transfer.peer_links import Spool
+from odfchain.transfer.received import index_chain
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.examination import Examination
 from odfchain.trust.offered import Offer, read_offer
@@ -124,15 +121,6 @@ def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
     return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Received:
-    """What was checked: the seed if it was there; objects and kinds of events, oldest first."""
-
-    seed: Seed | None
-    objects: list[DataObject]
-    kinds: list[str]
-
-
 @dataclass(slots=True)
 class _Pull:
     """One pull; `area` is where things arrive."""
@@ -143,11 +131,11 @@ class _Pull:
     options: SyncOptions
     progress: Progress
     area: Path
-    objects: int = field(default=0, init=False)
-    bytes: int = field(default=0, init=False)
+    arrival: Arrival = field(init=False)
     statements: Examination = field(init=False)
 
     def __post_init__(self) -> None:
+        self.arrival = Arrival(self.peer, self.area, self.options.parallel, self.progress)
         policy = self.options.signature or NO_POLICY
         self.statements = Examination(
             self.workspace,
@@ -173,10 +161,10 @@ class _Pull:
         DatasetFiles.create_folders(hidden, alias)
         dataset = DatasetFiles.open(hidden)
         spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
-        with self._refusing(), self._links(spool, None) as links:
-            source = self._source(links, known=-1)
+        with self._refusing(), self.arrival.links(spool, None) as links:
+            source = self.arrival.source(links, self.head, known=-1)
             blocks = whole_chain(links, self.head)
-            received = self._check(links, blocks, None)
+            received = self.arrival.check(links, blocks, None)
             assert received.seed is not None  # noqa: S101 - the rules want it first
             dataset_id = received.seed.dataset_id
             self._check_id(dataset_id)
@@ -189,7 +177,7 @@ class _Pull:
                 if seen is not None:
                     refuse_rollback(source, seen, None)
         selection = self.options.selection
-        self._bring(dataset, selection.of(received.objects))
+        self.arrival.bring(dataset, selection.of(received.objects))
         unmark(dataset)  # an earlier attempt may have had other options
         if not selection.everything:
             set_selection(dataset, selection)
@@ -233,8 +221,8 @@ class _Pull:
         store = LocalObjectStore(dataset.folder / "blocks")
         spool = Spool(self.area / "blocks")
         fsio.make_folder(spool.folder)
-        with self._refusing(), self._links(spool, store) as links:
-            source = self._source(links, known=ours.link(old).sequence_number)
+        with self._refusing(), self.arrival.links(spool, store) as links:
+            source = self.arrival.source(links, self.head, known=ours.link(old).sequence_number)
             found = compare(self.head, links, old, ours)
             self._guard(source, dataset, Destination(str(dataset.alias), old, ours, seed), found)
             if isinstance(found, Equal):
@@ -242,13 +230,13 @@ class _Pull:
                 return self._done(SyncStatus.UP_TO_DATE, dataset, source, old, 0)
             if isinstance(found, Ahead):
                 status, blocks, history = SyncStatus.UPDATED, found.blocks, dataset.chain.history(old)
-                received = self._check(links, blocks, history)
+                received = self.arrival.check(links, blocks, history)
             else:
                 status, blocks = SyncStatus.OVERWRITTEN, whole_chain(links, self.head)
-                received = self._check(links, blocks, None)
+                received = self.arrival.check(links, blocks, None)
         given = self.options.selection
         selection = selection_of(dataset) if given.everything else given
-        self._bring(dataset, selection.of(received.objects))
+        self.arrival.bring(dataset, selection.of(received.objects))
         if not given.everything:
             set_selection(dataset, given)
         self.progress.phase("Publishing", len(blocks))
@@ -286,39 +274,6 @@ class _Pull:
             shutil.rmtree(self.area, ignore_errors=True)
             raise
 
-    @contextmanager
-    def _links(self, spool: Spool, local: ObjectStore | None) -> Iterator[PeerLinks]:
-        self.progress.phase("Receiving blocks")
-        with PeerLinks(self.peer, spool, local, self.progress) as links:
-            yield links
-            self.bytes += links.received
-
-    def _source(self, links: PeerLinks, *, known: int) -> Source:
-        number = links.prepare(self.head, known)
-        self.progress.phase("Receiving blocks", max(0, number - known - 1))
-        return Source(self.peer, self.head, number, links)
-
-    def _check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> _Received:
-        seed: Seed | None = None
-        objects: list[DataObject] = []
-        kinds: list[str] = []
-        self.progress.phase("Checking blocks", len(blocks))
-        for found in checked_blocks(self.peer, links, blocks, base):
-            if isinstance(found.block.event, Seed):
-                seed = found.block.event
-            objects += objects_of(found.block)
-            kinds.append(link_kind(found.block.event))
-            self.progress.advance()
-        return _Received(seed, objects, kinds)
-
-    def _bring(self, dataset: DatasetFiles, wanted: Sequence[DataObject]) -> None:
-        lacking = absent(dataset, wanted)
-        folder = self.area / "objects"
-        self.bytes += bring(
-            dataset, self.peer, lacking, folder, parallel=self.options.parallel, progress=self.progress
-        )
-        self.objects = len(lacking)
-
     def _done(
         self, status: SyncStatus, dataset: DatasetFiles, source: Source, old: Multihash | None, blocks: int
     ) -> SyncOutcome:
@@ -331,8 +286,8 @@ class _Pull:
             old,
             self.head,
             blocks,
-            self.objects,
-            self.bytes,
+            self.arrival.objects,
+            self.arrival.bytes,
             lacking,
             self.statements.signature,
             self.statements.attestations,

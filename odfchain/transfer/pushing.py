@@ -1,7 +1,8 @@
 """Sending a dataset to a place that can be written to.
 
 Slices and checkpoints go first, then blocks, oldest first, then the hint, then the head by one
-compare-and-swap, and last what is signed (`odfchain.trust.push_signed`). So whoever reads there sees the
+compare-and-swap, and last what is signed (`odfchain.trust.push_signed`). Before the blocks of the chain go
+those that were merged into it. A branch is sent in the same way. So whoever reads there sees the
 old dataset until it sees all of the new one, and what was interrupted is continued by running the same again.
 Source: specification "Dataset Sharing"; RFC-021.
 """
@@ -19,6 +20,7 @@ from odfchain.chain.compare import (
     Behind,
     BlockLink,
     ChainLinks,
+    Comparison,
     Diverged,
     Equal,
     HashList,
@@ -43,8 +45,10 @@ from odfchain.limits import SHARING
 from odfchain.model.events import Seed
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.differences import shortened
+from odfchain.transfer.merged_sources import merged_into, sendable
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
@@ -66,6 +70,8 @@ class PushOptions:
     """Overwrite what the destination has and the source has not."""
     parallel: int = SHARING.parallel
     """Objects that are sent at the same time [count]."""
+    merged: bool = True
+    """Send what was merged, too, as far as it is here."""
     trusted: tuple[Did, ...] = ()
     """Auditors whose attestations come first where there is no room for all."""
 
@@ -85,6 +91,8 @@ class PushPlan:
     """The blocks to be sent, oldest first."""
     objects: tuple[DataObject, ...]
     """The slices and checkpoints to be sent; what the destination has is left out."""
+    merged: Sequence[Multihash]
+    """The blocks to be sent of what was merged, in their order; they go before the others."""
     present: int
     """Slices and checkpoints of these blocks that the destination has already [count]."""
     overwrites: bool
@@ -93,7 +101,7 @@ class PushPlan:
     @property
     def up_to_date(self) -> bool:
         """Whether there is nothing to do."""
-        return self.old_head == self.new_head
+        return self.old_head == self.new_head and not self.merged
 
     @property
     def bytes(self) -> int:
@@ -149,7 +157,10 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
         raise DatasetNotFoundError(f"{peer.where}: there is no such dataset", hint="allow to create it")
     local = ChainLinks(dataset.chain)
     destination = _DestinationLinks(dataset, peer)
-    found = compare(head, local, old, destination)
+    if old is None and dataset.ref != HEAD:
+        found: Comparison = _beside_the_head(dataset, peer, head, destination)
+    else:
+        found = compare(head, local, old, destination)
     if isinstance(found, Ahead | Equal):
         newest_first = found.blocks if isinstance(found, Ahead) else ()
     else:
@@ -160,13 +171,15 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
             _check_same_dataset(dataset, peer, head, old, found, destination.seed)
         newest_first = whole_chain(local, head)
     blocks = HashList(reversed(newest_first))
-    objects, present = _missing_there(dataset, peer, blocks, options)
+    merged = _merged_blocks(dataset, peer, head, options)
+    objects, present = _missing_there(dataset, peer, [*merged, *blocks] if merged else blocks, options)
     return PushPlan(
         where=peer.where,
         old_head=old,
         new_head=head,
         blocks=blocks,
         objects=objects,
+        merged=merged,
         present=present,
         overwrites=isinstance(found, Behind | Diverged),
     )
@@ -212,10 +225,13 @@ def _send(
     if plan.objects:
         progress.phase(f"Sending {dataset.alias}", plan.bytes)
         _in_parallel(send_object, plan.objects, options.parallel)
-    progress.phase(f"Sending blocks of {dataset.alias}", len(plan.blocks))
+    progress.phase(f"Sending blocks of {dataset.alias}", len(plan.merged) + len(plan.blocks))
+    for name in plan.merged:
+        send_block(name)
     _in_parallel(send_block, plan.blocks, options.parallel)
-    _put_hint(dataset, peer, plan.new_head, progress)
-    peer.swap_head(plan.old_head, plan.new_head)
+    if plan.old_head != plan.new_head:
+        _put_hint(dataset, peer, plan.new_head, progress)
+        peer.swap_head(plan.old_head, plan.new_head)
 
 
 def open_destination(url: PeerUrl) -> WritablePeer:
@@ -256,6 +272,45 @@ class _DestinationLinks:
 
     def broken(self, problem: str) -> OdfchainError:
         return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
+
+
+def _beside_the_head(
+    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: _DestinationLinks
+) -> Ahead:
+    """What a branch that is not there has, and the chain of the head there has not.
+
+    Raises:
+        DatasetsDivergedError: another dataset is there.
+    """
+    old = peer.head(HEAD)
+    found = compare(head, ChainLinks(dataset.chain), old, there)
+    if isinstance(found, Ahead):
+        return found
+    if not isinstance(found, Diverged):
+        return Ahead(())
+    if found.common is None:
+        assert old is not None  # noqa: S101 - a place without a head has no other chain
+        _check_same_dataset(dataset, peer, head, old, found, there.seed)
+    return Ahead(HashList(name for name, _ in dataset.chain.walk(head, tail=found.common)))
+
+
+def _merged_blocks(
+    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, options: PushOptions
+) -> Sequence[Multihash]:
+    """What was merged and is not there, as far as it is here."""
+    if not options.merged:
+        return ()
+
+    def is_there(name: Multihash) -> bool:
+        return peer.contains(ObjectKey(Part.BLOCK, name))
+
+    return [
+        name
+        for merged in merged_into(dataset, head, until=is_there)
+        if sendable(dataset, merged)
+        for name in merged.in_order
+        if not is_there(name)
+    ]
 
 
 def _count(blocks: int) -> str:
@@ -354,6 +409,14 @@ def _missing_there(
 
 
 def _put_hint(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, progress: Progress) -> None:
+    if dataset.ref != HEAD:
+        known = peer.branches()
+        if dataset.ref not in known:
+            try:
+                peer.put_names([*known, dataset.ref])
+            except TransferError as error:
+                progress.note(f"the list of branches was not written: {error}")
+        return
     if dataset.chain.get(head).sequence_number >= SHARING.hinted_blocks:
         return
     try:

@@ -30,7 +30,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.fetched_branches import fetched_branch
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
 from odfchain.transfer.aliases import (
     AliasKind,
     add_alias,
@@ -64,6 +66,7 @@ from odfchain.trust.signing_keys import parse_did
 
 if TYPE_CHECKING:
     from odfchain.repo.workspace_config import ShareConfig
+    from odfchain.transfer.branch_pulling import FetchedSources
     from odfchain.transfer.catalog import RepositoryEntry
 
 Ref = str | DatasetId | DatasetAlias
@@ -253,9 +256,42 @@ class Sharing:
             )
         return self._pull(self.place_of(known[0]), known[0], dataset.alias, options, None, progress)
 
+    def pull_branch(
+        self,
+        dataset: DatasetFiles,
+        source: str | None = None,
+        options: SyncOptions | None = None,
+        *,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> Pulled:
+        """The branch that a dataset of this workspace is opened on is that of a place, or as it was.
+
+        `source` is a URL or `repo/name`; None is where the branch came from before. What repositories and
+        copies require of the head's signature they do not require of a branch; `options` may.
+
+        Raises:
+            UsageError: no source is given or known.
+            And all errors of `place_of`, `open_peer` and `pull_branch`.
+        """
+        from odfchain.transfer.branch_pulling import pull_branch  # noqa: PLC0415 - few commands need it
+
+        options = options or SyncOptions(parallel=self.config.parallel)
+        known = fetched_branch(dataset, dataset.ref)
+        place = source or (known.where if known is not None else None)
+        if place is None:
+            raise UsageError(
+                f"it is not known where {dataset.alias}@{dataset.ref} comes from",
+                hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
+            )
+        where = str(self.url_of(place)) if "://" in place else place
+        with closing(self.open(place, token if source else None, options.parallel)) as peer:
+            outcome = pull_branch(dataset, peer, where, options, progress)
+        return Pulled(dataset.alias, where, outcome)
+
     def push(
         self,
-        ref: Ref,
+        ref: Ref | DatasetFiles,
         target: str | None = None,
         options: PushOptions | None = None,
         *,
@@ -270,30 +306,35 @@ class Sharing:
             DatasetNotFoundError: there is no such dataset here.
             And all errors of `url_of`, `open_destination` and `push_dataset`.
         """
-        dataset = self.workspace.dataset(ref)
+        dataset = self._dataset(ref)
         url, remember = self._destination(dataset, target)
         options = options or PushOptions(parallel=self.config.parallel)
         trusted = tuple(parse_did(text) for text in self.workspace.config.audit.trusted_auditors)
         with closing(open_destination(url)) as peer:
+            peer.ref = dataset.ref
             outcome = push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
-        add_alias(dataset, AliasKind.PUSH, remember)
-        self._published(dataset, outcome.plan.new_head)
+        if dataset.ref == HEAD:
+            add_alias(dataset, AliasKind.PUSH, remember)
+            self._published(dataset, outcome.plan.new_head)
         return outcome
 
-    def plan_push(self, ref: Ref, target: str | None = None, options: PushOptions | None = None) -> PushPlan:
+    def plan_push(
+        self, ref: Ref | DatasetFiles, target: str | None = None, options: PushOptions | None = None
+    ) -> PushPlan:
         """What `push` would send; nothing is written and nothing remembered.
 
         Raises:
             As `push`.
         """
-        dataset = self.workspace.dataset(ref)
+        dataset = self._dataset(ref)
         url, _ = self._destination(dataset, target)
         with closing(open_destination(url)) as peer:
+            peer.ref = dataset.ref
             return plan_push(dataset, peer, options or PushOptions(parallel=self.config.parallel))
 
     def fetch(
         self,
-        ref: Ref,
+        ref: Ref | DatasetFiles,
         source: str | None = None,
         *,
         since: Timestamp | None = None,
@@ -312,16 +353,44 @@ class Sharing:
             DatasetNotFoundError: there is no such dataset here.
             And all errors of `url_of`, `open_peer` and `fetch_missing`.
         """
-        dataset = self.workspace.dataset(ref)
+        dataset = self._dataset(ref)
+        parallel = parallel or self.config.parallel
+        with closing(self._mirror(dataset, source, parallel, token)) as peer:
+            return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
+
+    def fetch_merged(
+        self,
+        dataset: DatasetFiles,
+        source: str | None = None,
+        *,
+        parallel: int | None = None,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FetchedSources:
+        """What was merged into the dataset is brought from any mirror, trusted by hash alone.
+
+        `source` is as in `fetch`.
+
+        Raises:
+            As `fetch`, and all errors of `fetch_merged`.
+        """
+        from odfchain.transfer.branch_pulling import fetch_merged  # noqa: PLC0415 - few commands need it
+
+        parallel = parallel or self.config.parallel
+        with closing(self._mirror(dataset, source, parallel, token)) as peer:
+            return fetch_merged(dataset, peer, parallel=parallel, progress=progress)
+
+    def _mirror(self, dataset: DatasetFiles, source: str | None, parallel: int, token: str | None) -> Peer:
         known = aliases(dataset, AliasKind.PULL)
         place = source or (known[0] if known else None)
         if place is None:
             raise UsageError(
                 f"it is not known where {dataset.alias} comes from", hint="name a copy of it: --from URL"
             )
-        parallel = parallel or self.config.parallel
-        with closing(self.open(place, token if source else None, parallel)) as peer:
-            return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
+        return self.open(place, token if source else None, parallel)
+
+    def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
+        return ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
 
     # --- looking -----------------------------------------------------------------------------------
 

@@ -13,10 +13,12 @@ from odfchain.errors import StoreError, TransferError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
+from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 from odfchain.trust.attestation_lines import AttestationLine, joined, read_attestations_file, read_lines
 from odfchain.trust.offered import better, chain_at, in_chain
 from odfchain.trust.parties import SignedFile, StatementWriter, StoredDataset
+from odfchain.trust.signed_branch import check_branch
 from odfchain.trust.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature
 from odfchain.trust.signing_keys import Did
 
@@ -34,8 +36,8 @@ def push_statements(
 ) -> Statements:
     """The destination, whose head is `head`, has its signature and the attestations of this chain.
 
-    A failure there is no failure of the push, which is done by then; nor are local statements that cannot be
-    read.
+    Of a branch it has the signature; attestations go with the head. A failure there is no failure of the
+    push, which is done by then; nor are local statements that cannot be read.
 
     Raises:
         BrokenChainError, CodecError: the local dataset cannot be read.
@@ -43,6 +45,8 @@ def push_statements(
     status = SignatureStatus.UNSIGNED
     dataset_id, block_at = dataset.id, chain_at(dataset, head)
     try:
+        if dataset.chain.ref != HEAD:
+            return Statements(_push_branch_signature(dataset, dataset_id, peer, head))
         status = _push_signature(dataset, dataset_id, peer, head, block_at)
         _push_attestations(dataset, dataset_id, peer, block_at, trusted)
     except (TransferError, StoreError) as error:
@@ -60,6 +64,19 @@ def _push_signature(
     if best != there and peer.head() == head:
         peer.put_signed(SignedFile.HEAD, best)
     return check_head(best, dataset_id, head, number, block_at=block_at).status
+
+
+def _push_branch_signature(
+    dataset: StoredDataset, dataset_id: DatasetId, peer: StatementWriter, head: Multihash
+) -> SignatureStatus:
+    ref = dataset.chain.ref
+    here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
+    found = [check_branch(content, dataset_id, ref, head) for content in (here, there)]
+    signed = [each.text for each in found if each.status is SignatureStatus.SIGNED]
+    best = f"{signed[0]}\n".encode() if signed else None
+    if best != there and peer.head() == head:
+        peer.put_signed(SignedFile.HEAD, best)
+    return SignatureStatus.SIGNED if signed else SignatureStatus.UNSIGNED
 
 
 def _push_attestations(

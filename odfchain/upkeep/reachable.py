@@ -19,7 +19,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model.events import MetadataEvent
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.merge_record import record_of
+from odfchain.repo.merge_record import merged_names
 from odfchain.repo.references import ref_names, refs_of
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD, parse_ref
@@ -87,12 +87,7 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
 
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
     """What a merge names beside its target, as far as it is here: a copy of one chain may lack it."""
-    try:
-        record = record_of(event)
-    except CodecError:
-        return []  # whatever it is, it was made by nobody who merges as is done here
-    named = (record.source, *record.base) if record is not None else ()
-    return [name for name in named if dataset.chain.contains(name)]
+    return [name for name in merged_names(event) if dataset.chain.contains(name)]
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:

@@ -21,7 +21,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import SILENT
 from odfchain.store.locations import Location
-from odfchain.transfer.object_peer import LOCK_KEY, ObjectPeer
+from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, place_of
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.trust.parties import SignedFile
@@ -37,6 +37,8 @@ ACCOUNT = """{"gcs_base_url": "{}", "disable_oauth": true, "client_email": "", "
 """With an account of its own the library asks nobody for a token."""
 
 QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
+
+LOCK_KEY = "refs/.head.lock"
 
 
 @pytest.fixture(autouse=True)
