@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from odfchain.audit.report import Fault, Report
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Change, Diff
+    from odfchain.branch.merging import MergeOutcome, MergePlan, MergeStatus
     from odfchain.branch.recording import ChangeOutcome
     from odfchain.chain.chain import HashedBlock
     from odfchain.errors import (
@@ -154,6 +155,7 @@ _PLACES = {
     "branch.branches": "Branch",
     "branch.recording": "ChangeOutcome",
     "branch.diffing": "Change Diff",
+    "branch.merging": "MergeOutcome MergePlan MergeStatus",
     "chain.chain": "HashedBlock",
     "ids.did": "DatasetId",
     "ids.multihash": "Multihash",
@@ -209,18 +211,19 @@ __all__ = [
     "Evidence", "ExecuteTransform", "Fault", "FetchError", "FetchOutcome", "Finding", "ForeignKeyError",
     "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock", "ImportPlan", "Imported",
     "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError", "JavaNotFoundError",
-    "KeptEvidence", "ListedAttestation", "Log", "ManifestError", "MergeConflictError", "MetadataBlock",
-    "MetadataEvent", "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError",
-    "NothingToCommitError", "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset",
-    "OperationType", "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem",
-    "ProofVerdict", "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult",
-    "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan",
-    "RollbackError", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo",
-    "SetLicense", "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",
-    "SliceNotFoundError", "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError",
-    "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError",
-    "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "Workspace",
-    "WorkspaceError", "__version__", "init", "open", "open_dataset", "verify_proof",
+    "KeptEvidence", "ListedAttestation", "Log", "ManifestError", "MergeConflictError", "MergeOutcome",
+    "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent", "Multihash", "NameCollisionError",
+    "NewAttestation", "NotAWorkspaceError", "NothingToCommitError", "ObjectCorruptedError",
+    "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType", "OversizedInputError",
+    "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict", "PullResult", "PullTarget",
+    "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError",
+    "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "Scan", "SchemaError",
+    "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform",
+    "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan",
+    "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree",
+    "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
+    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "init", "open",
+    "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

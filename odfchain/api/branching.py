@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Diff
+    from odfchain.branch.merging import MergeOutcome, MergePlan
     from odfchain.branch.recording import ChangeOutcome
     from odfchain.lineage.block_drawing import DrawnBlock
     from odfchain.repo.dataset_files import DatasetFiles
@@ -182,3 +183,50 @@ class Branching:
             self._workspace, self._files, asked, force=force, allow_future=allow_future,
             violations=violations, progress=progress,
         )  # fmt: skip
+
+    def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
+        """What merging a branch of this name (or the `head`) into this one would do; nothing is changed.
+
+        With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
+        told, not raised; the other errors are those of `merge`.
+        """
+        from odfchain.api.merging_branches import plan
+
+        return plan(self, source, by_row=by_row)
+
+    def merge(
+        self,
+        source: str | MergePlan,
+        *,
+        resolve: str | Path | None = None,
+        by_row: bool = False,
+        fast_forward: bool = False,
+        with_metadata: bool = False,
+        message: str = "",
+        force: bool = False,
+        dry_run: bool = False,
+        progress: Progress = SILENT,
+    ) -> MergeOutcome:
+        """The net changes of a branch (or of the `head`) in this one, as one transaction, or nothing.
+
+        Conflicts are decided by `resolve`: `ours`, `theirs`, or a file of conflicts that was filled in. What
+        a plan says is computed anew: this branch may have moved since. `fast_forward` moves this branch to
+        the other one's block instead, where it has no block that the other lacks. `with_metadata` takes over
+        what the other says beside data. `force` merges into the head of a copy, too, which makes it a history
+        of its own.
+
+        Raises:
+            MergeConflictError: conflicts that nobody decided; `conflicts` has a line for each.
+            BranchNotFoundError: there is no such branch.
+            UsageError, IngestError, SchemaError: the two cannot be merged; says what stands in the way.
+            ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged, or not here.
+            RefConflictError: other writers were faster in every attempt.
+            StorageFullError, EngineError: this branch is as it was.
+        """
+        from odfchain.api.merging_branches import merge_branches
+
+        (outcome,) = merge_branches(
+            [self], source, resolve=resolve, by_row=by_row, fast_forward=fast_forward,
+            with_metadata=with_metadata, message=message, force=force, dry_run=dry_run, progress=progress,
+        )  # fmt: skip
+        return outcome

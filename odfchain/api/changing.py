@@ -63,7 +63,7 @@ def repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress)
     Raises:
         RefConflictError: another writer was faster each time.
     """
-    from odfchain.ingest.ingesting import on_the_newest_head
+    from odfchain.repo.commit import on_the_newest_head
 
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
 

@@ -13,13 +13,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from odfchain.chain.chain import MetadataChain
 from odfchain.chain.index import MERGE
 from odfchain.errors import ChainError, CodecError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.merge_record import MergeMode, record_of
+from odfchain.repo.points import opened_at
 from odfchain.repo.references import ref_names
 
 
@@ -27,16 +27,17 @@ from odfchain.repo.references import ref_names
 class _Line:
     """The chain up to a block: what a reference's index knows of it, and the blocks after that."""
 
-    chain: MetadataChain | None
+    files: DatasetFiles | None
+    """The dataset on that reference; None where no reference leads to any of the blocks."""
     head: Multihash | None
     number: int
     """The newest block that the index knows; -1 is none."""
     after: dict[int, Multihash] = field(default_factory=dict)
 
     def at(self, number: int) -> Multihash | None:
-        if number > self.number or self.chain is None or self.head is None:
+        if number > self.number or self.files is None or self.head is None:
             return self.after.get(number)
-        return self.chain.hash_at(number, self.head)
+        return self.files.chain.hash_at(number, self.head)
 
 
 class BlockGraph:
@@ -51,13 +52,17 @@ class BlockGraph:
         self._chain = dataset.chain
         first = [dataset.ref, *refs]
         self._waiting = [*dict.fromkeys([*first, *ref_names(dataset)])]
-        self._known: list[tuple[MetadataChain, Multihash, int]] = []
+        self._known: list[tuple[DatasetFiles, Multihash, int]] = []
         self._lines: dict[Multihash, _Line] = {}
         self._forks: dict[tuple[Multihash, Multihash], Multihash] = {}
 
     def number(self, block: Multihash) -> int:
         """A block's sequence number."""
         return self._chain.get(block).sequence_number
+
+    def is_stored(self, block: Multihash) -> bool:
+        """Whether a block is here."""
+        return self._chain.contains(block)
 
     # --- along predecessors --------------------------------------------------------------------------
 
@@ -103,22 +108,27 @@ class BlockGraph:
         current: Multihash | None = block
         while current is not None:
             number = self.number(current)
-            for chain, head, top in self._references():
-                if number <= top and chain.hash_at(number, head) == current:
-                    return _Line(chain, head, number, after)
+            for files, head, top in self._references():
+                if number <= top and files.chain.hash_at(number, head) == current:
+                    return _Line(files, head, number, after)
             after[number] = current
             current = self._chain.get(current).prev_block_hash
         return _Line(None, None, -1, after)
 
-    def _references(self) -> Iterator[tuple[MetadataChain, Multihash, int]]:
+    def _references(self) -> Iterator[tuple[DatasetFiles, Multihash, int]]:
         """References and their newest blocks; opened when the ones before did not do."""
         yield from list(self._known)
         while self._waiting:
-            chain = self._dataset.on(self._waiting.pop(0)).chain
-            head = chain.head()
+            files = self._dataset.on(self._waiting.pop(0))
+            head = files.chain.head()
             if head is not None:
-                self._known.append((chain, head, chain.get(head).sequence_number))
+                self._known.append((files, head, files.chain.get(head).sequence_number))
                 yield self._known[-1]
+
+    def files_of(self, block: Multihash) -> DatasetFiles:
+        """The dataset opened so that the chain up to a block is read without changing an index."""
+        line = self._line(block)
+        return opened_at(self._dataset, block) if line.files is None or line.after else line.files
 
     # --- along merges --------------------------------------------------------------------------------
 
@@ -194,8 +204,8 @@ class BlockGraph:
             yield from _source_of(self._chain.get(line.after[number]))
             number -= 1
         start = line.at(number) if number > after else None
-        while start is not None and line.chain is not None:
-            merge = line.chain.nearest(MERGE, head=start)
+        while start is not None and line.files is not None:
+            merge = line.files.chain.nearest(MERGE, head=start)
             if merge is None or merge.block.sequence_number <= after:
                 return
             yield from _source_of(merge.block)

@@ -19,7 +19,7 @@ from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.cells import same_cells
 from odfchain.branch.computing import Engine, Part, compute
 from odfchain.branch.intervals import Interval, MergedColumns, read_rows
-from odfchain.branch.row_diff import between, net_of
+from odfchain.branch.row_diff import RowDiff, between, net_of
 from odfchain.branch.written_rows import order_of
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import SchemaError
@@ -149,8 +149,12 @@ def _of_keys(sides: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
     one, other = (
         net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in sides
     )
-    found = between(one, other)
-    keys = found.rows_of_keys()
+    return Part(changes_of(between(one, other)))
+
+
+def changes_of(found: RowDiff) -> pa.Table:
+    """Changed rows as a table for people, as `Diff.changes`."""
+    key, keys = found.key, found.rows_of_keys()
     at = order_of(keys, key)
     found, keys = found.only(at), keys.take(pa.array(at))
     others = [name for name in found.schema.names if name not in key]
@@ -161,14 +165,13 @@ def _of_keys(sides: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
     names = pa.array(others, pa.string()).take(pa.array(np.nonzero(differs)[1]))
     starts = np.concatenate([[0], np.cumsum(differs.sum(axis=1))]).astype(np.int32)
     changes = np.where(both, _CHANGED, np.where(found.has, _INSERTED, _REMOVED))
-    table = _table(
+    return _table(
         keys,
         pa.array(changes, pa.string()),
         _structs(found.before.select(others), found.had),
         _structs(found.after.select(others), found.has),
         pa.ListArray.from_arrays(pa.array(starts), names),
     )
-    return Part(table)
 
 
 def _of_rows(sides: Sequence[pa.Table]) -> pa.Table:
@@ -177,7 +180,11 @@ def _of_rows(sides: Sequence[pa.Table]) -> pa.Table:
     of_b = np.repeat([False, True], [side.num_rows for side in sides])
     # what one side took back the other one still has
     gained = of_b != takes_back(rows.column(1).to_numpy())
-    data = rows.select(range(2, rows.num_columns))
+    return rows_changed(rows.select(range(2, rows.num_columns)), gained)
+
+
+def rows_changed(data: pa.Table, gained: Numbers) -> pa.Table:
+    """Rows without a key that are gained, or else lost, as `Diff.changes`."""
     return _table(
         data.select([]),
         pa.array(np.where(gained, _INSERTED, _REMOVED), pa.string()),

@@ -14,7 +14,7 @@ checkpoint that is due is made (RFC-018).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,7 +167,8 @@ def stage_changes(
         ObjectNotFoundError, ObjectCorruptedError: a checkpoint is due, and a slice is missing or damaged.
     """
     target = schema if schema is not None else state.schema
-    facts = _written(state, rows, target, system_time, staging) if isinstance(rows, pa.Table) else rows
+    written = isinstance(rows, pa.Table)
+    facts = write_batches(state, _batches(rows), target, system_time, staging) if written else rows
     if facts is None and record is None:
         raise NothingToCommitError("nothing to commit", input_rows=0)
     events: list[MetadataEvent] = []
@@ -214,16 +215,26 @@ def _in_force_again(
     )
 
 
-def _written(
-    state: DatasetState, rows: pa.Table, schema: DataSchema | None, system_time: Timestamp, staging: Path
+def write_batches(
+    state: DatasetState,
+    batches: Iterable[pa.RecordBatch],
+    schema: DataSchema | None,
+    system_time: Timestamp,
+    staging: Path,
 ) -> SliceFacts | None:
-    if schema is None or not rows.num_rows:
+    """Rows as the slice that comes next after `state`, in `staging`; None where there are none.
+
+    Raises:
+        BadInputError: a value does not fit its column.
+        StorageFullError: there is no room for it.
+    """
+    if schema is None:
         return None
     last = state.last_offset
     start = 0 if last is None else last + 1
     spec = SliceSpec.of(schema, state.vocabulary, start, system_time.epoch_ms, staging)
     try:
-        return write_slice(_batches(rows), spec)
+        return write_slice(batches, spec)
     except (SliceInputError, OSError) as error:
         raise explain(error) from error
 

@@ -56,6 +56,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "branch": "Make, list, rename and delete branches of a dataset.",
         "correct": "Change some columns of some rows.",
         "diff": "Show what differs between two points of a dataset.",
+        "merge": "Merge a branch into the head, or into another branch.",
     },
     "Share": {
         "serve": "Publish the datasets of the workspace over HTTP.",

@@ -14,10 +14,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from odfchain.codec.source_settings import POLLING_SOURCE
-from odfchain.errors import IngestError, NothingToCommitError, RefConflictError, UsageError
+from odfchain.errors import IngestError, NothingToCommitError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.ingest.read.formats import read_step_for
 from odfchain.ingest.streamed_batch import Batch
@@ -29,7 +29,7 @@ from odfchain.model.events import AddData, AddPushSource, MetadataEvent, SourceS
 from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, Transform, WatermarkRule
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import CommitCheck, StagedFile, commit
+from odfchain.repo.commit import CommitCheck, StagedFile, commit, on_the_newest_head
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.system_columns import SystemColumns
@@ -39,8 +39,6 @@ from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,23 +145,6 @@ def ingest_files(
     return on_the_newest_head(
         lambda: _attempt(dataset, session, files, options, progress, check), options.retries, progress
     )
-
-
-def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
-    """What `run` returns, repeated from the start when another writer moved the head meanwhile.
-
-    Raises:
-        RefConflictError: other writers were faster in every attempt.
-    """
-    attempts = max(0, retries or 0) + 1
-    for attempt in range(1, attempts + 1):
-        try:
-            return run()
-        except RefConflictError:
-            if attempt == attempts:
-                raise
-            progress.note("another writer was faster; repeating the run on the new head")
-    raise AssertionError("unreachable")
 
 
 def already_ingested(

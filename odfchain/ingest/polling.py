@@ -28,7 +28,6 @@ from odfchain.ingest.fetch.fetcher import Fetched
 from odfchain.ingest.ingesting import (
     InputOutcome,
     by_system_time,
-    on_the_newest_head,
     outcome_of,
     write_options,
 )
@@ -52,7 +51,7 @@ from odfchain.model.sources import (
 )
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import CommitCheck, StagedFile, commit
+from odfchain.repo.commit import CommitCheck, StagedFile, commit, on_the_newest_head
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.watermark import check_manual, latest_believed, rule_of, watermark_event

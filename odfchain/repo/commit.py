@@ -16,13 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from odfchain.chain.chain import link_blocks
+from odfchain.errors import RefConflictError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import MetadataEvent
 from odfchain.model.timestamp import Timestamp
+from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +75,20 @@ def commit(
         dataset.checkpoints.put_file(staged.path, staged.physical_hash)
     dataset.chain.publish(blocks, expected_head=state.head)
     return [block.hash for block in blocks]
+
+
+def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
+    """What `run` returns, repeated from the start when another writer moved the head meanwhile.
+
+    Raises:
+        RefConflictError: other writers were faster in every attempt.
+    """
+    attempts = max(0, retries or 0) + 1
+    for attempt in range(1, attempts + 1):
+        try:
+            return run()
+        except RefConflictError:
+            if attempt == attempts:
+                raise
+            progress.note("another writer was faster; repeating the run on the new head")
+    raise AssertionError("unreachable")

@@ -395,6 +395,25 @@ def corrections(scene: Scene) -> None:
     assert ds.correct([], remove=scene.file("B,\n")).operations == {"-R": 1}
 
 
+@case("Dataset.plan_merge", "Dataset.merge")
+def merges(scene: Scene) -> None:
+    ds = scene.fresh("merged")
+    draft = ds.create_branch("draft", at=3)
+    plan = draft.plan_merge("head")
+    assert (plan.is_merged, plan.bases, plan.conflicts.num_rows) == (False, (plan.target,), 0)
+    assert plan.changes.column("change").to_pylist() == ["inserted"] * plan.changes.num_rows
+    tried = draft.merge("head", dry_run=True, message="try")
+    assert (tried.operations, tried.head) == ({"+A": plan.changes.num_rows}, plan.target)
+    done = draft.merge(plan, resolve="theirs", message="all")
+    assert (done.status, done.head, done.operations) == (odf.MergeStatus.MERGED, draft.head, tried.operations)
+    assert draft.merge("head").status is odf.MergeStatus.ALREADY_MERGED
+    assert ds.merge("draft", fast_forward=False).operations == {}
+    with pytest.raises(odf.UsageError, match="cannot be merged into itself"):
+        ds.merge("head")
+    with pytest.raises(odf.UsageError, match="the plan is of"):
+        ds.merge(plan)
+
+
 @pytest.mark.parametrize("run", dict.fromkeys(CASES.values()), ids=lambda run: run.__name__)
 def test_methods(scene: Scene, run: Case) -> None:
     run(scene)

@@ -188,6 +188,7 @@ class Scene:
         state = DatasetState.read(dataset.chain)
         self.hour += 1
         at = Timestamp.from_epoch_ms(Timestamp.parse(_MADE).epoch_ms + self.hour * 3_600_000)
+        at = max(at, state.head_block.system_time)  # a command was there before
         events: list[ev.MetadataEvent] = []
         with dataset.staging() as staging:
             staged: list[StagedFile] = []
@@ -202,7 +203,7 @@ class Scene:
                 events, staged = [event], [file]
             else:
                 return
-            commit(dataset, state, events, staged, system_time=max(at, state.head_block.system_time))
+            commit(dataset, state, events, staged, system_time=at)
 
     def _schema(self, on: str) -> pa.Schema:
         columns = self.columns.get(on) or self.columns[HEAD]
@@ -319,11 +320,11 @@ class Scene:
             for line in chosen:
                 line.update(values)
         _write_lines(written, lines[: len(lines) - drop])
-        content = written.read_text(encoding="utf-8", newline="")
+        content = written.read_bytes().decode()
         for old, new in (text or {}).items():
             assert old in content, content
             content = content.replace(old, new)
-        written.write_text(content, encoding="utf-8", newline="")
+        written.write_bytes(content.encode())
         return written
 
     def verify(self, notes: list[str]) -> None:
@@ -333,7 +334,7 @@ class Scene:
             report = verify_dataset(self.on(name))
             # the signature is the head's
             faults = [fault for fault in report.faults if name == HEAD or fault.check != SIGNATURE]
-            assert (faults, report.unchecked) == ([], []), name
+            assert (faults, report.unchecked) == ([], []), (name, faults)
             if name == HEAD:
                 assert [text for text in notes if not any(text in note for note in report.notes)] == []
 

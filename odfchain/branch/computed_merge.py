@@ -1,0 +1,156 @@
+"""A merge as it is computed: which rows it writes, and which lines somebody has to decide.
+
+It is the same for whoever merges and for whoever checks a recorded merge: a pure function over the rows of
+the intervals, called by either engine (`odfchain.branch.computing`). Source: RFC-036.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from odfchain.branch.block_graph import BlockGraph
+from odfchain.branch.computing import Computed, Engine, Part, compute
+from odfchain.branch.diffing import Trust, common_key
+from odfchain.branch.intervals import Interval, MergedColumns
+from odfchain.branch.merge_bases import MergeInput, merge_tables
+from odfchain.branch.resolving import UNDECIDED, Resolution, lines_schema, resolve
+from odfchain.branch.three_way import Conflicts
+from odfchain.branch.written_rows import rows_of_changes
+from odfchain.errors import UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.enums import DatasetKind
+from odfchain.model.events import DatasetVocabulary
+from odfchain.repo.dataset_state import DatasetState
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two heads of a dataset that are merged, and in which columns and by which key."""
+
+    graph: BlockGraph
+    target: DatasetState
+    source: DatasetState
+    asked: MergeInput
+    key: tuple[str, ...]
+    """Nothing where rows have no primary key: then what the source added is appended."""
+    columns: MergedColumns
+
+    @classmethod
+    def of(cls, graph: BlockGraph, target: Multihash, source: Multihash, asked: MergeInput) -> Sides:
+        """What there is to know of two blocks before rows are read.
+
+        Raises:
+            UsageError: the dataset is a derivative, whose data are computed.
+            SchemaError: their primary keys differ, or a column has two types.
+            BrokenChainError, StoreError, CodecError: a block cannot be read.
+        """
+        ours, theirs = (DatasetState.read(graph.files_of(block).chain, block) for block in (target, source))
+        if ours.seed.dataset_kind is not DatasetKind.ROOT:
+            raise UsageError(
+                "a derivative dataset is computed, never merged",
+                hint="publish a branch of it with --ff, or delete the branch and pull",
+            )
+        key, columns = common_key([ours, theirs]), MergedColumns.of(ours, theirs)
+        return cls(graph, ours, theirs, asked, key, columns)
+
+    def intervals(self, trusted: Trust) -> list[Interval]:
+        """What is to be read."""
+        found = []
+        for after, upto in self.asked.intervals:
+            files = self.graph.files_of(upto)
+            found.append(Interval.of(files, after, upto, trusted=trusted(files, after, upto)))
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergeNotes:
+    """What is needed whole of a merge; `merged` and `ours` are empty unless they were asked for."""
+
+    lines: pa.Table
+    """The conflicts, line by line (`odfchain.branch.resolving`)."""
+    merged: pa.Table
+    """The rows of conflicting keys as they merge undecided, where both sides have one."""
+    ours: pa.Table
+    """Our rows of conflicting keys, where we have one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputedMerge:
+    """The rows of a merge and its conflicts."""
+
+    computed: Computed
+    notes: MergeNotes
+
+
+def compute_merge(
+    sides: Sides,
+    *,
+    trusted: Trust,
+    engine: Engine,
+    folder: Path,
+    resolution: Resolution = UNDECIDED,
+    by_row: bool = False,
+    with_rows: bool = False,
+) -> ComputedMerge:
+    """Merge two sides that have a primary key; `with_rows` asks for the rows of conflicting keys.
+
+    Raises:
+        ChainError: the sides say different things of a row: one of them is damaged.
+        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+        EngineError: Spark failed.
+    """
+    function = functools.partial(
+        merge_part,
+        asked=sides.asked,
+        key=sides.key,
+        names=sides.columns.names,
+        resolution=resolution,
+        by_row=by_row,
+        with_rows=with_rows,
+    )
+    computed = compute(
+        sides.intervals(trusted), sides.columns, sides.key, function, engine=engine, folder=folder
+    )
+    notes = [note for note in computed.notes if isinstance(note, MergeNotes)]
+    empty = sides.columns.data.empty_table()
+    return ComputedMerge(
+        computed,
+        MergeNotes(
+            pa.concat_tables([lines_schema(sides.key).empty_table(), *(note.lines for note in notes)]),
+            pa.concat_tables([empty, *(note.merged for note in notes)]),
+            pa.concat_tables([empty, *(note.ours for note in notes)]),
+        ),
+    )
+
+
+def merge_part(
+    tables: Sequence[pa.Table],
+    *,
+    asked: MergeInput,
+    key: tuple[str, ...],
+    names: DatasetVocabulary,
+    resolution: Resolution,
+    by_row: bool,
+    with_rows: bool,
+) -> Part:
+    """Merge all rows of some keys: the rows to be written, and what `MergeNotes` has."""
+    three_way = merge_tables(tables, asked, key, names.event_time_column, by_row=by_row)
+    resolved = resolve(three_way, resolution)
+    merged, ours = _undecided(three_way.conflicts, with_rows=with_rows)
+    return Part(
+        rows_of_changes(resolved.changes, names),
+        MergeNotes(resolved.lines, merged, ours),
+    )
+
+
+def _undecided(conflicts: Conflicts, *, with_rows: bool) -> tuple[pa.Table, pa.Table]:
+    there = conflicts.ours.there
+    both = there & conflicts.theirs.there
+    if not with_rows:
+        there = both = there & False
+    return conflicts.merged.filter(pa.array(both)), conflicts.ours.rows.filter(pa.array(there))

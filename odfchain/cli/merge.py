@@ -1,0 +1,82 @@
+"""`odfchain merge`: what a branch changed, in another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from odfchain.api.branch_points import on_branch
+from odfchain.api.conflict_views import check_conflict_file, write_conflicts
+from odfchain.api.merging_branches import merge_branches
+from odfchain.cli.support.conflict_output import print_conflicts
+from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
+from odfchain.cli.support.output import format_option
+from odfchain.cli.support.parameters import BRANCH, DATASET
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.errors import MergeConflictError, UsageError
+
+
+@click.command("merge")
+@click.argument("datasets", metavar="DATASET…", type=DATASET, nargs=-1, required=True)
+@click.argument("branch", type=BRANCH)
+@click.option("--into", metavar="BRANCH", default="head", help="Merge into this branch, not the head.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--ff", is_flag=True, help="Move to the branch's block instead, where that is ahead.")
+@click.option("--rows", is_flag=True, help="Merge no cells: other rows of one key conflict.")
+@click.option(
+    "--resolve", metavar="WHO", help="Decide conflicts: ours, theirs, or a file of --conflicts, filled in."
+)
+@click.option(
+    "--conflicts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the conflicts to this .csv or .ndjson file.",
+)
+@click.option("--with-metadata", is_flag=True, help="Take over what the branch says beside data, too.")
+@click.option("--message", metavar="TEXT", default="", help="Why; recorded with the merge.")
+@click.option("--force", is_flag=True, help="Merge into the head of a copy, and go another way from there.")
+@format_option()
+def merge_command(
+    datasets: tuple[str, ...],
+    branch: str,
+    into: str,
+    dry_run: bool,
+    ff: bool,
+    rows: bool,
+    resolve: str | None,
+    conflicts: Path | None,
+    output: str,
+    **chosen: Any,
+) -> None:
+    """Merge a branch into the head, or into another branch.
+
+    What changed on the branch since both went apart becomes one block, cell by cell. Where both changed one
+    cell differently, nothing is merged: the conflicts are printed, and the command ends with code 5.
+
+    Several datasets that have a branch of this name are all computed before the first is changed.
+    """
+    if conflicts is not None:
+        check_conflict_file(conflicts)
+        if len(datasets) > 1 or (resolve is not None and Path(resolve) == conflicts):
+            raise UsageError("--conflicts writes the conflicts of one dataset, to a file that is not read")
+    if not options().debug:
+        silence_libraries()
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        targets = [on_branch(workspace, f"{name}@{into}") for name in datasets]
+        try:
+            done = merge_branches(
+                targets, branch, resolve=resolve, by_row=rows, fast_forward=ff, dry_run=dry_run,
+                progress=progress, **chosen,
+            )  # fmt: skip
+        except MergeConflictError as error:
+            progress.stop()
+            if conflicts is not None:
+                write_conflicts(error.conflicts, conflicts)
+            print_conflicts(error.conflicts, output)
+            raise
+        progress.stop()
+        for outcome in done:
+            for note in outcome.notes:
+                say(f"note: {note}")
+            say(outcome.described(dry_run=dry_run, named=len(done) > 1))
