@@ -373,7 +373,8 @@ def branches(scene: Scene) -> None:
     (listed,) = ds.branches()
     assert (listed.name, listed.ahead, listed.behind, listed.block) == ("first", 0, 2, first.head)
     assert ds.branch("first") == first != ds
-    assert ds.rename_branch("first", "draft").head == first.head
+    block = first.head
+    assert ds.rename_branch("first", "draft").head == block
     found = ds.at("draft")
     assert [len(found.log()._rows()), len(found.scan().to_arrow()), len(found.tail())] == [3, 0, 0]
     assert ds.at("head").state(["city"]).to_arrow() == ds.state(["city"]).to_arrow()
