@@ -14,6 +14,7 @@ from enum import Enum
 from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
+from odfchain.lineage.branch_facts import BranchFacts
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import SetTransform
 from odfchain.model.timestamp import Timestamp
@@ -51,6 +52,7 @@ class Node:
     last_block_time: Timestamp | None = None
     pulled_from: tuple[str, ...] = ()
     """Where the copy comes from, without user names and passwords."""
+    branching: BranchFacts = field(default_factory=BranchFacts)
 
     @property
     def name(self) -> str:
@@ -226,6 +228,7 @@ class _GraphReader:
                 watermark=state.watermark,
                 last_block_time=state.head_block.system_time,
                 pulled_from=_pulled_from(dataset),
+                branching=BranchFacts.of(dataset),
             )
         except OdfchainError as error:
             return Node(id=key, alias=alias, state=NodeState.DAMAGED, problem=str(error))

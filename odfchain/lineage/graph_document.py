@@ -72,6 +72,7 @@ def _node_document(node: Node) -> dict[str, Any]:
         "watermark": node.watermark and str(node.watermark),
         "lastBlockTime": node.last_block_time and str(node.last_block_time),
         "pulledFrom": list(node.pulled_from),
+        **node.branching.to_document(),
     }
 
 
@@ -88,7 +89,7 @@ def _edge_document(edge: Edge) -> dict[str, Any]:
 # --- for people ----------------------------------------------------------------------------------------
 
 
-def facts_of(node: Node) -> list[str]:
+def facts_of(node: Node, *, branching: bool = True) -> list[str]:
     """What is known of a dataset, in a few words each; times without fractions of a second."""
     match node.state:
         case NodeState.MISSING:
@@ -103,7 +104,7 @@ def facts_of(node: Node) -> list[str]:
         facts.append(f"last block {node.last_block_time}")
     if node.pulled_from:
         facts.append(f"pulled from {node.pulled_from[0]}")
-    return facts
+    return facts + (node.branching.lines() if branching else [])
 
 
 def was_used(edge: Edge) -> str:
@@ -121,15 +122,17 @@ _STYLES = {NodeState.PRESENT: "", NodeState.MISSING: "yellow", NodeState.DAMAGED
 
 
 def _tree(graph: Graph, node: Node, edge: Edge | None, opened: set[str], path: tuple[str, ...]) -> TextTree:
-    words = facts_of(node)
+    words = facts_of(node, branching=False)
     if edge is not None and not edge.in_force:
         words.insert(0, was_used(edge))
     tree = TextTree(f"{node.name}: {', '.join(words)}", style=_STYLES[node.state])
     following = graph.after.get(node.id, ())
+    if node.id not in opened:
+        tree.below += (TextTree(line, style="cyan") for line in node.branching.lines())
     if node.id in path[:-1]:
         tree.text += " (comes from itself: a circle)"
     elif not following:
-        pass
+        opened.add(node.id)
     elif node.id in opened:
         tree.text += " (opened up above)"
     elif len(path) > LINEAGE.depth:

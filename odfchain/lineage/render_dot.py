@@ -7,6 +7,9 @@ Source: https://graphviz.org/doc/info/lang.html, https://graphviz.org/docs/attr-
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from odfchain.lineage.branch_facts import lies
 from odfchain.lineage.graph import Graph, Node, NodeState
 from odfchain.lineage.graph_document import facts_of, was_used
 from odfchain.model.enums import DatasetKind
@@ -29,12 +32,27 @@ def to_dot(graph: Graph) -> str:
     """The graph as one DOT document; edges point from inputs to what is made of them."""
     numbers = {key: f"n{index}" for index, key in enumerate(graph.nodes)}
     lines = ["digraph lineage {", "  rankdir=LR;", "  node [fontname=sans];", "  edge [fontname=sans];"]
-    lines += [f"  {numbers[key]} [{_attributes(node)}];" for key, node in graph.nodes.items()]
+    for key, node in graph.nodes.items():
+        lines.append(f"  {numbers[key]} [{_attributes(node)}];")
+        lines += _branches(numbers[key], node)
     for edge in graph.edges:
         words = was_used(edge)
         attributes = f" [style=dashed, label={quoted(words)}]" if words else ""
         lines.append(f"  {numbers[edge.upstream]} -> {numbers[edge.downstream]}{attributes};")
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _branches(number: str, node: Node) -> Iterator[str]:
+    """Branches beside their dataset, and arrows back from those that were merged."""
+    facts = node.branching
+    ways = {branch.name: lies(branch) for branch in facts.branches}
+    blocks = {item.name: str(item) for item in facts.merged}
+    for index, name in enumerate(dict.fromkeys([*ways, *blocks])):
+        label = quoted(f"{node.name}@{name}", ways.get(name, "deleted"))
+        yield f"  {number}b{index} [label={label}, shape=note, style=dashed];"
+        yield f"  {number} -> {number}b{index} [style=dotted, dir=none];"
+        if name in blocks:
+            yield f"  {number}b{index} -> {number} [style=dotted, label={quoted(blocks[name])}];"
 
 
 def _attributes(node: Node) -> str:

@@ -133,3 +133,28 @@ def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace
     assert source_of(d._files.chain, newest).merged is None
     assert source_of(d._files.chain, merge).merged is not None
     assert [line.split(" ")[1] for line in drawn(d)[:2]] == ["5", "4"]  # one merge, not two
+
+
+def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
+    from odfchain.api.lineage_views import graph_document, to_dot, to_html, trees_of
+
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c", day(1))
+    merged(d, fix, day(2))
+    add(fix, "e", day(3))
+    merged(d, fix, day(4))
+    d.create_branch("old", at=2)
+    d.rename_branch("fix", "better")
+    graph = d.lineage()
+    (tree,) = trees_of(graph)
+    assert [line.text for line in tree.below] == [
+        "branch better: 2 behind", "branch old: 3 behind", "merged fix 2 times, last in block 5",
+    ]  # fmt: skip
+    (node,) = graph_document(graph)["nodes"]
+    assert [branch["name"] for branch in node["branches"]] == ["better", "old"]
+    assert node["merged"] == [{"branch": "fix", "blocks": [4, 5]}]
+    dot = to_dot(graph)
+    assert 'label="d@fix\\ndeleted"' in dot
+    assert 'n0b2 -> n0 [style=dotted, label="merged fix 2 times, last in block 5"]' in dot
+    assert "branch better: 2 behind" in to_html(graph)
