@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odfchain.branch.diffing import Change, Diff
     from odfchain.branch.merging import MergeOutcome, MergePlan, MergeStatus
     from odfchain.branch.recording import ChangeOutcome
+    from odfchain.branch.row_history import ChangeOrigin, RowChange
     from odfchain.chain.chain import HashedBlock
     from odfchain.errors import (
         AccessError,
@@ -156,6 +157,7 @@ _PLACES = {
     "branch.recording": "ChangeOutcome",
     "branch.diffing": "Change Diff",
     "branch.merging": "MergeOutcome MergePlan MergeStatus",
+    "branch.row_history": "ChangeOrigin RowChange",
     "chain.chain": "HashedBlock",
     "ids.did": "DatasetId",
     "ids.multihash": "Multihash",
@@ -203,27 +205,27 @@ _PLACES = {
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
     "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError", "BrokenChainError",
-    "BusyError", "ChainError", "ChainsDifferError", "Change", "ChangeOutcome", "CodecError", "Collected",
-    "CompactPlan", "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId",
-    "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary",
-    "DatasetsDivergedError", "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff",
-    "DisablePollingSource", "DisablePushSource", "DivergedInputError", "Duration", "EngineError",
-    "Evidence", "ExecuteTransform", "Fault", "FetchError", "FetchOutcome", "Finding", "ForeignKeyError",
-    "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock", "ImportPlan", "Imported",
-    "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError", "JavaNotFoundError",
-    "KeptEvidence", "ListedAttestation", "Log", "ManifestError", "MergeConflictError", "MergeOutcome",
-    "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent", "Multihash", "NameCollisionError",
-    "NewAttestation", "NotAWorkspaceError", "NothingToCommitError", "ObjectCorruptedError",
-    "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType", "OversizedInputError",
-    "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict", "PullResult", "PullTarget",
-    "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError",
-    "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "Scan", "SchemaError",
-    "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform",
-    "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan",
-    "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree",
-    "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
-    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "init", "open",
-    "open_dataset", "verify_proof",
+    "BusyError", "ChainError", "ChainsDifferError", "Change", "ChangeOrigin", "ChangeOutcome", "CodecError",
+    "Collected", "CompactPlan", "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt",
+    "DatasetId", "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState",
+    "DatasetVocabulary", "DatasetsDivergedError", "DecodeError", "Definition", "Dependent",
+    "DestinationAheadError", "Diff", "DisablePollingSource", "DisablePushSource", "DivergedInputError",
+    "Duration", "EngineError", "Evidence", "ExecuteTransform", "Fault", "FetchError", "FetchOutcome",
+    "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock",
+    "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError",
+    "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log", "ManifestError", "MergeConflictError",
+    "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent", "Multihash",
+    "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
+    "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
+    "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict",
+    "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError",
+    "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError",
+    "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense",
+    "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",
+    "SliceNotFoundError", "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError",
+    "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError",
+    "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "Workspace",
+    "WorkspaceError", "__version__", "init", "open", "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

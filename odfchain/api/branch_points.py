@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from odfchain.api.options import as_time
+from odfchain.api.options import Time, as_time
 from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from odfchain.api.scan import Scan
     from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace
+    from odfchain.branch.row_history import RowChange
     from odfchain.repo.dataset_files import DatasetFiles
 
 AnyPoint = Multihash | int | Timestamp | dt.date | str
@@ -42,9 +43,19 @@ class DatasetAt:
         """The records up to the point, as `Dataset.scan`."""
         return self.dataset.scan(columns)
 
-    def state(self, columns: Sequence[str] | None = None, *, key: Sequence[str] | None = None) -> Scan:
+    def state(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        key: Sequence[str] | None = None,
+        event_time: Time | None = None,
+    ) -> Scan:
         """The records in force at the point, as `Dataset.state`; `to_arrow()` and `to_spark()` read them."""
-        return self.dataset.state(columns, key=key)
+        return self.dataset.state(columns, key=key, event_time=event_time)
+
+    def history(self, key: Mapping[str, Any], *, limit: int | None = None) -> list[RowChange]:
+        """The changes of one row up to the point, as `Dataset.history`."""
+        return self.dataset.history(key, limit=limit)
 
     def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
         """The newest records at the point, as `Dataset.tail`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odfchain.api.options import Time, as_time
 from odfchain.progress import SILENT, Progress
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odfchain.branch.diffing import Diff
     from odfchain.branch.merging import MergeOutcome, MergePlan
     from odfchain.branch.recording import ChangeOutcome
+    from odfchain.branch.row_history import RowChange
     from odfchain.lineage.block_drawing import DrawnBlock
     from odfchain.repo.dataset_files import DatasetFiles
 
@@ -230,3 +231,17 @@ class Branching:
             with_metadata=with_metadata, message=message, force=force, dry_run=dry_run, progress=progress,
         )  # fmt: skip
         return outcome
+
+    def history(self, key: Mapping[str, Any], *, limit: int | None = None) -> list[RowChange]:
+        """Every change of the row with this primary key, newest first; at most `limit` of them.
+
+        Values are those of the columns, or texts that mean them. What a merge brought says where from.
+
+        Raises:
+            UsageError: it is not the primary key, there is none, or a value is none of its column.
+            SchemaError: sources have different keys.
+            SliceNotFoundError, ObjectCorruptedError: naming the slice.
+        """
+        from odfchain.api.kept_states import history_of_row
+
+        return history_of_row(self._workspace, self._files, key, limit)

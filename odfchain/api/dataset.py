@@ -172,11 +172,13 @@ class Dataset(Branching, Upkeep):
         *,
         at: At = None,
         key: Sequence[str] | None = None,
+        event_time: Time | None = None,
     ) -> Scan:
         """The records in force at a moment: of each key the newest, unless it takes back what was before.
 
         As `scan` in everything else. The key is the one that the sources record; `key` gives another, and an
-        empty one tells records apart by all their values.
+        empty one tells records apart by all their values. `at` is when it was known, and `event_time` when it
+        was true.
 
         Raises:
             UsageError: no primary key is recorded, and none is given.
@@ -185,7 +187,7 @@ class Dataset(Branching, Upkeep):
         """
         from odfchain.api.scan import state
 
-        return state(self, columns, at, key)
+        return state(self, columns, at, key, event_time)
 
     def dataset(self, at: At = None) -> Any:
         """The records as a `pyarrow.dataset.Dataset` of hashed slices, for polars, DuckDB and pandas.

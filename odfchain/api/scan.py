@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from odfchain.api.options import Time, as_time
 from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
 from odfchain.query.arrow_rows import ArrowRows
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import block_at
@@ -43,6 +44,8 @@ class Scan(ArrowRows):
     """What the chain says as of the block."""
     key: tuple[str, ...] | None = None
     """Only what is in force by this key; None is every record."""
+    event_time: Timestamp | None = None
+    """What was in force then, by all that is known at the block."""
 
     def to_arrow(self) -> pa.Table:
         """All records with the declared types; held in memory. Starts no JVM.
@@ -55,7 +58,7 @@ class Scan(ArrowRows):
             return read_all(files, self.summary, self.columns)
         from odfchain.api.kept_states import state_of
 
-        return state_of(self.dataset._workspace, files, self.summary, self.key, self.columns)
+        return state_of(self)
 
     def to_spark(self) -> DataFrame:
         """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
@@ -76,7 +79,7 @@ class Scan(ArrowRows):
         from odfchain.spark.columns import col
 
         pin = Pin(str(self.dataset.alias), self.dataset._files, self.summary)
-        relation = Relation(pin, None if self.key is None else StateOf(key=self.key))
+        relation = Relation(pin, None if self.key is None else StateOf(self.event_time, self.key))
         found = rows_on_spark(session, relation, CheckedSlices())
         if plain_offset:
             found = with_plain_offset(found, pin)
@@ -85,7 +88,8 @@ class Scan(ArrowRows):
     def __repr__(self) -> str:
         if self.key is None:
             return f"<scan of {self._described()}>"
-        return f"<state of {self._described()}, by {', '.join(self.key) or 'all values'}>"
+        then = f" at {self.event_time}" if self.event_time else ""
+        return f"<state{then} of {self._described()}, by {', '.join(self.key) or 'all values'}>"
 
     def _repr_html_(self) -> str:
         from odfchain.api.views import table_html
@@ -116,7 +120,13 @@ def scan(dataset: Dataset, columns: Sequence[str] | None, at: At) -> Scan:
     return Scan(dataset, chosen, summary)
 
 
-def state(dataset: Dataset, columns: Sequence[str] | None, at: At, key: Sequence[str] | None) -> Scan:
+def state(
+    dataset: Dataset,
+    columns: Sequence[str] | None,
+    at: At,
+    key: Sequence[str] | None,
+    event_time: Time | None = None,
+) -> Scan:
     """The records in force at a moment; errors as `Dataset.state`."""
     found = scan(dataset, columns, at)
     chosen = found.summary.primary_key if key is None else tuple(key)
@@ -127,7 +137,9 @@ def state(dataset: Dataset, columns: Sequence[str] | None, at: At, key: Sequence
         )
     if found.summary.schema is not None:  # nothing is in force before the first data
         columns_of(found.summary, chosen)
-    return dataclasses.replace(found, key=chosen)
+    return dataclasses.replace(
+        found, key=chosen, event_time=None if event_time is None else as_time(event_time)
+    )
 
 
 def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:

@@ -154,9 +154,12 @@ def _of_keys(sides: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
 
 def changes_of(found: RowDiff) -> pa.Table:
     """Changed rows as a table for people, as `Diff.changes`."""
+    return table_of_changes(found.only(order_of(found.rows_of_keys(), found.key)))
+
+
+def table_of_changes(found: RowDiff) -> pa.Table:
+    """As `changes_of`, in the given order."""
     key, keys = found.key, found.rows_of_keys()
-    at = order_of(keys, key)
-    found, keys = found.only(at), keys.take(pa.array(at))
     others = [name for name in found.schema.names if name not in key]
     both = found.had & found.has
     differs = np.zeros((len(found), len(others)), dtype=bool)

@@ -45,6 +45,8 @@ _TOPICS: dict[str, dict[str, str]] = {
         "sql": "Answer queries in SQL, at any point of the history.",
         "list": "List the datasets of the workspace.",
         "tail": "Show the newest records of a dataset.",
+        "state": "Show the rows in force, at any point of the history.",
+        "history": "Show every change of one row.",
         "log": "Show a dataset's metadata chain, newest block first.",
         "inspect": "Show schema, lineage or queries of a dataset.",
         "blame": "Show where a record comes from.",

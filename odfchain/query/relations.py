@@ -79,31 +79,35 @@ class Relation:
         dataset = self.pin.dataset
         return [checked.path(dataset, ref.slice.physical_hash) for ref in checked.slices(self.pin.state)]
 
-    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
-        """The rows of a state; columns that are not `wanted` are null. Held in memory.
+    def state(self, checked: CheckedSlices, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a state as recorded, in order of offset, or some columns of them; held in memory.
 
         Raises:
             QueryError: as `key`.
             SliceNotFoundError, ObjectCorruptedError: naming the file.
         """
+        time = self.projection.event_time if self.projection else None
+        dataset, state = self.pin.dataset, self.pin.state
+        if time is None and checked.remembers:
+            located = checked.located(dataset)
+            return read_cached_state(
+                dataset, state, self.key, columns, cache=checked.states(dataset), locate=located
+            )
+        slices = [
+            (path, ref.slice.offset_interval)
+            for path, ref in zip(self.paths(checked), checked.slices(state), strict=True)
+        ]
+        return read_state(dataset, state, self.key, columns, event_time=time, slices=slices)
+
+    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
+        """As `state`, with the columns that queries see; those that are not `wanted` are null."""
         import pyarrow as pa
 
         schema = self.schema
-        time = self.projection.event_time if self.projection else None
         names = [name for name in schema.names if wanted is None or name in wanted]
         # of no column at all nobody could say how many rows there are
         read: Sequence[str] = names or schema.names[:1]
-        dataset, state = self.pin.dataset, self.pin.state
-        if time is None and checked.remembers:
-            found = read_cached_state(
-                dataset, state, self.key, read, cache=checked.states(dataset), locate=checked.located(dataset)
-            )
-        else:
-            slices = [
-                (path, ref.slice.offset_interval)
-                for path, ref in zip(self.paths(checked), checked.slices(state), strict=True)
-            ]
-            found = read_state(dataset, state, self.key, read, event_time=time, slices=slices)
+        found = self.state(checked, read)
         columns = [
             found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
             for field in schema

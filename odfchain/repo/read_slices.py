@@ -85,9 +85,9 @@ def read_state(
         wanted = columns_of(state, list(with_time))
         return state_at(files, key, wanted, event_time).select(schema.names)
     except BadInputError as error:
-        raise _unreadable(Path(error.file or dataset.folder), error.message) from None
+        raise unreadable(Path(error.file or dataset.folder), error.message) from None
     except (pa.ArrowException, ValueError) as error:
-        raise _unreadable(
+        raise unreadable(
             dataset.folder, f"it does not fit the declared schema: {first_line(error)}"
         ) from None
 
@@ -161,16 +161,16 @@ def _read_slice(
             names = file.schema_arrow.names
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
-                raise _unreadable(path, f"column `{one_line(twice)}` comes twice")
+                raise unreadable(path, f"column `{one_line(twice)}` comes twice")
             present = [name for name in schema.names if name in names]
             table = file.rows_between(first, end, present)
         if table.num_rows != end - first + 1:
-            raise _unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
+            raise unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
         return fitted(table, schema)
     except BadInputError as error:
-        raise _unreadable(path, error.message) from None
+        raise unreadable(path, error.message) from None
     except (pa.ArrowException, ValueError) as error:
-        raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
+        raise unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
 
 
 def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
@@ -186,7 +186,8 @@ def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
         raise SliceNotFoundError.of(dataset.alias, path) from None
 
 
-def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
+def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
+    """What is said of a slice that is not what its block says."""
     return ObjectCorruptedError(
         f"{path}: the slice cannot be read: {reason}",
         hint="`odfchain verify` says what else is wrong with it",

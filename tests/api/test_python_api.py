@@ -415,6 +415,15 @@ def merges(scene: Scene) -> None:
         ds.merge(plan)
 
 
+@case("Dataset.history")
+def history_of_a_row(scene: Scene) -> None:
+    ds = scene.cities
+    row = ds.state().to_arrow().to_pylist()[-1]
+    newest = ds.history({name: row[name] for name in ds.summary.primary_key}, limit=1)[0]
+    assert (newest.offset, newest.via) == (row["offset"], None)
+    assert newest.after is not None
+
+
 @pytest.mark.parametrize("run", dict.fromkeys(CASES.values()), ids=lambda run: run.__name__)
 def test_methods(scene: Scene, run: Case) -> None:
     run(scene)

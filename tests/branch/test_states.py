@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from odfchain.repo.recorded import METADATA_KEY, describe
 from odfchain.spark.session import SparkEngine
 from odfchain.upkeep.garbage import collect
 from tests.kit import branch_rows
+from tests.kit.branch_cases import run_here
 from tests.kit.branch_rows import Row
 from tests.kit.opened_files import opened_files
 from tests.kit.root_rows import staged_slice
@@ -148,6 +150,63 @@ def test_case_39_a_block_that_no_reference_leads_to_has_a_state(ws: odf.Workspac
     found = ws["d"].at(str(block)).state().to_arrow()
     assert found.equals(expected)
     assert "only there" in found["a"].to_pylist()
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+
+def shown(workspace: odf.Workspace, *words: str) -> list[dict[str, Any]]:
+    result = run_here(workspace)("state", *words, "-o", "ndjson")
+    assert result.code == 0, result.err
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+def test_a_state_is_printed(ws: odf.Workspace) -> None:
+    dataset = history(ws)
+    branch_rows.record(branch_rows.branch(dataset, "fix"), [("+A", 0, "z", "there")])
+    offsets = read(dataset)["offset"].to_pylist()
+    assert [row["offset"] for row in shown(ws, "d")] == offsets
+    assert [row["offset"] for row in shown(ws, "d", "-n", "2")] == offsets[-2:]
+    assert shown(ws, "d@fix")[-1]["a"] == "there"
+    assert [row["offset"] for row in shown(ws, "d@head:4")] == read(dataset, at(dataset, 4))[
+        "offset"
+    ].to_pylist()
+    plain = branch_rows.keyed(ws, (), name="log")
+    branch_rows.record(plain, [("+A", 0, "a"), ("+A", 0, "a"), ("-R", 0, "a"), ("+A", 0, "b")])
+    assert [(row["offset"], row["k"]) for row in shown(ws, "log")] == [(1, "a"), (3, "b")]
+    assert shown(ws, "log@2") == []
+
+
+@pytest.mark.parametrize(
+    ("point", "code", "message"),
+    [
+        ("99", 4, "there is no block 99"),
+        ("1999-01-01", 4, "begins at"),
+        ("2999-01-01", 3, "lies in the future"),
+        ("none", 4, "has no branch"),
+        ("f1620" + 64 * "0", 4, "there is no block"),
+        ("A", 2, "a point is a branch, a block's number or hash, or a time"),
+    ],
+)
+def test_case_39_points_that_are_none(ws: odf.Workspace, point: str, code: int, message: str) -> None:
+    history(ws, 1)
+    result = run_here(ws)("state", f"d@{point}")
+    assert (result.code, message in result.err, result.out) == (code, True, ""), result.err
+
+
+def test_cases_42_and_44_what_was_true_at_an_event_time(ws: odf.Workspace) -> None:
+    dataset = branch_rows.keyed(ws)
+    branch_rows.record(dataset, [("+A", 0, "k", "old")])
+    branch_rows.record(dataset, [("-C", 0, "k", "old"), ("+C", 5, "k", "new")])
+    fix = branch_rows.branch(dataset, "fix")
+    branch_rows.record(fix, [("-R", 5, "k", "new")])
+
+    def values(point: str, day: int) -> list[str]:
+        return [row["a"] for row in shown(ws, f"d{point}", "--event-time", f"2026-01-{day + 1:02}")]
+
+    assert [values("", day) for day in (4, 5, 9)] == [["old"], ["new"], ["new"]]
+    assert [values("@fix", day) for day in (4, 9)] == [["old"], []]
+    assert [values("@3", day) for day in (4, 5)] == [["old"], ["old"]]
 
 
 # --- case 40 ---------------------------------------------------------------------------------------

@@ -1,0 +1,356 @@
+"""Every change that the rows of a dataset went through: of one key, newest first, or of all.
+
+A row that puts values in force is a change from what the key had before it: from the `-C` in front, or from
+the row that was in force, or from nothing. Of one key, row groups are skipped by what they say of their keys;
+not by bounds of floating-point numbers, which leave NaN out, and not by bounds of texts that may be cut.
+Source: RFC-035.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from odfchain.branch.cell_text import array_of
+from odfchain.branch.diffing import Change, table_of_changes
+from odfchain.branch.intervals import MergedColumns, slice_batches
+from odfchain.branch.row_diff import RowDiff, take
+from odfchain.digest.row_hash import Numbers
+from odfchain.errors import BadInputError, ObjectNotFoundError, PointNotFoundError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.model.enums import OperationType
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.repo.merge_record import MergeMode, MergeRecord, merges
+from odfchain.repo.points import opened_at
+from odfchain.repo.read_slices import unreadable
+from odfchain.slices.newest_rows import codes_of
+from odfchain.slices.reader import open_parquet
+from odfchain.slices.rows_in_force import comparable
+from odfchain.text import one_line
+
+BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
+"""What a table of all changes has after the columns that one of a diff has (`odfchain.branch.diffing`)."""
+
+_BACK, _FROM = OperationType.RETRACT.code, OperationType.CORRECT_FROM.code
+_EXACT = (t.is_integer, t.is_boolean, t.is_date, t.is_timestamp, t.is_time)
+_LONGEST_PATH = 32
+"""Merges of merges that are followed [count]."""
+
+Locate = Callable[[SliceRef], Path]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOrigin:
+    """Where a merge has a change from: `BLOCK#OFFSET` on a branch."""
+
+    branch: str
+    """What the reference was called; nothing where a block was reverted."""
+    block: Multihash
+    """The block that made the change; or the one that was merged, where that cannot be read here."""
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What one block did to one row."""
+
+    block: Multihash
+    sequence_number: int
+    system_time: Timestamp
+    offset: int
+    """Of its last record; a change is named `BLOCK#OFFSET`."""
+    change: Change
+    before: Mapping[str, Any] | None
+    """The columns that are no key; None where there was no row."""
+    after: Mapping[str, Any] | None
+    columns: tuple[str, ...]
+    """Those that changed."""
+    via: ChangeOrigin | None = None
+    """Where a merge brought it from, or what a block reverted."""
+
+
+def history_of(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    key: Mapping[str, Any],
+    *,
+    limit: int | None = None,
+    locate: Locate,
+) -> list[RowChange]:
+    """The changes of the row with this key, newest first, each where the chain up to a head has it.
+
+    Values are those of the key's columns, or texts that mean them.
+
+    Raises:
+        UsageError: the columns are not those of the primary key, or a value is none of its column.
+        SchemaError: sources have different keys.
+        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    sought = _Sought.of(dataset, state, key)
+    found: list[tuple[SliceRef, pa.Table]] = []
+    count = 0
+    for ref in state.slices_newest_first():
+        rows = sought.rows(locate(ref), ref)
+        if rows.num_rows:
+            found.append((ref, rows))
+            count += rows.num_rows - int(pc.sum(pc.equal(rows.column(1), _FROM)).as_py())
+        if limit is not None and count > limit:  # what goes before the oldest of them is among these too
+            break
+    return _told(dataset, state, sought, found[::-1], locate)[::-1][:limit]
+
+
+def all_changes(dataset: DatasetFiles, state: DatasetState, *, locate: Locate) -> pa.Table:
+    """Every change up to a head, oldest first: as `Diff.changes`, with block, offset and system time.
+
+    Raises:
+        UsageError: there is no primary key.
+        SchemaError, SliceNotFoundError, ObjectCorruptedError: as `history_of`.
+    """
+    key = primary_key_of(dataset, state)
+    schema = _schema(state)
+    parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
+    for ref in state.slices():
+        batches = list(_batches(locate(ref), state, ref, schema))
+        parts.append(pa.Table.from_batches(batches, schema))
+        blocks.append(np.full(parts[-1].num_rows, ref.sequence_number))
+    return _changes(pa.concat_tables(parts), np.concatenate(blocks), key)
+
+
+def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...]:
+    """What tells the rows apart.
+
+    Raises:
+        UsageError: nothing does.
+        SchemaError: sources have different keys.
+    """
+    if key := state.primary_key:
+        return key
+    raise UsageError(
+        f"{dataset.alias}: no primary key is recorded that tells which rows were one",
+        hint=f"`odfchain tail {dataset.alias}` shows the records as they came",
+    )
+
+
+def _schema(state: DatasetState) -> pa.Schema:
+    """Offset, operation and system time, then the data."""
+    rows, time = MergedColumns.of(state).rows, state.vocabulary.system_time_column
+    system = [*list(rows)[:2], pa.field(time, pa.timestamp("ms", "UTC"))]
+    return pa.schema([*system, *list(rows)[2:]])
+
+
+def _batches(
+    path: Path, state: DatasetState, ref: SliceRef, schema: pa.Schema, **part: Any
+) -> Iterator[pa.RecordBatch]:
+    names = state.vocabulary  # those of system columns stay as soon as there are records (append rules)
+    return slice_batches(path, names, ref.slice.offset_interval, names, schema, **part)
+
+
+def _changes(rows: pa.Table, blocks: Numbers, key: Sequence[str]) -> pa.Table:
+    """The changes that rows (of `_schema`, in order of offset) make, in that order."""
+    operations, data = rows.column(1).to_numpy(), rows.select(range(3, rows.num_columns))
+    codes, _ = codes_of(data, key) if len(operations) else (np.zeros(0, np.int64), 0)
+    order = np.lexsort((np.arange(len(codes)), codes))
+    same = np.zeros(len(order), dtype=bool)
+    same[1:] = codes[order][1:] == codes[order][:-1]
+    previous = np.full(len(order), -1, dtype=np.int64)
+    previous[order[1:]] = np.where(same[1:], order[:-1], -1)
+    following = np.full(len(order), -1, dtype=np.int64)
+    following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
+    back = np.isin(operations, (_BACK, _FROM))
+    # a -C is the first half of a change, unless the key has no values after it
+    goes = (operations == _BACK) | ((operations == _FROM) & ((following < 0) | back[following]))
+    kept = np.flatnonzero(~back | goes)
+    earlier = previous[kept]
+    was_there = (earlier >= 0) & (operations[earlier] != _BACK)
+    before = np.where(back[kept], kept, np.where(was_there, earlier, -1))
+    after = np.where(back[kept], -1, kept)
+    found = table_of_changes(
+        RowDiff(
+            tuple(key), take(data, before), before >= 0, take(data, after), after >= 0, data.select([]),
+        )
+    )  # fmt: skip
+    at = pa.array(kept)
+    return (
+        found.append_column(BLOCK, pa.array(blocks[kept], pa.int64()))
+        .append_column(OFFSET, rows.column(0).take(at).cast(pa.int64()))
+        .append_column(SYSTEM_TIME, rows.column(2).take(at))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """One key, and how its rows are found in a slice."""
+
+    state: DatasetState
+    schema: pa.Schema
+    key: tuple[str, ...]
+    values: pa.RecordBatch
+    """One row: the key."""
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, state: DatasetState, given: Mapping[str, Any]) -> _Sought:
+        key = primary_key_of(dataset, state)
+        if set(given) != set(key):
+            raise UsageError(
+                f"{dataset.alias}: the primary key is {one_line(', '.join(key))}, "
+                f"not {one_line(', '.join(given)) or 'nothing'}",
+                hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
+            )
+        schema = _schema(state)
+        if not set(key) <= set(schema.names):  # before the first data
+            return cls(state, schema, key, pa.RecordBatch.from_pylist([]))
+        columns = [_cell(name, given[name], schema.field(name).type) for name in key]
+        return cls(state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))
+
+    def rows(self, path: Path, ref: SliceRef) -> pa.Table:
+        """The rows of this key in a slice, in order of offset; errors as `slice_batches`."""
+        found: list[pa.RecordBatch] = []
+        for group, first in self._groups(path, ref):
+            batches = _batches(path, self.state, ref, self.schema, groups=[group], first=first)
+            found += [batch.filter(self._are_equal(batch)) for batch in batches]
+        return pa.Table.from_batches(found, self.schema)
+
+    def _groups(self, path: Path, ref: SliceRef) -> list[tuple[int, int]]:
+        """(a row group that may have the key, the offset of its first row)."""
+        found, first = [], ref.slice.offset_interval.start
+        with _opened(path) as file:
+            for group in range(file.metadata.num_row_groups):
+                metadata = file.metadata.row_group(group)
+                chunks = [metadata.column(i) for i in range(metadata.num_columns)]
+                bounds = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
+                if all(
+                    _may_have(bounds.get(name), self.values.column(name)[0], file.schema_arrow, name)
+                    for name in self.key
+                ):
+                    found.append((group, first))
+                first += metadata.num_rows
+        return found
+
+    def _are_equal(self, batch: pa.RecordBatch) -> pa.Array:
+        mask = pa.array(np.ones(batch.num_rows, dtype=bool))
+        for name in self.key:
+            parts = zip(comparable(batch, name), comparable(self.values, name), strict=True)
+            for column, values in parts:
+                value = values[0]
+                if not value.is_valid:
+                    equal = column.is_null()
+                elif t.is_floating(value.type) and np.isnan(value.as_py()):
+                    equal = pc.is_nan(column).fill_null(False)
+                else:
+                    equal = pc.equal(column, value).fill_null(False)
+                mask = pc.and_(mask, equal)
+        return mask
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with open_parquet(path) as file:
+            yield file
+    except BadInputError as error:
+        raise unreadable(path, error.message) from None
+
+
+def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return array_of([value], kind) if isinstance(value, str) else pa.array([value], kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
+
+
+def _may_have(bounds: Any, value: pa.Scalar, schema: pa.Schema, name: str) -> bool:
+    """Whether a row group with these statistics of a column may have a value of it."""
+    if bounds is None or name not in schema.names or schema.field(name).type != value.type:
+        return True
+    if not value.is_valid:
+        return not bounds.has_null_count or bounds.null_count > 0
+    if not bounds.has_min_max:
+        return True
+    if t.is_string(value.type):
+        text, low, high = (str(each).encode() for each in (value.as_py(), bounds.min, bounds.max))
+        # the true maximum may be longer than a bound that was cut
+        return low <= text and (text <= high or text.startswith(high))
+    if not any(test(value.type) for test in _EXACT):
+        return True
+    low, high = (pa.scalar(each, value.type) for each in (bounds.min, bounds.max))
+    return bool(pc.and_(pc.less_equal(low, value), pc.less_equal(value, high)).as_py())
+
+
+def _told(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    sought: _Sought,
+    found: Sequence[tuple[SliceRef, pa.Table]],
+    locate: Locate,
+) -> list[RowChange]:
+    """The changes of one key, oldest first."""
+    if not found:
+        return []
+    blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
+    table = _changes(pa.concat_tables(rows for _, rows in found), blocks, sought.key)
+    records = {merge.block.hash: merge.record for merge in merges(dataset.chain, state.head)}
+    told = []
+    for row in table.to_pylist(maps_as_pydicts="lossy"):
+        ref = found[row[BLOCK]][0]
+        record = records.get(ref.block_hash)
+        told.append(
+            RowChange(
+                ref.block_hash,
+                ref.sequence_number,
+                dataset.chain.get(ref.block_hash).system_time,
+                row[OFFSET],
+                Change(row["change"]),
+                row["from"],
+                row["to"],
+                tuple(row["columns"]),
+                None if record is None else _origin(dataset, state.head, record, sought, locate),
+            )
+        )
+    return told
+
+
+def _origin(
+    dataset: DatasetFiles, head: Multihash, record: MergeRecord, sought: _Sought, locate: Locate
+) -> ChangeOrigin:
+    """Where the newest change of a key comes from that a merge brought."""
+    if record.mode is MergeMode.REVERT:
+        return ChangeOrigin("", record.base[0])
+    branch, tip = record.source_ref, record.source
+    origin = ChangeOrigin(branch, tip)
+    for _ in range(_LONGEST_PATH):
+        try:
+            source = opened_at(dataset, tip)
+            place = _newest(dataset, head, DatasetState.read(source.chain), sought, locate)
+            if place is None:
+                return origin
+            origin = ChangeOrigin(branch, *place)
+            made = [m for m in merges(source.chain, tip) if m.block.hash == place[0]]
+        except (ObjectNotFoundError, PointNotFoundError):  # it was not fetched
+            return origin
+        if not made or made[0].record.mode is MergeMode.REVERT:
+            return origin
+        head, branch, tip = place[0], made[0].record.source_ref, made[0].record.source
+    return origin
+
+
+def _newest(
+    dataset: DatasetFiles, head: Multihash, source: DatasetState, sought: _Sought, locate: Locate
+) -> tuple[Multihash, int] | None:
+    """The block and offset of the newest row of a key on a chain, of what another chain has not."""
+    for ref in source.slices_newest_first():
+        if dataset.chain.hash_at(ref.sequence_number, head) == ref.block_hash:
+            return None
+        rows = sought.rows(locate(ref), ref)
+        if rows.num_rows:
+            return ref.block_hash, rows.column(0)[-1].as_py()
+    return None
