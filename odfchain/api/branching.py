@@ -206,6 +206,7 @@ class Branching:
         message: str = "",
         force: bool = False,
         dry_run: bool = False,
+        violations: str | Path | None = None,
         progress: Progress = SILENT,
     ) -> MergeOutcome:
         """The net changes of a branch (or of the `head`) in this one, as one transaction, or nothing.
@@ -220,6 +221,7 @@ class Branching:
             MergeConflictError: conflicts that nobody decided; `conflicts` has a line for each.
             BranchNotFoundError: there is no such branch.
             UsageError, IngestError, SchemaError: the two cannot be merged; says what stands in the way.
+            ForeignKeyError: rows would refer to what is not there; `violations` is a file to write them to.
             ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged, or not here.
             RefConflictError: other writers were faster in every attempt.
             StorageFullError, EngineError: this branch is as it was.
@@ -228,7 +230,8 @@ class Branching:
 
         (outcome,) = merge_branches(
             [self], source, resolve=resolve, by_row=by_row, fast_forward=fast_forward,
-            with_metadata=with_metadata, message=message, force=force, dry_run=dry_run, progress=progress,
+            with_metadata=with_metadata, message=message, force=force, dry_run=dry_run,
+            violations=violations, progress=progress,
         )  # fmt: skip
         return outcome
 

@@ -32,18 +32,21 @@ def paths(files: Paths) -> tuple[Path, ...]:
     return tuple(Path(file) for file in several)
 
 
-def check_head_is_ours(workspace: Workspace, files: DatasetFiles, what: str, *, force: bool = False) -> None:
+def check_head_is_ours(
+    workspace: Workspace, files: DatasetFiles, what: str, *, then: str | None = None, force: bool = False
+) -> None:
     """Nothing where a reference may be written to: the head of a copy moves by `pull` only.
 
     Raises:
-        UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead.
+        UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead, on a
+            branch (`then`).
         ManifestError, StoreError: what is remembered of the dataset cannot be read.
     """
     if force or files.ref != HEAD or not workspace._sharing.is_copy(files):
         return
     raise UsageError(
         f"{files.alias} is a copy: its head moves by `pull` only",
-        hint=f"`odfchain branch create {files.alias} NAME`, then {what} {files.alias}@NAME",
+        hint=f"`odfchain branch create {files.alias} NAME`, then {then or f'{what} {files.alias}@NAME'}",
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
     from odfchain.branch.merging import MergeRequest, plan_merge
 
     request = MergeRequest(target=dataset._files, source_ref=source, by_row=by_row)
-    return plan_merge(request, _means(dataset._workspace, SILENT, None))
+    with _means(dataset._workspace, SILENT) as means:
+        return plan_merge(request, means)
 
 
 def merge_branches(
@@ -34,7 +36,7 @@ def merge_branches(
     fast_forward: bool = False,
     force: bool = False,
     dry_run: bool = False,
-    retries: int | None = None,
+    violations: str | Path | None = None,
     progress: Progress = SILENT,
     **options: Any,
 ) -> list[MergeOutcome]:
@@ -43,21 +45,20 @@ def merge_branches(
     All merges are computed and decided before one is committed; each commits by itself. Options and errors
     are those of `Dataset.merge`.
     """
+    from odfchain.api.changing import check_head_is_ours
     from odfchain.branch.merging import merge_all
-    from odfchain.repo.copies import refuse_head_of_copy
 
     workspace = datasets[0]._workspace
     for dataset in datasets:
-        if not force:
-            hint = f"merge into a branch: `odfchain merge {dataset._files.alias} head --into BRANCH`"
-            refuse_head_of_copy(workspace._files, dataset._files, hint)
+        then = f"`odfchain merge {dataset._files.alias} head --into NAME`"
+        check_head_is_ours(workspace, dataset._files, "merge", then=then, force=force)
     if resolve not in (None, "ours", "theirs") and len(datasets) > 1:
         raise UsageError("a file decides the conflicts of one dataset; merge the datasets one by one")
     requests = [
         _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
     ]
-    means = _means(workspace, progress, retries)
-    return merge_all(requests, means, dry_run=dry_run, progress=progress)
+    with _means(workspace, progress, violations) as means:
+        return merge_all(requests, means, dry_run=dry_run, progress=progress)
 
 
 def _request(
@@ -81,20 +82,23 @@ def _request(
     return MergeRequest(target=dataset._files, source_ref=source, resolve=decided, **options)
 
 
-def _means(workspace: Workspace, progress: Progress, retries: int | None) -> MergeMeans:
+@contextlib.contextmanager
+def _means(
+    workspace: Workspace, progress: Progress, violations: str | Path | None = None
+) -> Iterator[MergeMeans]:
+    """What merges need; rows that break foreign keys are written to `violations`."""
+    from odfchain.api.branch_diffs import engine_of
     from odfchain.api.branch_trust import ensure_verified, trust_of
-    from odfchain.branch.computing import Engine
+    from odfchain.api.changing import latest_of
+    from odfchain.api.foreign_key_checks import foreign_keys
     from odfchain.branch.merging import MergeMeans
-    from odfchain.repo.watermark import latest_believed
 
-    settings = workspace.ingest_config
-    future = settings.max_future
-    return MergeMeans(
-        engine=Engine(workspace.session),
-        trusted=trust_of(workspace),
-        verified=lambda dataset, block: ensure_verified(dataset, block, progress),
-        references=lambda *_: {},
-        check=lambda *_: None,
-        bound=lambda time: latest_believed(time, future) if future is not None else None,
-        retries=settings.retries if retries is None else retries,
-    )
+    with foreign_keys(workspace, progress, violations, merging=True) as check:
+        yield MergeMeans(
+            engine=engine_of(workspace),
+            trusted=trust_of(workspace),
+            verified=lambda dataset, block: ensure_verified(dataset, block, progress),
+            check=check,
+            bound=latest_of(workspace),
+            retries=workspace.ingest_config.retries,
+        )

@@ -19,7 +19,6 @@ from odfchain.branch.diffing import Trust, common_key
 from odfchain.branch.intervals import Interval, MergedColumns
 from odfchain.branch.merge_bases import MergeInput, merge_tables
 from odfchain.branch.resolving import UNDECIDED, Resolution, lines_schema, resolve
-from odfchain.branch.three_way import Conflicts
 from odfchain.branch.written_rows import rows_of_changes
 from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
@@ -69,14 +68,10 @@ class Sides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergeNotes:
-    """What is needed whole of a merge; `merged` and `ours` are empty unless they were asked for."""
+    """What is needed whole of a merge."""
 
     lines: pa.Table
     """The conflicts, line by line (`odfchain.branch.resolving`)."""
-    merged: pa.Table
-    """The rows of conflicting keys as they merge undecided, where both sides have one."""
-    ours: pa.Table
-    """Our rows of conflicting keys, where we have one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,9 +90,8 @@ def compute_merge(
     folder: Path,
     resolution: Resolution = UNDECIDED,
     by_row: bool = False,
-    with_rows: bool = False,
 ) -> ComputedMerge:
-    """Merge two sides that have a primary key; `with_rows` asks for the rows of conflicting keys.
+    """Merge two sides that have a primary key.
 
     Raises:
         ChainError: the sides say different things of a row: one of them is damaged.
@@ -111,20 +105,13 @@ def compute_merge(
         names=sides.columns.names,
         resolution=resolution,
         by_row=by_row,
-        with_rows=with_rows,
     )
     computed = compute(
         sides.intervals(trusted), sides.columns, sides.key, function, engine=engine, folder=folder
     )
-    notes = [note for note in computed.notes if isinstance(note, MergeNotes)]
-    empty = sides.columns.data.empty_table()
+    lines = [note.lines for note in computed.notes if isinstance(note, MergeNotes)]
     return ComputedMerge(
-        computed,
-        MergeNotes(
-            pa.concat_tables([lines_schema(sides.key).empty_table(), *(note.lines for note in notes)]),
-            pa.concat_tables([empty, *(note.merged for note in notes)]),
-            pa.concat_tables([empty, *(note.ours for note in notes)]),
-        ),
+        computed, MergeNotes(pa.concat_tables([lines_schema(sides.key).empty_table(), *lines]))
     )
 
 
@@ -136,21 +123,8 @@ def merge_part(
     names: DatasetVocabulary,
     resolution: Resolution,
     by_row: bool,
-    with_rows: bool,
 ) -> Part:
     """Merge all rows of some keys: the rows to be written, and what `MergeNotes` has."""
     three_way = merge_tables(tables, asked, key, names.event_time_column, by_row=by_row)
     resolved = resolve(three_way, resolution)
-    merged, ours = _undecided(three_way.conflicts, with_rows=with_rows)
-    return Part(
-        rows_of_changes(resolved.changes, names),
-        MergeNotes(resolved.lines, merged, ours),
-    )
-
-
-def _undecided(conflicts: Conflicts, *, with_rows: bool) -> tuple[pa.Table, pa.Table]:
-    there = conflicts.ours.there
-    both = there & conflicts.theirs.there
-    if not with_rows:
-        there = both = there & False
-    return conflicts.merged.filter(pa.array(both)), conflicts.ours.rows.filter(pa.array(there))
+    return Part(rows_of_changes(resolved.changes, names), MergeNotes(resolved.lines))

@@ -26,6 +26,8 @@ from odfchain.branch.computed_merge import ComputedMerge, Sides, compute_merge
 from odfchain.branch.computing import Engine
 from odfchain.branch.conflict_file import read_resolution
 from odfchain.branch.diffing import Trust, changes_of, rows_changed
+from odfchain.branch.foreign_keys import ForeignKeys, referenced_first, references_of
+from odfchain.branch.judged_rows import Rows
 from odfchain.branch.merge_bases import MergeInput
 from odfchain.branch.merge_notes import notes_on
 from odfchain.branch.other_events import listed, other_events, refuse_changed
@@ -33,13 +35,12 @@ from odfchain.branch.recording import described, stage_changes, write_batches
 from odfchain.branch.resolving import UNDECIDED, Decided, Resolution, check_decided, lines_schema
 from odfchain.branch.row_diff import net_of
 from odfchain.errors import IngestError, UsageError
-from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import OperationType
 from odfchain.model.events import MetadataEvent, SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import CommitCheck, commit, on_the_newest_head
+from odfchain.repo.commit import on_the_newest_head
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import Granularity, MergeRecord
@@ -81,9 +82,8 @@ class MergeMeans:
     trusted: Trust
     verified: Callable[[DatasetFiles, Multihash], None]
     """Raises where a fetched block is not to be relied on."""
-    references: Callable[[DatasetFiles, DatasetState], Mapping[DatasetId, Multihash]]
-    """The blocks of other datasets that foreign keys are checked against."""
-    check: Callable[[DatasetFiles, Mapping[DatasetId, Multihash]], CommitCheck | None]
+    check: ForeignKeys
+    """Of the workspace; each merge is checked against its own references."""
     bound: Callable[[Timestamp], Timestamp | None]
     """The latest event time that is believed at a system time."""
     retries: int | None = None
@@ -161,12 +161,15 @@ class MergePlan:
 def merge_all(
     requests: Sequence[MergeRequest], means: MergeMeans, *, dry_run: bool = False, progress: Progress = SILENT
 ) -> list[MergeOutcome]:
-    """Merge into several datasets: all are computed and decided before one is committed, each by itself.
+    """Merge into several datasets, those first that others refer to.
+
+    All are computed and decided before one is committed, each by itself.
 
     Raises:
         MergeConflictError: conflicts that nobody decided; nothing is changed in any of them.
         BranchNotFoundError: there is no such branch.
         UsageError, IngestError, SchemaError: two sides that cannot be merged; says what stands in the way.
+        ForeignKeyError: rows would refer to what is not there; what was before it is merged.
         ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged or not here.
         RefConflictError: other writers were faster in every attempt.
         StorageFullError, EngineError: those before it are merged.
@@ -177,7 +180,8 @@ def merge_all(
             return _prepare(request, means, stack.enter_context(request.target.staging()))
 
         progress.phase("Merging")
-        ready = [prepared(request) for request in requests]
+        first = referenced_first([request.target for request in requests])
+        ready = [prepared(request) for request in sorted(requests, key=lambda r: first.index(r.target))]
         return [_finished(merge, prepared, means, dry_run, progress) for merge in ready]
 
 
@@ -214,11 +218,11 @@ class _Prepared:
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
         """Commit it, or see what would stop that."""
         if self.outcome.status is MergeStatus.FAST_FORWARDED:
-            return self._fast_forward(dry_run=dry_run)
+            return self._fast_forward(means.check, dry_run=dry_run)
         if self.sides is None or self.decided is None:
             return self.outcome
         dataset, asked = self.request.target, self.sides.asked
-        references = means.references(dataset, self.target)
+        references = references_of(means.check.find, dataset, self.target)
         how, conflicts = self.decided.recorded
         record = MergeRecord(
             base=asked.bases,
@@ -237,22 +241,20 @@ class _Prepared:
             schema=self.sides.columns.declared, record=record, resume=self.resume,
             source_watermark=self.sides.source.watermark, bound=means.bound(time),
         ).after(*self.events)  # fmt: skip
-        check = means.check(dataset, references)
+        check = dataclasses.replace(means.check, references=references)
         if dry_run:
-            if check is not None:
-                check(dataset, self.target, recorded.events, recorded.slices)
+            check(dataset, self.target, recorded.events, recorded.slices)
             return self.outcome
-        *_, head = commit(
-            dataset, self.target, recorded.events, recorded.slices, checkpoints=recorded.checkpoints,
-            system_time=time, check=check,
-        )  # fmt: skip
+        *_, head = recorded.commit(dataset, self.target, time, check)
         return dataclasses.replace(self.outcome, head=head, number=dataset.chain.get(head).sequence_number)
 
-    def _fast_forward(self, *, dry_run: bool) -> MergeOutcome:
+    def _fast_forward(self, check: ForeignKeys, *, dry_run: bool) -> MergeOutcome:
         dataset, source = self.request.target, self.outcome.source
+        there = DatasetState.read(opened_at(dataset, source).chain)
+        check.settle(Rows.after(dataset, self.target, there))
         if not dry_run:
             dataset.set_head(source, expected=self.target.head)
-        number = dataset.chain.get(source).sequence_number
+        number = there.head_block.sequence_number
         return dataclasses.replace(self.outcome, head=source, number=number)
 
 

@@ -13,7 +13,7 @@ from odfchain.api.merging_branches import merge_branches
 from odfchain.cli.support.conflict_output import print_conflicts
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import BRANCH, DATASET
+from odfchain.cli.support.parameters import BRANCH, DATASET, violations_option
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import MergeConflictError, UsageError
 
@@ -35,6 +35,7 @@ from odfchain.errors import MergeConflictError, UsageError
 )
 @click.option("--with-metadata", is_flag=True, help="Take over what the branch says beside data, too.")
 @click.option("--message", metavar="TEXT", default="", help="Why; recorded with the merge.")
+@violations_option
 @click.option("--force", is_flag=True, help="Merge into the head of a copy, and go another way from there.")
 @format_option()
 def merge_command(
