@@ -19,6 +19,7 @@ STATES = {"faulty": "faulty", "unchecked": "not checked", "ok": "as recorded"}
 
 KINDS = {
     "data": "data added",
+    "merge": "branch merged",
     "transform": "transformation executed",
     "definition": "definition changed",
     "seed": "dataset created",
@@ -40,11 +41,18 @@ class BlockView:
     watermark: str | None
     state: str
     faults: tuple[int, ...]
+    merged: str | None = None
+    """The branch that it merged."""
 
     @property
     def kind(self) -> str:
         """What its event does, as in `KINDS`."""
-        return _KIND_OF.get(self.event, "definition")
+        return "merge" if self.merged is not None else _KIND_OF.get(self.event, "definition")
+
+    @property
+    def what(self) -> str:
+        """Its event in words."""
+        return self.event if self.merged is None else f"{self.event}, merged from {self.merged}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
             if not 0 <= index.number() < faults:
                 index.refuse("the index of a fault")
             named.append(index.number())
-        mark = node["watermark"]
+        mark, merged = node["watermark"], node.optional("merged")
         views.append(
             BlockView(
                 number=node["sequenceNumber"].number(),
@@ -118,6 +126,7 @@ def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
                 watermark=mark.text(40) if mark.known else None,
                 state=node["state"].word(*STATES),
                 faults=tuple(named),
+                merged=merged.text(64) if merged is not None else None,
             )
         )
     return views
@@ -157,7 +166,7 @@ def _kinds_in_words(kinds: Mapping[str, int]) -> str:
 
 
 _HEIGHT = 40
-_HEIGHTS = {"data": 40, "transform": 40, "definition": 18, "seed": 40}
+_HEIGHTS = {"data": 40, "merge": 40, "transform": 40, "definition": 18, "seed": 40}
 """Kinds are told apart by more than colour: a dataset has data or transformations, and one creation."""
 _SEEN = 4
 """The height of a kind that few blocks of a mark have."""
@@ -168,7 +177,7 @@ def _mark(group: Sequence[BlockView]) -> TimelineMark:
     if len(group) == 1:
         (block,) = group
         height = _HEIGHTS[block.kind]
-        title = f"Block {block.number:,}, {moment(block.time)}: {block.event}, {STATES[block.state]}"
+        title = f"Block {block.number:,}, {moment(block.time)}: {block.what}, {STATES[block.state]}"
         return TimelineMark(title, block.state, (MarkBar(block.kind, _HEIGHT - height, height),))
     bars, below = [], _HEIGHT
     for kind, number in sorted(kinds.items(), key=lambda item: item[1]):
@@ -228,7 +237,7 @@ def _row(block: BlockView) -> BlockRow:
     return BlockRow(
         where=f"{block.number:,}",
         time=moment(block.time),
-        event=block.event,
+        event=block.what,
         records=block.records,
         watermark=moment(block.watermark) if block.watermark else "",
         state=block.state,

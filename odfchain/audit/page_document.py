@@ -37,6 +37,14 @@ class DocumentNode:
             raise ManifestError("the field is missing", path=path, hint=_HINT)
         return DocumentNode(self.value[name], path)
 
+    def optional(self, name: str) -> DocumentNode | None:
+        """The field of an object, None where it has none.
+
+        Raises:
+            ManifestError: this is no object.
+        """
+        return self[name] if not isinstance(self.value, Mapping) or name in self.value else None
+
     def items(self) -> list[DocumentNode]:
         """The items of a list.
 

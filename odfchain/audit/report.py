@@ -79,6 +79,8 @@ class BlockLine:
     event: str
     records: int = 0
     watermark: Timestamp | None = None
+    merged: str | None = None
+    """The branch that it merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +346,7 @@ def _blocks(report: Report) -> list[dict[str, Any]]:
             "event": line.event,
             "records": line.records,
             "watermark": None if line.watermark is None else str(line.watermark),
+            **({} if line.merged is None else {"merged": line.merged}),
             "faults": faults.get(line.sequence_number, []),
             "state": (
                 "faulty"

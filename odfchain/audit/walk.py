@@ -13,6 +13,7 @@ from pathlib import Path
 
 from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
 from odfchain.audit.report import BlockLine, Report
+from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.codec.blocks import decode_block
@@ -24,6 +25,8 @@ from odfchain.model.events import AddData, ExecuteTransform, Seed
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.merge_record import MergeMode, first_records
+from odfchain.text import one_line
 from odfchain.trust.files import read_regular
 
 BlockName = Multihash | int
@@ -213,6 +216,8 @@ def hash_at(chain: StoredChain, number: int) -> Multihash | None:
 
 def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -> None:
     """One line of the report for each block of the range."""
+    sound = [HashedBlock(stored.name, stored.block) for stored in reversed(chain.blocks) if stored.sound]
+    merged = {item.block.hash: item.record for item in first_records(sound)}
     for stored in chain.blocks:
         if not after < stored.number <= upto:
             continue
@@ -220,8 +225,10 @@ def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -
         if isinstance(event, AddData | ExecuteTransform) and stored.sound:
             count = event.new_data.offset_interval.count if event.new_data is not None else 0
             mark = event.new_watermark
+        record = merged.get(stored.name)
+        branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
         report.lines.append(
-            BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark)
+            BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
         )
 
 

@@ -257,7 +257,7 @@ def test_all_colours_have_contrast_in_every_scheme() -> None:
         for ground in ("page", "card", "ok-back", "faulty-back", "unchecked-back"):
             for text in ("ink", "quiet", "link", "ok", "faulty", "unchecked", "none"):
                 assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-        for mark in ("data", "transform", "definition", "seed"):
+        for mark in ("data", "merge", "transform", "definition", "seed"):
             assert contrast(colours[mark], colours["card"]) >= 3, mark
         for mark in ("ok", "faulty", "unchecked", "none"):
             assert contrast(colours[mark], colours["on"]) >= 3, mark

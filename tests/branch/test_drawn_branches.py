@@ -158,3 +158,26 @@ def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
     assert 'label="d@fix\\ndeleted"' in dot
     assert 'n0b2 -> n0 [style=dotted, label="merged fix 2 times, last in block 5"]' in dot
     assert "branch better: 2 behind" in to_html(graph)
+
+
+def test_reports_and_their_page_say_which_block_merged_what(ws: Workspace) -> None:
+    import json
+
+    import jsonschema
+
+    from odfchain.api.rendering import report_page
+    from tests.kit.support import ROOT
+
+    d = ws["d"]
+    fix = d.create_branch("fix")
+    add(fix, "c", day(1))
+    merged(d, fix, day(2))
+    report = d.verify()
+    document = report.to_document()
+    jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text())).validate(
+        document
+    )
+    assert [block.get("merged") for block in document["blocks"]] == [None] * 4 + ["fix"]
+    page = report_page([report])
+    assert "AddData, merged from fix" in page
+    assert "branch merged: 1 block" in page
