@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from odfchain.branch.violations import MOST_LISTED, SCHEMA, rows_table, texts_of
-from odfchain.branch.wanted_keys import KeyRows, WantedKeys, key_rows, offsets_of
+from odfchain.branch.wanted_keys import KeyRows, WantedKeys, key_rows
 from odfchain.digest.row_hash import Numbers
 from odfchain.model.enums import OperationType
 from odfchain.repo.constraint_rules import Columns
@@ -45,7 +45,7 @@ class Search:
             for rows, chosen in self._candidates(item):
                 if kept is None:
                     kept = in_force(slices, self.owner.key)
-                offsets = offsets_of(rows, item)
+                offsets = rows.offsets
                 hit = chosen & np.isin(offsets, kept)
                 left = MOST_LISTED - count
                 count += int(hit.sum())

@@ -6,6 +6,7 @@ A key is compared as state is (`odfchain.slices.rows_in_force.comparable`). A ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,24 +68,36 @@ class WantedKeys:
             codes = np.searchsorted(pairs[-1], joined)
         return cls(schema, rows.num_rows, values, tuple(pairs))
 
+    def find(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        """(the rows whose key is wanted, in their order; its numbers); columns as those of `schema`."""
+        at: Numbers = np.zeros(0, np.int64)
+        codes: Numbers = at
+        if not self.count:
+            return at, codes
+        pairs = iter(self._pairs)
+        for index, (column, value) in enumerate(zip(_parts(batch), self._values, strict=True)):
+            # each part is looked up only where those before it were found
+            found = pc.index_in(
+                column.take(pa.array(at)) if index else column, value_set=value, skip_nulls=True
+            )
+            hit = pc.indices_nonzero(found.is_valid())
+            own: Numbers = found.take(hit).to_numpy(zero_copy_only=False).astype(np.int64)
+            kept: Numbers = hit.to_numpy().astype(np.int64)
+            if not index:
+                at, codes = kept, own
+                continue
+            known, joined = next(pairs), codes[kept] * len(value) + own
+            place = np.minimum(np.searchsorted(known, joined), len(known) - 1)
+            same = known[place] == joined
+            at, codes = at[kept][same], place[same]
+        return at, codes
+
     def numbers(self, batch: pa.RecordBatch) -> Numbers:
         """The number of each row's key, -1 where it is not wanted; columns as those of `schema`."""
-        if not self.count:
-            return np.full(batch.num_rows, -1, np.int64)
-        codes: Numbers | None = None
-        pairs = iter(self._pairs)
-        for column, value in zip(_parts(batch), self._values, strict=True):
-            found = pc.index_in(column, value_set=value, skip_nulls=True)
-            own: Numbers = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-            if codes is None:
-                codes = own
-                continue
-            known = next(pairs)
-            joined = codes * len(value) + own
-            place = np.minimum(np.searchsorted(known, joined), len(known) - 1)
-            codes = np.where((codes >= 0) & (own >= 0) & (known[place] == joined), place, -1)
-        assert codes is not None  # noqa: S101 - a key has a column
-        return codes
+        numbers = np.full(batch.num_rows, -1, np.int64)
+        at, codes = self.find(batch)
+        numbers[at] = codes
+        return numbers
 
 
 def _numbered(parts: Sequence[pa.Array]) -> list[str]:
@@ -115,12 +128,27 @@ def key_schema(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyRows:
-    """Some rows of a slice: their keys and operations."""
+    """Some rows of a slice, and their keys."""
 
+    item: SliceFile
     keys: pa.RecordBatch
-    operations: Numbers
     batch: pa.RecordBatch
-    """The same rows with all columns that were read."""
+    """The rows with all columns that were read."""
+
+    @property
+    def operations(self) -> Numbers:
+        """What each row does."""
+        return _whole_numbers(self.batch.column(self.item.vocabulary.operation_type_column))
+
+    def takes_back(self, at: Numbers) -> Numbers:
+        """Whether each of some rows takes another back."""
+        column = self.batch.column(self.item.vocabulary.operation_type_column)
+        return takes_back(_whole_numbers(column.take(pa.array(at))))
+
+    @property
+    def offsets(self) -> Numbers:
+        """Their offsets, where those were read."""
+        return _whole_numbers(self.batch.column(self.item.vocabulary.offset_column))
 
     @property
     def back(self) -> Numbers:
@@ -150,11 +178,9 @@ def key_rows(
         if present.count(operation) != 1:
             raise BadInputError(f"no column `{one_line(operation)}`", file=str(item.path))
         wanted = [name for name in dict.fromkeys([operation, *columns, *others]) if name in present]
+        own = pa.schema([(name, field.type) for name, field in zip(columns, schema, strict=True)])
         for batch in file.batches(wanted):
-            own = pa.schema([(name, field.type) for name, field in zip(columns, schema, strict=True)])
-            keys = fitted(batch, own).rename_columns(schema.names)
-            operations = batch.column(operation).to_numpy(zero_copy_only=False).astype(np.uint64)
-            yield KeyRows(keys, operations, batch)
+            yield KeyRows(item, fitted(batch, own).rename_columns(schema.names), batch)
 
 
 def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
@@ -176,28 +202,23 @@ def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence
     """What the newest row of each wanted key says: 0 there is none, 1 it is in force, 2 it is taken back."""
     state = np.zeros(wanted.count, np.uint8)
     for item in slices:
-        for rows in key_rows(item, columns, wanted.schema):
-            numbers = wanted.numbers(rows.keys)
-            hit = np.flatnonzero(numbers >= 0)
+        for rows in _ahead(key_rows(item, columns, wanted.schema)):
+            at, numbers = wanted.find(rows.keys)
             # of equal places the last one counts, and rows are in order of offset
-            state[numbers[hit]] = np.where(rows.back[hit], TAKEN_BACK, _IN_FORCE)
+            state[numbers] = np.where(rows.takes_back(at), TAKEN_BACK, _IN_FORCE)
     return state
 
 
-def newest_offsets(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """The offset of the newest row of each wanted key; 0 where there is none."""
-    newest = np.zeros(wanted.count, np.uint64)
-    for item in slices:
-        for rows in key_rows(item, columns, wanted.schema, [item.vocabulary.offset_column]):
-            numbers = wanted.numbers(rows.keys)
-            hit = np.flatnonzero(numbers >= 0)
-            newest[numbers[hit]] = offsets_of(rows, item)[hit]
-    return newest
+def _ahead(rows: Iterator[KeyRows]) -> Iterator[KeyRows]:
+    """The same, the next ones decoded by another thread while these are looked at."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, rows, None)
+        while (found := waiting.result()) is not None:
+            waiting = pool.submit(next, rows, None)
+            yield found
 
 
-def offsets_of(rows: KeyRows, item: SliceFile) -> Numbers:
-    """The offsets of rows that were read with them."""
-    column = rows.batch.column(item.vocabulary.offset_column)
+def _whole_numbers(column: pa.Array) -> Numbers:
     found: Numbers = column.to_numpy(zero_copy_only=False).astype(np.uint64)
     return found
 

@@ -55,7 +55,7 @@ def manifest(name: str, spec: dict[str, Any]) -> str:
     metadata: list[dict[str, Any]] = []
     if spec.get("key"):
         merge = {"kind": "UpsertStream", "primaryKey": spec["key"]}
-        read = {"kind": "Csv"}
+        read = {"kind": "Csv", "header": True}
         metadata.append({"kind": "AddPushSource", "sourceName": "default", "read": read, "merge": merge})
     if "constraints" in spec:
         item = {"path": "CONSTRAINTS.yaml", "content": spec["constraints"]}
