@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from odfchain.api.branch_points import AnyPoint, DatasetAt
     from odfchain.api.changing import Paths
     from odfchain.api.dataset import Dataset
+    from odfchain.api.merging_branches import Resolve
     from odfchain.api.workspace import Workspace
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Diff
@@ -248,3 +249,34 @@ class Branching:
         from odfchain.api.kept_states import history_of_row
 
         return history_of_row(self._workspace, self._files, key, limit)
+
+    def revert(
+        self,
+        block: AnyPoint,
+        *,
+        resolve: Resolve | None = None,
+        message: str = "",
+        system_time: Time | None = None,
+        force: bool = False,
+        violations: str | Path | None = None,
+        progress: Progress = SILENT,
+    ) -> ChangeOutcome:
+        """What a block of data changed is as it was before it; what was changed again since conflicts.
+
+        A new block has the inverse of its changes. `resolve` decides conflicts, as in `merge`: ours is what
+        is there now. `force` writes also to the head of a copy.
+
+        Raises:
+            UsageError: the block has no data; the dataset is derivative, a copy, or has no primary key.
+            PointNotFoundError: there is no such block on this reference.
+            MergeConflictError: what it changed was changed again, and nobody decided.
+            ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
+            RefConflictError, StorageFullError, StoreError: the dataset is as it was.
+        """
+        from odfchain.api.changing import revert
+
+        return revert(
+            self._workspace, self._files, block, resolve=resolve, message=message,
+            system_time=None if system_time is None else as_time(system_time), force=force,
+            violations=violations, progress=progress,
+        )  # fmt: skip

@@ -14,6 +14,8 @@ from odfchain.store.interfaces import HEAD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from odfchain.api.branch_points import AnyPoint
+    from odfchain.api.merging_branches import Resolve
     from odfchain.api.workspace import Workspace
     from odfchain.branch.correcting import Corrections
     from odfchain.branch.recording import ChangeOutcome
@@ -60,7 +62,7 @@ def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[
     return lambda now: latest_believed(now, config.max_future)
 
 
-def repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
+def _repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
     """What `attempt` returns, made anew when another writer was faster, as often as the settings say.
 
     Raises:
@@ -87,6 +89,43 @@ def correct(
     check_head_is_ours(workspace, files, "correct", force=force)
     bound = latest_of(workspace, allow_future=allow_future)
     with foreign_keys(workspace, progress, violations) as check:
-        return repeated(
+        return _repeated(
             workspace, lambda: correct_rows(files, corrections, bound=bound, check=check), progress
         )
+
+
+def revert(
+    workspace: Workspace,
+    files: DatasetFiles,
+    block: AnyPoint,
+    *,
+    resolve: Resolve | None,
+    message: str,
+    system_time: Timestamp | None,
+    force: bool,
+    violations: str | Path | None,
+    progress: Progress,
+) -> ChangeOutcome:
+    """What `Dataset.revert` does; errors as there."""
+    from odfchain.api.branch_diffs import engine_of
+    from odfchain.api.branch_points import as_point
+    from odfchain.api.branch_trust import trust_of
+    from odfchain.branch.resolving import UNDECIDED, Resolution
+    from odfchain.branch.reverting import RevertMeans, RevertRequest
+    from odfchain.branch.reverting import revert as revert_block
+    from odfchain.repo.points import named_block
+
+    check_head_is_ours(workspace, files, "revert", force=force)
+    decided: Resolution | Path = UNDECIDED
+    if resolve is not None:
+        decided = Resolution.of_side(str(resolve)) if resolve in ("ours", "theirs") else Path(resolve)
+    block = named_block(files, as_point(block))
+    request = RevertRequest(block=block, resolve=decided, message=message, system_time=system_time)
+    with foreign_keys(workspace, progress, violations, merging=True) as check:
+        means = RevertMeans(
+            engine=engine_of(workspace),
+            trusted=trust_of(workspace),
+            bound=latest_of(workspace),
+            check=check,
+        )
+        return _repeated(workspace, lambda: revert_block(files, request, means), progress)

@@ -59,6 +59,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "correct": "Change some columns of some rows.",
         "diff": "Show what differs between two points of a dataset.",
         "merge": "Merge a branch into the head, or into another branch.",
+        "revert": "Take the changes of one block back.",
     },
     "Share": {
         "serve": "Publish the datasets of the workspace over HTTP.",

@@ -387,12 +387,13 @@ def branches(scene: Scene) -> None:
     assert ds.branches() == []
 
 
-@case("Dataset.correct")
+@case("Dataset.correct", "Dataset.revert")
 def corrections(scene: Scene) -> None:
     ds = scene.fresh("corrected")
     outcome = ds.correct(scene.file("A,7\n"), system_time="2100-01-01T00:00:00Z")
     assert (outcome.summary, outcome.head, outcome.up_to_date) == ("1 corrected", ds.head, False)
     assert repr(outcome) == f"<1 corrected, head is block {outcome.number}>"
+    assert ds.revert(outcome.number).summary == "1 corrected"
     assert ds.correct([], remove=scene.file("B,\n")).operations == {"-R": 1}
 
 
