@@ -6,37 +6,21 @@ given all rows of some keys and cannot know which engine called it: what it deci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from odfchain.branch.intervals import Interval, MergedColumns, read_rows
-from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
+from odfchain.branch.computed_parts import Computed, Function, Part
+from odfchain.branch.intervals import Interval, MergedColumns, parquet_bytes, read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["Computed", "Engine", "Function", "Part", "compute"]
+
 IN_PROCESS_BYTES = 256 << 20
 """So much Parquet is read in this process; more is for Spark."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a function makes of all rows of some keys."""
-
-    rows: pa.Table
-    """In order of key."""
-    notes: Any = None
-    """What is needed whole, whatever it is; it can be pickled, and is small."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that add up."""
-
-
-Function = Callable[[Sequence[pa.Table]], Part]
-"""From a table for each interval (`read_rows`); it can be pickled and depends on nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,40 +31,14 @@ class Engine:
     above: int = IN_PROCESS_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The parts of a result, in order of key."""
-
-    schema: pa.Schema
-    notes: tuple[Any, ...]
-    """Those of all parts that have any."""
-    counts: Mapping[str, int]
-    batches: Callable[[], Iterator[pa.RecordBatch]]
-    """The rows, a bounded number at a time."""
-
-    @classmethod
-    def of(cls, part: Part) -> Computed:
-        """A result of one part."""
-        notes = () if part.notes is None else (part.notes,)
-        return cls(part.rows.schema, notes, part.counts, lambda: iter(part.rows.to_batches()))
-
-    def rows(self) -> pa.Table:
-        """All rows."""
-        return pa.Table.from_batches(self.batches(), self.schema)
-
-    def write(self, spec: SliceSpec) -> SliceFacts | None:
-        """The rows as a new slice, without ever having all of them in memory; errors as `write_slice`."""
-        return write_slice(self.batches(), spec)
-
-
 def compute(
     intervals: Sequence[Interval],
     view: MergedColumns,
     key: Sequence[str],
     function: Function,
     *,
-    engine: Engine,  # noqa: ARG001
-    folder: Path,  # noqa: ARG001
+    engine: Engine,
+    folder: Path,
 ) -> Computed:
     """What a function makes of the rows of intervals; parts of it may lie in a private `folder`.
 
@@ -88,4 +46,8 @@ def compute(
         SliceNotFoundError, ObjectCorruptedError: a slice is missing, damaged, or not what its block says.
         EngineError: Spark failed. And what the function raises.
     """
+    if key and parquet_bytes(intervals) > engine.above:
+        from odfchain.branch.by_key_on_spark import compute_on_spark  # noqa: PLC0415 - for large ones only
+
+        return compute_on_spark(intervals, view, key, function, session=engine.session(), folder=folder)
     return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from odfchain.branch.earlier_rows import rows_in_front
@@ -254,7 +255,7 @@ def slice_batches(
             for batch in file.batches(taken, groups=groups):
                 own_names = [renamed.get(name, name) for name in batch.schema.names]
                 rows = fitted(batch.rename_columns(own_names), schema)
-                if rows.column(0) != pa.array(range(offset, offset + rows.num_rows), pa.uint64()):
+                if rows.column(0) != pa.array(np.arange(offset, offset + rows.num_rows, dtype=np.uint64)):
                     raise _unreadable(path, "its offsets are not those that its block names")
                 if rows.column(1).null_count:
                     raise _unreadable(path, "a row has no operation")

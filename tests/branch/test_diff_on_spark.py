@@ -1,0 +1,116 @@
+"""Diffs by Spark are those of this process: the same function, on ranges of the keys."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import odfchain as odf
+from odfchain.branch import by_key_on_spark
+from odfchain.branch.by_key_on_spark import _bounds, _ranges
+from odfchain.branch.computing import Engine, Part, compute
+from odfchain.branch.intervals import Interval, MergedColumns
+from odfchain.branch.row_diff import key_columns
+from odfchain.branch.written_rows import order_of
+from odfchain.errors import ChainError
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.writer import SliceSpec
+from odfchain.spark.session import SparkEngine
+from tests.kit.branch_histories import between, brute_force, head_of, history, no_spark, random_histories
+from tests.kit.branch_rows import branch, keyed, record
+
+
+def on_spark(engine: SparkEngine) -> Engine:
+    return Engine(lambda: engine.session, above=0)
+
+
+def test_equal_keys_are_in_one_range_and_ranges_follow_each_other() -> None:
+    rng = np.random.default_rng(7)
+    numbers = rng.choice([None, 0.0, -0.0, np.nan, 1.0, 2.0, 3.5], 400).tolist()
+    texts = rng.choice([None, "", "a", "é", "z"], 400).tolist()
+    keys = pa.table(
+        {"k": pa.array(numbers, pa.float64(), from_pandas=False), "n": pa.array(texts, pa.string())}
+    )
+    bounds = _bounds([keys.slice(0, 100), keys.slice(100)], ["k", "n"], 9)
+    ranges = _ranges(keys, bounds)
+    assert len(set(ranges)) > 5
+    # pairs of what is compared, as keys are
+    alike = list(zip(*(column.to_pylist() for column in key_columns(keys, ["k", "n"]).columns), strict=True))
+    seen = {repr(pair): number for pair, number in zip(alike, ranges, strict=True)}
+    assert all(seen[repr(pair)] == number for pair, number in zip(alike, ranges, strict=True))
+
+
+def added(tables: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
+    """Rows to write, in order of key, and something to collect."""
+    (rows,) = tables
+    found = rows.take(pa.array(order_of(rows, key)))
+    return Part(found, found["k"].to_pylist(), {"rows": found.num_rows})
+
+
+def test_what_is_written_does_not_depend_on_the_engine(
+    tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_key_on_spark, "_RANGE_BYTES", 1_000)
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset = keyed(workspace)
+        fork = head_of(dataset)
+        for block in range(3):
+            upto = record(
+                dataset,
+                [("+A", block, str(key * 7919 % 1000), "x", str(block)) for key in range(block, 300, 3)],
+            )
+        state = DatasetState.read(dataset.chain)
+        view, written = MergedColumns.of(state), []
+        for which in (Engine(no_spark), on_spark(engine)):
+            folder = tmp_path / str(which.above)
+            folder.mkdir()
+            function = functools.partial(added, key=("k",))
+            found = compute(
+                [Interval(dataset, fork, upto)], view, ["k"], function, engine=which, folder=folder
+            )
+            assert state.schema is not None
+            facts = found.write(SliceSpec.of(state.schema, state.vocabulary, 0, 0, folder))
+            assert facts is not None
+            notes = [key for part in found.notes for key in part]
+            written.append((facts.physical_hash, facts.logical_hash, facts.rows, found.counts, notes))
+    assert written[0] == written[1]
+    assert len(found.notes) > 1
+
+
+def test_a_diff_by_spark_is_that_of_this_process(tmp_path: Path, engine: SparkEngine) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset, states = history(workspace, random.Random(4))
+        a, b = max(
+            itertools.permutations(states, 2), key=lambda pair: len(brute_force(*(states[at] for at in pair)))
+        )
+        here = between(dataset, a, b, trusted=False)
+        there = between(dataset, a, b, trusted=False, engine=on_spark(engine))
+    assert there.changes.num_rows > 3
+    assert str(there.changes.to_pylist()) == str(here.changes.to_pylist())
+    assert there.changes.schema == here.changes.schema
+
+
+def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(tmp_path: Path, engine: SparkEngine) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        dataset = keyed(workspace)
+        record(dataset, [("+A", 1, "1", "x", "y")])
+        fix = branch(dataset, "fix")
+        record(fix, [("-C", 1, "1", "lie", "y"), ("+C", 1, "1", "x", "z")])
+        record(dataset, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "q", "y")])
+        with pytest.raises(ChainError, match="k = '1'") as caught:
+            between(dataset, head_of(dataset), head_of(fix), engine=on_spark(engine))
+        assert caught.value.exit_code == 6
+        assert "verify" in str(caught.value.hint)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_a_diff_by_spark_is_what_brute_force_finds(tmp_path: Path, engine: SparkEngine, seed: int) -> None:
+    random_histories(tmp_path, seed, 4, on_spark(engine))
