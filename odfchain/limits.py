@@ -241,6 +241,8 @@ class AuditLimits:
     """Rows that take others back and are compared with those [count]; about 100 bytes each at the peak."""
     state_rows: int = 8_000_000
     """Records up to a state checkpoint that is computed anew [count]; about 100 bytes each at the peak."""
+    merged_bytes: int = 1 << 30
+    """Slices of both sides of a merge that is computed anew [bytes]; some ten times that in memory."""
 
 
 AUDIT = AuditLimits()

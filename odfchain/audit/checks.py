@@ -19,7 +19,7 @@ class Check:
 
 HEAD, BLOCKS, LINKS, RULES, PRESENT, PHYSICAL, LOGICAL, OFFSETS = range(1, 9)
 SYSTEM, CORRECTIONS, SCHEMA, WATERMARKS, CHECKPOINTS, INPUTS, REPLAY, SIGNATURE = range(9, 17)
-FOREIGN_KEYS = 18
+MERGES, FOREIGN_KEYS = 17, 18
 
 CHECKS = {
     number: Check(number, name, section)
@@ -40,6 +40,7 @@ CHECKS = {
         (INPUTS, "recorded inputs", "ExecuteTransformInput"),
         (REPLAY, "replayed transformations", "Dataset Validation"),
         (SIGNATURE, "signature of the head", "Metadata Chain"),
+        (MERGES, "merges", "AddData"),
         (FOREIGN_KEYS, "foreign keys", "SetAttachments"),
     )
 }

@@ -19,6 +19,7 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     14  inputs are what executions say of them                           "ExecuteTransformInput"
     15  transactions computed again give what is recorded (replay.py)    "Dataset Validation"
     16  the owner signed the head                                        "Metadata Chain"
+    17  merges are what their two sides merge into (merge_check.py)      "AddData"; RFC-036
     18  what rows refer to by foreign keys is there                      "SetAttachments"; RFC-037
 
 A check that cannot run says why, and never passes. The reading of files is spread over threads: hashing and
@@ -27,13 +28,9 @@ decoding release the interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, LOGICAL, OF_ROWS, REPLAY
+from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, MERGES, REPLAY
 from odfchain.audit.heads import attested, check_signature, leave_out_signature
 from odfchain.audit.index_note import note_index
 from odfchain.audit.input_claims import Find, InputChains, check_inputs
@@ -54,9 +51,6 @@ from odfchain.model.enums import DatasetKind
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.trust.signed_statements import Attestation
-
-if TYPE_CHECKING:
-    from odfchain.audit.slice_checks import SliceJob, SliceOutcome
 
 __all__ = ["CHECKS", "Fault", "Report", "verify_dataset"]
 
@@ -124,7 +118,7 @@ def examine(
     check_rules(dataset, chain, after, upto, report)
     _check_data(dataset, chain, after, upto, scope, find, report, progress)
     if not chain.complete:
-        report.skip([*range(3, REPLAY), FOREIGN_KEYS], _UNFOLLOWED)
+        report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS], _UNFOLLOWED)
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
     identity = _identity(report)
@@ -158,13 +152,15 @@ def _check_data(
     # Loaded here: reading slices needs Arrow, and following the chain does not.
     from odfchain.audit.correction_check import check_corrections, has_several_keys, readable_slices  # noqa: PLC0415
     from odfchain.audit.foreign_key_check import check_foreign_keys  # noqa: PLC0415
+    from odfchain.audit.merge_check import check_merges  # noqa: PLC0415
     from odfchain.audit.object_files import check_objects  # noqa: PLC0415
     from odfchain.audit.slice_checks import check_system_times  # noqa: PLC0415
+    from odfchain.audit.slice_pass import read_slices  # noqa: PLC0415
     from odfchain.audit.states import check_states  # noqa: PLC0415
     from odfchain.audit.watermarks import check_watermarks  # noqa: PLC0415
 
     jobs = check_objects(dataset, chain, after, upto, report)
-    outcomes = _read_slices(dataset, jobs, scope.jobs, report, progress)
+    outcomes = read_slices(dataset, jobs, scope.jobs, report, progress)
     report.faults += check_system_times(dataset.data, jobs, outcomes)
     inputs = InputChains(find)
     if report.kind is not DatasetKind.ROOT:
@@ -175,51 +171,7 @@ def _check_data(
     check_corrections(readable, report, complete=complete, in_force=not has_several_keys(chain))
     check_states(dataset, chain, after, upto, readable, report, complete=complete)
     check_foreign_keys(dataset, chain, upto, readable, find, report, complete=complete)
-
-
-def _read_slices(
-    dataset: DatasetFiles, jobs: Sequence[SliceJob], threads: int, report: Report, progress: Progress
-) -> dict[int, SliceOutcome]:
-    """What each slice brought, by the number of its block; all of it is in the report."""
-    if not jobs:
-        return {}
-    from odfchain.audit.slice_checks import check_slice  # noqa: PLC0415 - as above
-
-    progress.phase(f"Hashing slices of {dataset.alias}", sum(job.slice.size for job in jobs))
-    threads = max(1, threads)
-    with ExitStack() as pools:
-        leaves: Executor | None = None
-        if threads > 1 and len(jobs) < threads:
-            leaves = pools.enter_context(ThreadPoolExecutor(threads - len(jobs)))  # each job has one already
-
-        def check(index: int) -> SliceOutcome:
-            return check_slice(dataset.data, jobs[index], progress, leaves)
-
-        # the largest first, so that none of the threads is left with one when the others are done
-        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].slice.size)
-        results: Iterable[SliceOutcome]
-        if threads == 1 or len(jobs) == 1:
-            results = map(check, order)
-        else:
-            results = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
-        outcomes = dict(zip(order, results, strict=True))
-    for index, job in enumerate(jobs):
-        _report_slice(job, outcomes[index], report)
-    return {job.number: outcomes[index] for index, job in enumerate(jobs)}
-
-
-def _report_slice(job: SliceJob, outcome: SliceOutcome, report: Report) -> None:
-    report.slices += 1
-    report.records += job.slice.offset_interval.count
-    report.data_bytes += job.slice.size
-    report.faults += outcome.faults
-    report.notes += (note for note in outcome.notes if note not in report.notes)
-    for check in outcome.done:
-        report.count(check)
-    if outcome.unchecked is not None:
-        report.leave_out(outcome.unchecked, job.number, check=LOGICAL, also=OF_ROWS)
-    elif LOGICAL not in outcome.done:
-        report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
+    check_merges(dataset, chain, after, upto, outcomes, report, jobs=scope.jobs, progress=progress)
 
 
 def count_slices(chain: StoredChain, upto: int) -> int:

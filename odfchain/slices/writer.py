@@ -262,7 +262,7 @@ def _write(
         observers, executor = (physical, logical, totals), pool if threads > 1 else None
         with ObservedParquet(path, schema, spec.vocabulary, observers, executor=executor) as file:
             for batch in itertools.chain([first], rest):
-                finished = _finish_batch(batch, schema, spec, offset)
+                finished = finish_batch(batch, schema, spec, offset)
                 _count_finer(batch, finished, finer)
                 file.write(finished)
                 offset += finished.num_rows
@@ -305,7 +305,7 @@ def _count_finer(given: pa.RecordBatch, finished: pa.RecordBatch, counts: dict[s
             counts[name] = counts.get(name, 0) + number
 
 
-def _finish_batch(batch: pa.RecordBatch, schema: pa.Schema, spec: SliceSpec, offset: int) -> pa.RecordBatch:
+def finish_batch(batch: pa.RecordBatch, schema: pa.Schema, spec: SliceSpec, offset: int) -> pa.RecordBatch:
     """The batch in its final form: all columns in order, declared types, system columns filled in."""
     vocabulary, count = spec.vocabulary, batch.num_rows
     columns = []

@@ -1,0 +1,355 @@
+"""Check 17: merges that are what they say, and merges that only say so."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.audit.checks import MERGES
+from odfchain.audit.dataset_checks import verify_dataset
+from odfchain.audit.report import Report
+from odfchain.branch.recording import stage_changes
+from odfchain.ids.multihash import Multihash
+from odfchain.model import events as ev
+from odfchain.model.data_schema import DataField, DataTypeOption, DataTypeString
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import Granularity, MergeMode, MergeRecord, Resolution
+from odfchain.store.interfaces import HEAD
+from tests.kit.branch_cases import OPERATIONS, Case, Scene, parse_row, run_here, steps_of
+from tests.kit.query_datasets import moment
+
+DISJOINT: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 1xy", "+C 1xz", "2ab"]}
+TORN: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 1xy", "+C 1pz", "2ab"]}
+DELETED: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-R 1xy", "2ab"]}
+GOOD = ["-C 1qy", "+C 1qz", "+A 2ab"]
+"""What `DISJOINT` merges into."""
+ONE: dict[str, Any] = {"conflicts": 1, "resolution": Resolution.ROWS}
+
+
+class Merging:
+    """A dataset whose merge block says whatever a test wants."""
+
+    def __init__(self, workspace: Workspace, folder: Path, case: Case) -> None:
+        self.scene = Scene.of(case, workspace, folder, run_here(workspace))
+        for step in steps_of(case):
+            self.scene.take(step)
+        self.record = MergeRecord(
+            base=(self.block("base"),),
+            source=self.head("theirs"),
+            source_ref="theirs",
+            target=self.head(HEAD),
+        )
+
+    def block(self, label: str) -> Multihash:
+        return Multihash.parse(self.scene.labels[label])
+
+    def head(self, ref: str) -> Multihash:
+        head = self.scene.on(ref).chain.head()
+        assert head is not None
+        return head
+
+    def write(
+        self, rows: list[str], *, columns: int = 3, watermark: str | None = None, **record: Any
+    ) -> None:
+        """A merge block with these rows and this record."""
+        dataset = self.scene.on(HEAD)
+        state = DatasetState.read(dataset.chain)
+        schema = self.scene._schema(HEAD)
+        declared = state.schema
+        assert declared is not None
+        if columns == 4:
+            schema = schema.append(pa.field("c", pa.string()))
+            field = DataField(name="c", type=DataTypeOption(inner=DataTypeString()))
+            declared = dataclasses.replace(declared, fields=(*declared.fields, field))
+        parsed = [parse_row(row, schema) for row in rows]
+        table = pa.table(
+            {
+                "op": pa.array([OPERATIONS.index(row["op"]) for row in parsed], pa.int32()),
+                "event_time": pa.array(
+                    [moment(f"2025-01-{row['day']:02}") for row in parsed], schema.field(3).type
+                ),
+            }
+            | {
+                each.name: pa.array([row["values"][place] for row in parsed], each.type)
+                for place, each in enumerate(
+                    schema.names[4:] and [schema.field(i) for i in range(4, len(schema))]
+                )
+            }
+        )
+        time = state.next_system_time(Timestamp.parse("2026-02-01T00:00:00Z"))
+        with dataset.staging() as staging:
+            staged = stage_changes(
+                dataset, state, table if rows else None, staging=staging, system_time=time, schema=declared,
+                record=dataclasses.replace(self.record, **record),
+            )  # fmt: skip
+            events = [
+                dataclasses.replace(event, new_watermark=Timestamp.parse(watermark))
+                if watermark and isinstance(event, ev.AddData)
+                else event
+                for event in staged.events
+            ]
+            commit(dataset, state, events, staged.slices, system_time=time)
+
+    def verify(self) -> Report:
+        return verify_dataset(self.scene.on(HEAD))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Any:
+    with Workspace.init(tmp_path / "workspace") as workspace:
+        yield workspace
+
+
+def verified(workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], **record: Any) -> Report:
+    merging = Merging(workspace, tmp_path, case)
+    merging.write(rows, **record)
+    return merging.verify()
+
+
+def test_a_true_merge_passes(workspace: Workspace, tmp_path: Path) -> None:
+    report = verified(workspace, tmp_path, DISJOINT, GOOD)
+    assert (report.faults, report.state(MERGES), report.ok) == ([], "passed", True)
+    assert report.done[MERGES] == 1
+
+
+def test_without_merges_there_is_nothing_to_check(workspace: Workspace, tmp_path: Path) -> None:
+    assert Merging(workspace, tmp_path, DISJOINT).verify().state(MERGES) == "notApplicable"
+
+
+@pytest.mark.parametrize(
+    ("case", "rows", "record", "says"),
+    [
+        (DISJOINT, ["-C 1qy", "+C 1qw", "+A 2ab"], {}, "k = '1' is not what the merge makes of it"),
+        (DISJOINT, ["-C 1qy", "+C 1qz @2", "+A 2ab"], {}, "k = '1' is not what the merge makes of it"),
+        (DISJOINT, [*GOOD, "+A 3cd"], {}, "k = '3' is changed, which the merge does not change"),
+        (DISJOINT, GOOD[:2], {}, "k = '2' is not changed as the merge changes it"),
+        (DISJOINT, [], {}, "(2 such keys)"),
+        (DISJOINT, ["-R 1qy", "+A 1qz", "+A 2ab"], {}, "not one change of each key"),
+        (DISJOINT, ["+A 2ab", "-C 1qy", "+C 1qz"], {}, "not one change of each key"),
+        (DISJOINT, GOOD, {"conflicts": 1}, "it records 1 decided conflict, and the merge has 0"),
+        (TORN, GOOD, {}, "it records 0 decided conflicts, and the merge has 1"),
+        (TORN, GOOD, ONE | {"resolution": Resolution.THEIRS}, "k = '1' is not what the merge makes of it"),
+        (TORN, ["-C 1qy", "+C 1py", "+A 2ab"], ONE, "k = '1' is not as it merges in b, which is in no conflict"),
+        (TORN, ["-C 1qy", "+C 1wz", "+A 2ac"], ONE, "k = '2' is not what the merge makes of it"),
+        (TORN, ["-C 1qy", "+C 1wz", "+A 2ab", "+A 3cd"], ONE, "k = '3' is changed, which the merge does not"),
+        (TORN, ["+A 2ab"], ONE, "k = '1' is not as it merges in b"),
+        (DISJOINT, GOOD, {"granularity": Granularity.ROW}, "it records 0 decided conflicts, and the merge has 2"),
+    ],
+    ids=[
+        "cell", "event time", "extra key", "missing key", "nothing", "form", "order", "conflicts", "no conflicts",
+        "other side", "other cell", "other key", "extra key decided", "not merged", "granularity",
+    ],
+)  # fmt: skip
+def test_other_rows_than_the_merge_has_are_a_fault(
+    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], record: dict[str, Any], says: str
+) -> None:
+    report = verified(workspace, tmp_path, case, rows, **record)
+    assert {fault.check for fault in report.faults} == {MERGES}
+    assert says in " ".join(fault.message for fault in report.faults)
+
+
+@pytest.mark.parametrize(
+    ("case", "rows", "record"),
+    [
+        (TORN, GOOD, {"resolution": Resolution.OURS}),
+        (TORN, ["-C 1qy", "+C 1pz", "+A 2ab"], {"resolution": Resolution.THEIRS}),
+        (DELETED, ["+A 2ab"], {"resolution": Resolution.OURS}),
+        (DELETED, ["-R 1qy", "+A 2ab"], {"resolution": Resolution.THEIRS}),
+    ],
+    ids=["ours", "theirs", "ours stays", "theirs deletes"],
+)
+def test_a_side_that_was_taken_is_followed_exactly(
+    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], record: dict[str, Any]
+) -> None:
+    assert verified(workspace, tmp_path, case, rows, conflicts=1, **record).ok
+
+
+@pytest.mark.parametrize(
+    ("case", "rows", "note"),
+    [
+        (TORN, ["-C 1qy", "+C 1wz", "+A 2ab"], "k = '1', a: edited by hand: w"),
+        (TORN, ["-C 1qy", "+C 1pz", "+A 2ab"], "k = '1', a: theirs"),
+        (TORN, GOOD, "k = '1', a: ours"),
+        (TORN, ["-C 1qy", "+C 1xz", "+A 2ab"], "k = '1', a: base"),
+        (TORN, ["-R 1qy", "+A 2ab"], "k = '1': deleted"),
+        (DELETED, ["+A 2ab"], "k = '1': ours"),
+        (DELETED, ["-R 1qy", "+A 2ab"], "k = '1': theirs"),
+        (DELETED, ["-C 1qy", "+C 1xy", "+A 2ab"], "k = '1': base"),
+        (DELETED, ["-C 1qy", "+C 1ww", "+A 2ab"], "k = '1': edited by hand"),
+    ],
+)
+def test_what_was_decided_one_by_one_is_said(
+    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], note: str
+) -> None:
+    report = verified(workspace, tmp_path, case, rows, **ONE)
+    assert (report.faults, report.ok) == ([], True)
+    assert f"block 5, conflict decided: {note}" in report.notes
+
+
+def test_another_base_source_or_target_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    seed = merging.scene.on(HEAD).chain.hashes(merging.head(HEAD))[0]
+    merging.scene.take({"branch": "other", "at": "base"})
+    merging.scene.take({"on": "other", "rows": ["-C 1xy", "+C 1xw"]})
+    merging.write(GOOD, base=(merging.block("base"), merging.head("other")))
+    merging.write([], base=(seed,), target=merging.head(HEAD))
+    merging.write([], source=merging.head("other"), target=merging.head(HEAD))
+    merging.write([], source=merging.head("other"))
+    report = merging.verify()
+    assert [fault.sequence_number for fault in report.faults] == [5, 6, 7, 8]
+    says = [
+        "the base that it records is",
+        "the base that it records is",
+        "not what its two sides merge",
+        "target",
+    ]
+    for fault, text in zip(report.faults, says, strict=True):
+        assert (fault.check, text in fault.message) == (MERGES, True), fault
+
+
+def test_a_source_that_is_not_sound_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
+    """A forged `-C` would move the base, and override ours in silence."""
+    merging = Merging(workspace, tmp_path, {"ours": ["2ab"], "theirs": ["-C 1xw", "+C 1xz"]})
+    merging.write(["-C 1xy", "+C 1xz"])
+    (fault,) = merging.verify().faults
+    assert fault.check == MERGES
+    assert "what it merged is not sound, by check 10" in fault.message
+
+
+def test_a_source_that_is_damaged_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    merging.write(GOOD)
+    theirs = merging.scene.on("theirs")
+    event = theirs.chain.get(merging.record.source).event
+    assert isinstance(event, ev.AddData)
+    assert event.new_data is not None
+    path = Path(theirs.data.locate(event.new_data.physical_hash))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (fault,) = merging.verify().faults
+    assert (fault.check, fault.file) == (MERGES, str(path))
+    assert "by check 6" in fault.message
+
+
+def test_a_source_that_is_not_here_is_not_checked(workspace: Workspace, tmp_path: Path) -> None:
+    """As where somebody pulled the head with a client that knows nothing of merges."""
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    merging.write(GOOD)
+    dataset = merging.scene.on(HEAD)
+    (dataset.folder / "refs" / "theirs").unlink()
+    (dataset.folder / "blocks" / str(merging.record.source)).unlink()
+    report = merging.verify()
+    assert (report.faults, report.ok, report.state(MERGES)) == ([], True, "notChecked")
+    assert "fetch d --merged" in report.reasons[MERGES]
+
+
+def test_a_branch_that_is_gone_can_still_be_merged_again(workspace: Workspace, tmp_path: Path) -> None:
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    merging.write(GOOD)
+    (merging.scene.on(HEAD).folder / "refs" / "theirs").unlink()
+    assert merging.verify().state(MERGES) == "passed"
+
+
+def test_a_record_that_is_carried_on_is_one_merge(workspace: Workspace, tmp_path: Path) -> None:
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    merging.write(GOOD)
+    dataset = merging.scene.on(HEAD)
+    state = DatasetState.read(dataset.chain)
+    last = state.head_block.event
+    assert isinstance(last, ev.AddData)
+    assert last.new_source_state is not None
+    again = ev.AddData(
+        prev_offset=state.last_offset, new_watermark=Timestamp.parse("2025-03-01T00:00:00Z"),
+        new_source_state=last.new_source_state,
+    )  # fmt: skip
+    commit(dataset, state, [again], [], system_time=state.next_system_time())
+    report = merging.verify()
+    assert (report.faults, report.done[MERGES], report.state(MERGES)) == ([], 1, "passed")
+
+
+def test_a_record_that_is_not_understood_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    dataset = merging.scene.on(HEAD)
+    state = DatasetState.read(dataset.chain)
+    wrong = ev.SourceState(source_name="odfchain/merge", kind="odfchain/merge", value="{}")
+    event = ev.AddData(prev_offset=state.last_offset, new_watermark=state.watermark, new_source_state=wrong)
+    commit(dataset, state, [event], [], system_time=state.next_system_time())
+    (fault,) = merging.verify().faults
+    assert (fault.check, fault.sequence_number) == (MERGES, 5)
+    assert "not understood" in fault.message
+
+
+def test_the_watermark_of_a_merge_is_justified_by_its_rows(workspace: Workspace, tmp_path: Path) -> None:
+    """Earlier rows of the chain do not justify that it moves here."""
+    case = DISJOINT | {"base": ["1xy @9"], "ours": ["-C 1xy @9", "+C 1qy @9"]}
+    case["theirs"] = ["-C 1xy @9", "+C 1xz @9", "2ab @3"]
+    merging = Merging(workspace, tmp_path, case)
+    merging.write(["-C 1qy @9", "+C 1qz @9", "+A 2ab @3"], watermark="2025-01-12T00:00:00Z")
+    faults = merging.verify().faults
+    assert any("watermark" in fault.message and fault.check == MERGES for fault in faults)
+
+
+def test_the_schema_after_a_merge_has_the_columns_of_both(workspace: Workspace, tmp_path: Path) -> None:
+    columns = [["k", "string"], ["a", "string"], ["b", "string"], ["c", "string"]]
+    case: Case = {
+        "steps": [
+            {"branch": "theirs"},
+            {"on": "theirs", "columns": columns},
+            {"on": "theirs", "rows": ["-C 1xy", "+C 1xyn"]},
+        ]
+    }
+    merging = Merging(workspace, tmp_path / "one", case)
+    merging.write(["-C 1xy", "+C 1xyn"], columns=4)
+    assert merging.verify().ok
+    (tmp_path / "two").mkdir()
+    with Workspace.init(tmp_path / "two" / "workspace") as other:
+        merging = Merging(other, tmp_path / "two", case)
+        merging.write([])
+        assert any("the schema after it" in fault.message for fault in merging.verify().faults)
+
+
+REVERTED: Case = {"ours": [["-C 1xy", "+C 1qy"], ["-C 1qy", "+C 1qz"]]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "record", "says"),
+    [
+        (["-C 1qz", "+C 1xz"], {}, None),
+        (["-C 1qz", "+C 1xy"], {}, "is not what the merge makes of it"),
+        (["-C 1qz", "+C 1xz"], {"mode": MergeMode.MERGE}, "the base that it records is"),
+        (["-C 1qz", "+C 1xz"], {"source": 0}, "its source is not the block before the one that it reverts"),
+        (["-C 1qz", "+C 1xz"], {"base": "two"}, "it reverts what is not one block before it"),
+    ],
+)
+def test_a_revert_is_checked_as_the_merge_that_it_is(
+    workspace: Workspace, tmp_path: Path, rows: list[str], record: dict[str, Any], says: str | None
+) -> None:
+    merging = Merging(workspace, tmp_path, REVERTED | {"theirs": []})
+    blocks = merging.scene.on(HEAD).chain.hashes(merging.head(HEAD))
+    told: dict[str, Any] = {"mode": MergeMode.REVERT, "base": (blocks[4],), "source": blocks[3]} | record
+    if "source" in record:
+        told["source"] = blocks[record["source"]]
+    if "base" in record:
+        told["base"] = (blocks[4], blocks[5])
+    merging.write(rows, **told)
+    report = merging.verify()
+    if says is None:
+        assert (report.faults, report.ok) == ([], True)
+    else:
+        assert says in report.faults[0].message
+
+
+def test_a_source_without_a_key_is_appended(workspace: Workspace, tmp_path: Path) -> None:
+    case: Case = {"key": [], "base": ["1xy"], "ours": ["2ab"], "theirs": [["3cd"], ["3cd", "1xy"]]}
+    merging = Merging(workspace, tmp_path, case)
+    merging.write(["3cd", "3cd", "1xy"])
+    assert merging.verify().ok
+    merging.write(["4ef"], target=merging.head(HEAD))
+    (fault,) = merging.verify().faults
+    assert fault.check == MERGES
