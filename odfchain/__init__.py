@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from odfchain.query.query_result import QueryResult
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.system_columns import SystemColumns
+    from odfchain.transfer.branch_pulling import FetchedSources
     from odfchain.transfer.catalog import RepositoryEntry
     from odfchain.transfer.partial import FetchOutcome
     from odfchain.transfer.public_layout import PeerUrl
@@ -183,6 +184,7 @@ _PLACES = {
     "query.query_result": "QueryResult",
     "repo.dataset_state": "DatasetState",
     "repo.system_columns": "SystemColumns",
+    "transfer.branch_pulling": "FetchedSources",
     "transfer.catalog": "RepositoryEntry",
     "transfer.partial": "FetchOutcome",
     "transfer.public_layout": "PeerUrl",
@@ -211,11 +213,11 @@ __all__ = [
     "DatasetVocabulary", "DatasetsDivergedError", "DecodeError", "Definition", "Dependent",
     "DestinationAheadError", "Diff", "DisablePollingSource", "DisablePushSource", "DivergedInputError",
     "Duration", "EngineError", "Evidence", "ExecuteTransform", "Fault", "FetchError", "FetchOutcome",
-    "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock",
-    "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError",
-    "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log", "ManifestError", "MergeConflictError",
-    "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent", "Multihash",
-    "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
+    "FetchedSources", "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError",
+    "HashedBlock", "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome",
+    "InvalidIdError", "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log", "ManifestError",
+    "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent",
+    "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
     "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
     "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict",
     "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError",

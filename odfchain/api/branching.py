@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from odfchain.api.options import Time, as_time
 from odfchain.progress import SILENT, Progress
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from odfchain.api.changing import Paths
     from odfchain.api.dataset import Dataset
     from odfchain.api.merging_branches import Resolve
+    from odfchain.api.options import PullKeywords
+    from odfchain.api.pull_targets import PullResult
     from odfchain.api.workspace import Workspace
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Diff
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from odfchain.branch.row_history import RowChange
     from odfchain.lineage.block_drawing import DrawnBlock
     from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.transfer.branch_pulling import FetchedSources
 
 
 class Branching:
@@ -117,6 +120,53 @@ class Branching:
         from odfchain.lineage.block_drawing import draw_blocks
 
         return draw_blocks(self._files, limit)
+
+    def pull_branch(
+        self,
+        name: str,
+        source: str | None = None,
+        *,
+        token: str | None = None,
+        progress: Progress = SILENT,
+        **options: Unpack[PullKeywords],
+    ) -> PullResult:
+        """A branch elsewhere is here, beside the head, complete and checked; or all is as it was.
+
+        `source` is a URL or `repo/name`; None is where the branch came from before. A branch that has blocks
+        of its own is moved aside only with `force`. Its rows are verified when a merge uses them. `options`
+        are `force`, `parallel`, `require_signature` and `max_age`, as in `Workspace.pull`.
+
+        Raises:
+            InvalidIdError, UsageError: it cannot be a branch's name, or no source is given or known.
+            BranchNotFoundError: there is no such branch.
+            TransferError, SignatureError, RefConflictError, StorageFullError: it cannot be brought.
+        """
+        from odfchain.api.pull_targets import branch_target, check_branch_options
+
+        check_branch_options({option: option for option in options})
+        target = branch_target(self._workspace, f"{self._files.alias}@{name}", source)
+        return self._workspace.pull(target, token=token, progress=progress, **options)
+
+    def fetch_merged(
+        self,
+        source: str | None = None,
+        *,
+        parallel: int | None = None,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> FetchedSources:
+        """What was merged into the dataset is here, from any mirror, trusted by hash alone.
+
+        With it, merges can be computed again. `source` is a URL or `repo/name`; None is where the dataset was
+        pulled from.
+
+        Raises:
+            UsageError: no source is given or known.
+            TransferError: it cannot be brought, or not all of it is there.
+        """
+        return self._workspace._sharing.fetch_merged(
+            self._files, source, parallel=parallel, token=token, progress=progress
+        )
 
     def at(self, point: AnyPoint) -> DatasetAt:
         """The dataset as of a branch, a block (`9`, `fix-names:9`, a hash), or a system time, to be read.

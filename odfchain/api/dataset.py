@@ -303,32 +303,38 @@ class Dataset(Branching, Upkeep):
         *,
         force: bool = False,
         create: bool = True,
+        merged: bool = True,
         parallel: int | None = None,
         progress: Progress = SILENT,
     ) -> PushOutcome:
-        """The destination has this head and all it refers to, or its readers see what it had.
+        """The destination has this head, or branch, and all it refers to, or its readers see what it had.
 
         `target` is a URL (`file`, `s3`, `gs`, `az`), `repo/name` or a repository's name; None is where it was
         pushed to before. `force` replaces blocks of the destination that are not here, without `create` only
-        a dataset that is there is updated, `parallel` objects are sent at the same time.
+        a dataset that is there is updated, `merged` sends what was merged, too, and `parallel` objects are
+        sent at the same time.
 
         Raises:
             UsageError: no target is given or known.
             InvalidIdError, WorkspaceError, TransferError: it cannot be used, or has other blocks.
         """
-        chosen = self._push_options(force=force, create=create, parallel=parallel)
-        return self._workspace._sharing.push(self.id, target, chosen, progress=progress)
+        chosen = self._push_options(force=force, create=create, merged=merged, parallel=parallel)
+        return self._workspace._sharing.push(self._files, target, chosen, progress=progress)
 
-    def plan_push(self, target: str | None = None, *, force: bool = False, create: bool = True) -> PushPlan:
+    def plan_push(
+        self, target: str | None = None, *, force: bool = False, create: bool = True, merged: bool = True
+    ) -> PushPlan:
         """What `push` would send; nothing is written and nothing remembered. Errors as `push`."""
-        chosen = self._push_options(force=force, create=create)
-        return self._workspace._sharing.plan_push(self.id, target, chosen)
+        chosen = self._push_options(force=force, create=create, merged=merged)
+        return self._workspace._sharing.plan_push(self._files, target, chosen)
 
-    def _push_options(self, *, force: bool, create: bool, parallel: int | None = None) -> PushOptions:
+    def _push_options(
+        self, *, force: bool, create: bool, merged: bool, parallel: int | None = None
+    ) -> PushOptions:
         from odfchain.transfer.pushing import PushOptions
 
         parallel = parallel or self._workspace._sharing.config.parallel
-        return PushOptions(create=create, force=force, parallel=parallel)
+        return PushOptions(create=create, force=force, merged=merged, parallel=parallel)
 
     def fetch(
         self,
@@ -350,7 +356,7 @@ class Dataset(Branching, Upkeep):
             InvalidIdError, WorkspaceError, TransferError: the source cannot be used.
         """
         return self._workspace._sharing.fetch(
-            self.id,
+            self._files,
             source,
             since=None if since is None else as_time(since),
             last=last,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -173,6 +173,8 @@ class ServeKeywords(TypedDict, total=False):
     """Is told each request in a line."""
     on_problem: Callable[[str], None] | None
     """Is told what went wrong here."""
+    branches: bool | Sequence[str] | None
+    """The branches that are published beside the heads: all, or those of these names."""
 
 
 class QueryKeywords(TypedDict, total=False):

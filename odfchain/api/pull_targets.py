@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branch_points import check_branch, matching_at
 from odfchain.api.options import check_pull_options, peer_options, source_options, transform_options
+from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
+from odfchain.store.interfaces import HEAD
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -42,6 +44,8 @@ class PullTarget:
     way: Way
     dataset: Dataset | None = None
     url: PeerUrl | None = None
+    source: str | None = None
+    """Where a branch is to come from; None is where it came from before."""
 
     def __str__(self) -> str:
         return str(self.url) if self.url is not None and ":" in self.ref else self.ref
@@ -109,11 +113,56 @@ def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: 
 
 def target_of(dataset: Dataset) -> PullTarget:
     """How a dataset of the workspace is brought up to date."""
-    if dataset._workspace._sharing.is_copy(dataset._files):
+    if _is_fetched(dataset) if dataset.ref != HEAD else dataset._workspace._sharing.is_copy(dataset._files):
         way = Way.PEER
     else:
         way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
     return PullTarget(dataset.label, way, dataset)
+
+
+def _is_fetched(dataset: Dataset) -> bool:
+    from odfchain.repo.fetched_branches import fetched_branch
+
+    return fetched_branch(dataset._files, dataset.ref) is not None
+
+
+def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTarget:
+    """The branch `DATASET@BRANCH`, which may not be here yet, as it is at another place.
+
+    Raises:
+        UsageError, InvalidIdError: no branch is named, or the source is none.
+        DatasetNotFoundError, WorkspaceError: the dataset, or the source's repository, is not known.
+    """
+    from odfchain.api.dataset import Dataset
+    from odfchain.ids.branch_names import check_branch_name
+
+    name, _, branch = text.partition("@")
+    if not branch:
+        raise UsageError(
+            f"{name}: --from says where a branch comes from",
+            hint=f"name it: odfchain pull {name}@BRANCH --from URL; a dataset is pulled by its URL alone",
+        )
+    files = workspace[name]._files.on(check_branch_name(branch))
+    sharing = workspace._sharing
+    if source is not None and not sharing.is_remote(source):
+        raise UsageError(f"{source}: not a URL, and not repository/dataset of a repository that is known")
+    url = sharing.url_of(source) if source is not None else None
+    return PullTarget(text, Way.PEER, Dataset(workspace, files), url, source)
+
+
+_FOR_BRANCHES = frozenset({"force", "parallel", "require_signature", "max_age"})
+
+
+def check_branch_options(labels: Mapping[str, Any]) -> None:
+    """What is given applies to a branch that is pulled.
+
+    Raises:
+        UsageError: it does not; the message names it.
+    """
+    for name, label in labels.items():
+        if name not in _FOR_BRANCHES:
+            shown = label if str(label).startswith("--") else name
+            raise UsageError(f"{shown} does not apply to a branch that is pulled from another place")
 
 
 def _is_pullable(dataset: Dataset) -> bool:
@@ -238,9 +287,13 @@ def _from_peer(
 ) -> PullResult:
     sharing = workspace._sharing
     options = peer_options(given, sharing.config.parallel)
-    pulled = sharing.pull(target.ref, name, options, token=token, progress=progress)
+    if target.dataset is not None and target.dataset.ref != HEAD:
+        dataset = target.dataset
+        pulled = sharing.pull_branch(dataset._files, target.source, options, token=token, progress=progress)
+    else:
+        pulled = sharing.pull(target.ref, name, options, token=token, progress=progress)
+        dataset = workspace[pulled.alias]
     outcome = pulled.outcome
-    dataset = workspace[pulled.alias]
     return PullResult(
         dataset=dataset,
         way=Way.PEER,

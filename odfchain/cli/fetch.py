@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from odfchain.api.branch_points import on_branch
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.output import format_option, human_size, print_records
-from odfchain.cli.support.parameters import DATASET, PARALLEL_OPTION, part_options
+from odfchain.cli.support.parameters import DATASET_AT, PARALLEL_OPTION, part_options
 from odfchain.cli.support.peers import token_for
 from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
+from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain import Timestamp
@@ -19,14 +21,20 @@ _FETCHED = ["dataset", "objects", "bytes", "missing"]
 
 
 @click.command("fetch")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT)
 @click.option("--from", "source", metavar="URL", help="Any copy of the dataset; it need not be trusted.")
+@click.option(
+    "--merged",
+    is_flag=True,
+    help="Bring what was merged into it, so that its merges can be checked.",
+)
 @part_options
 @PARALLEL_OPTION
 @format_option()
 def fetch_command(
     dataset: str,
     source: str | None,
+    merged: bool,
     since: Timestamp | None,
     last: int | None,
     parallel: int | None,
@@ -34,11 +42,24 @@ def fetch_command(
 ) -> None:  # fmt: skip
     """Bring the slices that a partial copy lacks, from where it was pulled or from any other copy.
 
-    Every slice is checked against the hash that the dataset's own chain has for it.
+    Every slice is checked against the hash that the dataset's own chain has for it. --merged brings instead
+    the blocks and slices of branches that were merged: they are no part of the chain, and `verify` computes
+    the merges again from them.
     """
+    if merged and (since is not None or last is not None):
+        raise UsageError("--merged brings all that was merged: --since and --last do not apply")
     with open_workspace() as workspace:
-        found = workspace[dataset]
+        found = on_branch(workspace, dataset)
         token = token_for([workspace.url_of(source)] if source else [])
+        if merged:
+            with TerminalProgress(quiet=options().quiet) as progress:
+                brought = found.fetch_merged(
+                    source, parallel=parallel, token=token, progress=TransferProgress(progress)
+                )
+            row = {"dataset": found.label, "blocks": brought.blocks, "objects": brought.objects}
+            row["bytes"] = human_size(brought.bytes) if output == "table" else brought.bytes
+            print_records([row], list(row), output, right=list(row)[1:])
+            return
         with TerminalProgress(quiet=options().quiet) as progress:
             outcome = found.fetch(
                 source,
@@ -49,7 +70,7 @@ def fetch_command(
                 progress=TransferProgress(progress),
             )
     row = {
-        "dataset": str(found.alias),
+        "dataset": found.label,
         "objects": outcome.objects,
         "bytes": human_size(outcome.bytes) if output == "table" else outcome.bytes,
         "missing": outcome.missing_slices,

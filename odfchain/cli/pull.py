@@ -35,11 +35,17 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("dataset", "status", "rows", "+A", "-R", "-C", "+C", "blocks", "watermark")
 _TEXTS = ("dataset", "status", "watermark")
-_FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_watermark")
+_FOR_ALL = ("datasets", "everything", "recursive", "watch", "output", "set_watermark", "source")
 
 
 _OF_COPIES = ("objects", "bytes", "signature")
 _copy_options = together(
+    click.option(
+        "--from",
+        "source",
+        metavar="URL",
+        help="Bring the branch DATASET@BRANCH from this place.",
+    ),
     click.option("--as", "name", metavar="NAME", help="What to call a dataset that is pulled from a URL."),
     click.option("--force", is_flag=True, help="Replace a copy that has other blocks than its peer."),
     click.option("--metadata-only", is_flag=True, help="Bring the chain of a dataset, and none of its data."),
@@ -99,6 +105,7 @@ def pull_command(
     recursive: bool,
     set_watermark: Timestamp | None,
     watch: float | None,
+    source: str | None,
     name: str | None,
     output: str,
     **others: Any,
@@ -107,13 +114,15 @@ def pull_command(
 
     A URL, or repository/dataset, is pulled from there, checked, and known here by a name from then on;
     pulling that name asks the same place again. DATASET@BRANCH is brought up to date on a branch: from its
-    polling source, or from its inputs on the branch of that name, else on their heads. ODFCHAIN_TOKEN is sent
-    to the server that is named, and to no other.
+    polling source, or from its inputs on the branch of that name, else on their heads. With --from URL it is
+    the branch of that name at another place, which comes in beside the head and is verified before a merge
+    uses it. ODFCHAIN_TOKEN is sent to the server that is named, and to no other.
 
     Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
     fails does not stop the others.
     """
     from odfchain.api.options import check_pull_options
+    from odfchain.api.pull_targets import branch_target, check_branch_options
 
     if bool(datasets) == everything:
         raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
@@ -122,13 +131,19 @@ def pull_command(
     given = _given(context)
     with open_workspace() as workspace:
         if set_watermark is not None:
-            if len(datasets) != 1 or workspace.is_remote(datasets[0]):
+            if len(datasets) != 1 or source is not None or workspace.is_remote(datasets[0]):
                 raise UsageError("--set-watermark is for one dataset of this workspace")
             check_pull_options(given, copies=0, others=1)
             return _set_watermark(workspace, datasets[0], set_watermark, others["allow_future"])
-        targets = workspace.pull_targets(None if everything else datasets, recursive=recursive)
-        copies = [target for target in targets if target.way.value == "peer"]
-        check_pull_options(given, copies=len(copies), others=len(targets) - len(copies))
+        if source is not None:
+            if len(datasets) != 1 or name is not None or recursive:
+                raise UsageError("--from is for one branch: pull DATASET@BRANCH --from URL")
+            check_branch_options(given)
+            targets = [branch_target(workspace, datasets[0], source)]
+        else:
+            targets = workspace.pull_targets(None if everything else datasets, recursive=recursive)
+            copies = [target for target in targets if target.way.value == "peer"]
+            check_pull_options(given, copies=len(copies), others=len(targets) - len(copies))
         remotes = [target.url for target in targets if target.url is not None]
         if name is not None and not (len(remotes) == len(targets) == 1):
             raise UsageError("--as names one dataset that is pulled from a URL or from repository/dataset")

@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.branch_points import on_branch
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.output import format_option, human_size, print_records
-from odfchain.cli.support.parameters import DATASET, PARALLEL_OPTION
+from odfchain.cli.support.parameters import DATASET_AT, PARALLEL_OPTION
 from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import DatasetAlias, PushPlan
+    from odfchain import PushPlan
 
 _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 
 
 @click.command("push")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT)
 @click.argument("target", required=False)
 @click.option(
     "--to", "url", metavar="URL", help="Where the dataset is to be, such as file:///srv/datasets/name."
@@ -28,6 +29,7 @@ _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 @click.option("--force", is_flag=True, help="Replace blocks of the destination that are not here.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; nothing is written.")
 @click.option("--no-create", is_flag=True, help="Only update a dataset that is at the destination already.")
+@click.option("--no-merged", is_flag=True, help="Leave out what was merged: its merges cannot be checked.")
 @PARALLEL_OPTION
 @format_option()
 def push_command(
@@ -37,28 +39,31 @@ def push_command(
     force: bool,
     dry_run: bool,
     no_create: bool,
+    no_merged: bool,
     parallel: int | None,
     output: str,
 ) -> None:  # fmt: skip
     """Send a dataset to a folder or object store, from where any web server can publish it.
 
     The target is a repository, repository/dataset, or a URL (file, s3, gs, az); without one it is where the
-    dataset was pushed to before. Readers there see all of what is new or nothing of it.
+    dataset was pushed to before. Readers there see all of what is new or nothing of it. DATASET@BRANCH sends
+    that branch, and nothing else: branches are drafts, which are there only if they are named.
     """
     if target is not None and url is not None:
         raise UsageError(f"the destination is given twice: {target} and --to")
     with open_workspace() as workspace:
-        found = workspace[dataset]
+        found = on_branch(workspace, dataset)
         place = target or url
         if dry_run:
-            plan = found.plan_push(place, force=force, create=not no_create)
-            _print_push(found.alias, plan, "up to date" if plan.up_to_date else "would be pushed", output)
+            plan = found.plan_push(place, force=force, create=not no_create, merged=not no_merged)
+            _print_push(found.label, plan, "up to date" if plan.up_to_date else "would be pushed", output)
             return
         with TerminalProgress(quiet=options().quiet) as progress:
             outcome = found.push(
                 place,
                 force=force,
                 create=not no_create,
+                merged=not no_merged,
                 parallel=parallel,
                 progress=TransferProgress(progress),
             )
@@ -75,15 +80,13 @@ def push_command(
             if outcome.plan.old_head
             else "created"
         )
-        _print_push(found.alias, outcome.plan, status, output, str(outcome.signature))
+        _print_push(found.label, outcome.plan, status, output, str(outcome.signature))
 
 
-def _print_push(
-    alias: DatasetAlias, plan: PushPlan, status: str, output: str, signature: str | None = None
-) -> None:
+def _print_push(name: str, plan: PushPlan, status: str, output: str, signature: str | None = None) -> None:
     people = output == "table"
     row: dict[str, Any] = {
-        "dataset": str(alias),
+        "dataset": name,
         "status": status,
         "blocks": len(plan.blocks),
         "objects": len(plan.objects),
@@ -93,6 +96,7 @@ def _print_push(
     if not people:
         row |= {
             "present": plan.present,
+            "merged": len(plan.merged),
             "overwrites": plan.overwrites,
             "head": str(plan.new_head),
             "oldHead": str(plan.old_head) if plan.old_head else None,

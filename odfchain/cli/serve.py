@@ -19,14 +19,25 @@ from odfchain.cli.support.screen import echo
     help="TCP port to listen on; 0 takes a free one.",
 )
 @click.option("--read-only", is_flag=True, help="Let nobody write; it is never otherwise.")
+@click.option("--branches", is_flag=True, help="Publish all branches, too; else only the heads are there.")
+@click.option("--branch", "names", multiple=True, metavar="NAME", help="Publish branches of this name, too.")
 @click.option("--verbose", is_flag=True, help="Print a line for each request, to standard error.")
 @click.option("--print-address", is_flag=True, help="Print the address once it can be connected to.")
-def serve_command(host: str, port: int, read_only: bool, verbose: bool, print_address: bool) -> None:
+def serve_command(
+    host: str,
+    port: int,
+    read_only: bool,
+    branches: bool,
+    names: tuple[str, ...],
+    verbose: bool,
+    print_address: bool,
+) -> None:  # fmt: skip
     """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
 
     Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
     other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them: nobody is
-    asked who they are. Private keys, settings and where datasets came from are not published.
+    asked who they are. Branches are drafts, and are there only where --branches or --branch says so. Private
+    keys, settings and where datasets came from are not published.
     """
     del read_only  # the only mode there is
 
@@ -44,6 +55,7 @@ def serve_command(host: str, port: int, read_only: bool, verbose: bool, print_ad
             listening=listening,
             on_request=_say if verbose else None,
             on_problem=_say,
+            branches=branches or names,
         )
 
 

@@ -3,7 +3,7 @@
     info/branches.json      [{"branch": "fix", "from": "https://…", "block": "f1620…", "verified": "f1620…"}]
 
 What is merged is believed to say what the rows were before (RFC-036), so blocks of others are verified first.
-An entry outlives its branch until that is done: another branch may have begun there. Source: RFC-036.
+An entry outlives its branch until that is done: another branch may have begun there. Source: RFC-038.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
     /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
     /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.hints`)
     /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
+    /{alias}/refs/NAME      branches that are published, with refs/NAME.jws and hints/refs
 
 `alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
 That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
@@ -21,23 +22,26 @@ import asyncio
 import html
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError, OdfchainError
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.refs import DatasetRef
 from odfchain.ids.refs import parse_ref as parse_dataset_ref
 from odfchain.limits import LIMITS
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import branch_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import conditional
 from odfchain.serve.published import OpenFile, Published, open_public
-from odfchain.store.interfaces import parse_ref
+from odfchain.store.interfaces import HEAD, parse_ref
+from odfchain.transfer.hint_file import encode_names
 from odfchain.transfer.hints import HintCache
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, ObjectKey
+from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, REFS_HINT_KEY, ObjectKey, ref_key
 from odfchain.transfer.repository_index import IndexEntry, RepositoryIndex, render_index
 from odfchain.trust.parties import SignedFile
 
@@ -59,7 +63,7 @@ _TEXT = b"text/plain; charset=us-ascii"
 _ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
 """`+`, `/` and `=`, which base64 has."""
 _SIGNED = frozenset(file.value for file in SignedFile)
-_CHANGING = frozenset({HEAD_KEY, HINT_KEY, *_SIGNED})
+_CHANGING = frozenset({HEAD_KEY, HINT_KEY, REFS_HINT_KEY, *_SIGNED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +90,28 @@ _NOT_ALLOWED = _plain(405, "datasets here can only be read\n", (b"allow", b"GET,
 _FAILED = _plain(500, "this cannot be read now\n")
 
 
-def repository(workspace: WorkspaceFiles, *, problem: Callable[[str], None] | None = None) -> Repository:
+Branches = bool | Collection[str]
+"""Which branches are published: all, none, or those of these names."""
+
+
+def repository(
+    workspace: WorkspaceFiles,
+    *,
+    problem: Callable[[str], None] | None = None,
+    branches: Branches = False,
+) -> Repository:
     """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read."""
-    return Repository(workspace, problem or (lambda _: None))
+    return Repository(workspace, problem or (lambda _: None), branches)
 
 
 class Repository:
     """An ASGI application for one event loop; it reads files and changes none but the chains' indices."""
 
-    def __init__(self, workspace: WorkspaceFiles, problem: Callable[[str], None]) -> None:
+    def __init__(
+        self, workspace: WorkspaceFiles, problem: Callable[[str], None], branches: Branches = False
+    ) -> None:
         self._published = Published(workspace)
+        self._branches = branches
         self._problem = problem
         self._hints = HintCache()
         self._index = RepositoryIndex()
@@ -128,23 +144,37 @@ class Repository:
         parts = path.split("/")
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))
-        if ref is None or (name is None and key not in _CHANGING):
+        branch = self._branch(key)
+        if ref is None or (name is None and key not in _CHANGING and branch is None):
             return _NOT_FOUND
         dataset = self._published.dataset(ref)
         if dataset is None:
             return _NOT_FOUND
         if name is not None:
             return _object(dataset, name, scope)
-        head = _head(dataset)
+        head = _head(dataset, branch or HEAD)
         if head is None:
             return _NOT_FOUND
-        if key == HEAD_KEY:
+        if key in (HEAD_KEY, ref_key(branch or HEAD)):
             return _current(scope, _TEXT, str(head).encode(), str(head))
-        if key in _SIGNED:
-            statements = _statements(dataset, SignedFile(key))
+        if key in _SIGNED or branch is not None:
+            limit = (SignedFile.HEAD if branch else SignedFile(key)).limit
+            statements = _statements(dataset, key, limit)
             return _NOT_FOUND if statements is None else _current(scope, _TEXT, statements)
+        if key == REFS_HINT_KEY:
+            names = encode_names(name for name in branch_names(dataset) if self._shows(name))
+            return _current(scope, _TEXT, names) if names else _NOT_FOUND
         hint = await asyncio.to_thread(self._hint, dataset, head)
         return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
+
+    def _branch(self, key: str) -> str | None:
+        """The branch that is published and that a key is about."""
+        folder, _, file = key.partition("/")
+        name = file.removesuffix(".jws")
+        return name if folder == "refs" and is_branch_name(name) and self._shows(name) else None
+
+    def _shows(self, branch: str) -> bool:
+        return self._branches if isinstance(self._branches, bool) else branch in self._branches
 
     def _hint(self, dataset: DatasetFiles, head: Multihash) -> bytes:
         with self._chains:
@@ -175,26 +205,26 @@ def _ref(text: str) -> DatasetRef | None:
         return None
 
 
-def _head(dataset: DatasetFiles) -> Multihash | None:
-    file = open_public(dataset.folder, *HEAD_KEY.split("/"))
+def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
+    file = open_public(dataset.folder, "refs", ref)
     if file is None:
         return None
     try:
-        return parse_ref(file.read(0, LIMITS.ref_bytes + 1), str(dataset.folder / HEAD_KEY))
+        return parse_ref(file.read(0, LIMITS.ref_bytes + 1), str(dataset.folder / ref_key(ref)))
     finally:
         file.close()
 
 
-def _statements(dataset: DatasetFiles, file: SignedFile) -> bytes | None:
+def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
     """What is in a file of signed statements; None when there is none, or one that no reader would take."""
-    found = open_public(dataset.folder, *file.value.split("/"))
+    found = open_public(dataset.folder, *key.split("/"))
     if found is None:
         return None
     try:
-        data = found.read(0, file.limit + 1)
+        data = found.read(0, limit + 1)
     finally:
         found.close()
-    return data if len(data) <= file.limit else None
+    return data if len(data) <= limit else None
 
 
 def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:

@@ -20,7 +20,7 @@ from odfchain.errors import TransferError
 from odfchain.limits import SHARING
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import HOST, PORT
-from odfchain.serve.application import Message, Receive, Repository, Send, repository
+from odfchain.serve.application import Branches, Message, Receive, Repository, Send, repository
 from odfchain.text import one_line
 
 GRACE_SECONDS = 5
@@ -40,18 +40,21 @@ def serve(
     listening: Tell | None = None,
     on_request: Tell | None = None,
     on_problem: Tell | None = None,
+    branches: Branches = False,
 ) -> None:
     """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
 
     `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
-    line for each thing that could not be read. They are called from the server's thread, but for the first.
-    A second signal ends it at once. Port 0 is any free one.
+    line for each thing that could not be read; `branches` are those that are published. They are called from
+    the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one.
 
     Raises:
         TransferError: the address cannot be listened on.
     """
     with (
-        RepositoryServer(workspace, host=host, port=port, on_request=on_request, on_problem=on_problem) as it,
+        RepositoryServer(
+            workspace, host=host, port=port, on_request=on_request, on_problem=on_problem, branches=branches
+        ) as it,
         _signals(it.request_stop),
     ):
         if listening is not None:
@@ -74,6 +77,7 @@ class RepositoryServer:
         port: int = 0,
         on_request: Tell | None = None,
         on_problem: Tell | None = None,
+        branches: Branches = False,
     ) -> None:
         import uvicorn  # noqa: PLC0415 - slow to load
 
@@ -83,7 +87,8 @@ class RepositoryServer:
         self._socket = _listen(host, port)
         self.url = _url(self._socket)
         """Where the repository is; ends in a slash."""
-        application = _told(repository(workspace, problem=self._problem), on_request, self._problem)
+        published = repository(workspace, problem=self._problem, branches=branches)
+        application = _told(published, on_request, self._problem)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,

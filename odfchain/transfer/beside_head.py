@@ -1,7 +1,7 @@
 """Blocks of a peer that come in beside the head of a dataset: of a branch, or of what was merged.
 
 They are read back to one of the dataset's own chains, so they have its Seed, and keep the append rules. They
-are stored oldest first, after all slices and checkpoints that they name. Source: RFC-021, RFC-036.
+are stored oldest first, after all slices and checkpoints that they name. Source: RFC-021, RFC-038.
 """
 
 from __future__ import annotations

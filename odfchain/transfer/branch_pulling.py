@@ -2,7 +2,7 @@
 
 A branch comes in beside the head, which stays where it is: blocks, rules, slices, then one compare-and-swap
 of the branch, then its signature. Where it came from is noted before it is there, so that nobody merges it as
-if he had made it. An interruption before that leaves the dataset as it was. Source: RFC-036.
+if he had made it. An interruption before that leaves the dataset as it was. Source: RFC-038.
 """
 
 from __future__ import annotations

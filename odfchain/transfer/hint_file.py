@@ -1,6 +1,6 @@
 """Hint files as text: the hashes of a chain's blocks, seed first, and the names of branches, one to a line.
 
-They save time and are never believed. Source: RFC-021, RFC-036.
+They save time and are never believed. Source: RFC-021, RFC-038.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Whoever has the chain alone has a whole dataset; these blocks are there for who wants to check its merges.
 They are sent and stored in an order in which a block that is there has its chain there, and the source of a
-merge all that its own chain has merged. Source: RFC-036.
+merge all that its own chain has merged. Source: RFC-038.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
     refs/head.jws             optional: the owner's signature of the head
     refs/NAME                 branches that are shared, with refs/NAME.jws each
-    hints/refs                optional: the names of those branches, one to a line (RFC-036)
+    hints/refs                optional: the names of those branches, one to a line (RFC-038)
     attestations/audits.jws   optional: what auditors say, one signed statement to a line
 
 Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.

@@ -21,6 +21,7 @@ from odfchain.errors import (
     UsageError,
     WorkspaceError,
 )
+from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.did import DID_ODF_PREFIX, DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
@@ -276,7 +277,7 @@ class Sharing:
         """
         from odfchain.transfer.branch_pulling import pull_branch  # noqa: PLC0415 - few commands need it
 
-        options = options or SyncOptions(parallel=self.config.parallel)
+        dataset, options = self._dataset(dataset), options or SyncOptions(parallel=self.config.parallel)
         known = fetched_branch(dataset, dataset.ref)
         place = source or (known.where if known is not None else None)
         if place is None:
@@ -390,7 +391,19 @@ class Sharing:
         return self.open(place, token if source else None, parallel)
 
     def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
-        return ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
+        """The dataset, on its head or on a branch.
+
+        Raises:
+            UsageError: it is opened as of a block, and then only read.
+            DatasetNotFoundError: there is no such dataset.
+        """
+        dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
+        if dataset.ref != HEAD and not is_branch_name(dataset.ref):
+            raise UsageError(
+                f"{dataset.alias}: what is shared is the head or a branch, not a point of the past",
+                hint=f"`odfchain branch create {dataset.alias} NAME --at {dataset.ref}` makes one there",
+            )
+        return dataset
 
     # --- looking -----------------------------------------------------------------------------------
 

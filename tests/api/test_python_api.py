@@ -387,6 +387,21 @@ def branches(scene: Scene) -> None:
     assert ds.branches() == []
 
 
+@case("Dataset.pull_branch", "Dataset.fetch_merged")
+def shared_branches(scene: Scene) -> None:
+    ds = scene.fresh("proposed")
+    url = (scene.folder / "proposed").as_uri()
+    ds.push(url)
+    draft = ds.create_branch("draft")
+    draft.push(url)
+    copy = scene.elsewhere("reviewer").pull(url, name="proposed").dataset
+    found = copy.pull_branch("draft", url)
+    assert (found.status, found.dataset.label, found.head) == ("created", "proposed@draft", draft.head)
+    assert found.dataset.signature().status.value == "unsigned"
+    assert copy.branch("draft").pull().status == "up to date"
+    assert copy.fetch_merged(url) == odf.FetchedSources(0, 0, 0)
+
+
 @case("Dataset.correct", "Dataset.revert")
 def corrections(scene: Scene) -> None:
     ds = scene.fresh("corrected")
