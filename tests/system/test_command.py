@@ -216,6 +216,27 @@ def one_session_env() -> Iterator[dict[str, str]]:
         yield env
 
 
+def test_the_tour_of_branches(tmp_path: Path, one_session_env: dict[str, str]) -> None:
+    """Poll on one branch, correct on another, merge both, decide a conflict, and somebody else verifies it."""
+    text = (ROOT / "docs" / "branches.md").read_text(encoding="utf-8")
+    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
+    done = subprocess.run(
+        ["bash", "-euxc", tour], cwd=tmp_path, env=one_session_env, capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "2 records: 1 changed, 1 removed" in done.stderr
+    assert "1 corrected, 1 retracted, no conflicts" in done.stderr
+    assert "1 conflict, so nothing was changed" in done.stderr
+    assert re.search(r"ZRH +Zürich +1417", done.stdout), done.stdout
+    assert "Ghost" not in done.stdout.split("merged from")[0].rsplit("iata", 1)[-1]
+    assert re.search(r"merged from fix-names .*umlauts, and no ghosts", done.stdout)
+    owner, copied, fetched = re.findall(r"ok +airports: .*(?:\n +.*)*", done.stdout)
+    assert "check 17" not in owner
+    assert "check 17" in copied, "what was merged is not here"
+    assert "check 17" not in fetched
+
+
 def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str]) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
     pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
