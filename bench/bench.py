@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm] [ledgers] [query] [--json]
+    [transform] [share] [verify] [warm] [ledgers] [query] [branches] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 
+from bench_branches import bench_branches
 from bench_chain import bench_chain
 from bench_codec import bench_codec
 from bench_digest import bench_digest
@@ -50,6 +51,7 @@ PARTS = {
     "warm": bench_warm,
     "ledgers": bench_ledgers,
     "query": bench_query,
+    "branches": bench_branches,
 }
 
 
