@@ -69,10 +69,10 @@ def append(files: DatasetFiles, op: Values, key: Values, changed: Values) -> Non
     """A slice with these operations on these keys; `changed` rows have another elevation."""
     state = DatasetState.read(files.chain)
     start = state.record_count
-    values = [
-        np.arange(start, start + len(op)), op, np.full(len(op), MADE.epoch_ms), np.full(len(op), MADE.epoch_ms),
-        key, [f"name of {k}" for k in key], key % 9_000 + changed, [f"a note on number {k % 999}" for k in key],
-    ]  # fmt: skip
+    made = np.full(len(op), MADE.epoch_ms)
+    notes = [f"a note on number {k % 999}" for k in key]
+    offsets, names = np.arange(start, start + len(op)), [f"name of {k}" for k in key]
+    values = [offsets, op, made, made, key, names, key % 9_000 + changed, notes]
     table = pa.table([pa.array(v, f.type) for v, f in zip(values, SCHEMA, strict=True)], schema=SCHEMA)
     with files.staging() as folder:
         path = Path(folder) / "slice"
@@ -149,7 +149,11 @@ def sizes(root: Path) -> Iterator[Figure]:
     for what in ("diff", "merge"):
         times = {f"{rows:,} rows": found[rows][what] for rows in (100_000, 10 * ROWS)}
         yield compared(
-            f"{what}, 10,000,000 rows ÷ 100,000 with the same changes", times, "10,000,000 rows", "100,000 rows", 1.2
+            f"{what}, 10,000,000 rows ÷ 100,000 with the same changes",
+            times,
+            "10,000,000 rows",
+            "100,000 rows",
+            1.2,
         )
     yield from beside_dolt(root, found[ROWS])
 
@@ -196,7 +200,10 @@ def beside_dolt(root: Path, ours: dict[str, list[float]]) -> Iterator[Figure]:
     run("checkout", "main")
     theirs: dict[str, list[float]] = {"diff": [], "merge": []}
     for _ in range(3):
-        for what, args in (("diff", ("diff", "main", "theirs")), ("merge", ("merge", "theirs", "-m", "merged"))):
+        for what, args in (
+            ("diff", ("diff", "main", "theirs")),
+            ("merge", ("merge", "theirs", "-m", "merged")),
+        ):
             start = time.perf_counter()
             run(*args)
             theirs[what].append(time.perf_counter() - start)
@@ -225,10 +232,14 @@ def references(root: Path) -> Iterator[Figure]:
             },
             50,
         )
-        yield compared("branch create at 100,000 blocks ÷ one durable head move", times, "create", "head move", 2)
+        yield compared(
+            "branch create at 100,000 blocks ÷ one durable head move", times, "create", "head move", 2
+        )
         heads = [h for ref in ("head", "theirs") if (h := files.on(ref).chain.head()) is not None]
         assert len(heads) == 2
-        found = in_turns({"base": lambda: BlockGraph(files, ["theirs"]).best_common(heads[:1], heads[1:])}, 50)["base"]
+        found = in_turns(
+            {"base": lambda: BlockGraph(files, ["theirs"]).best_common(heads[:1], heads[1:])}, 50
+        )["base"]
         yield Figure(
             "merge base, 100,000 blocks, fork 10,000 back", statistics.median(found) * 1_000, "ms", 10,
             samples=tuple(found),
@@ -261,7 +272,7 @@ def states(root: Path) -> Iterator[Figure]:
         con = duckdb.connect()
         con.execute(f"set threads = {os.cpu_count()}")
         window = f"""select * from (select * from read_parquet({paths!r})
-            qualify row_number() over (partition by key order by "offset" desc) = 1) where op in (0, 3)"""  # noqa: S608
+            qualify row_number() over (partition by key order by "offset" desc) = 1) where op in (0, 3)"""
         kept = files.folder / "info" / "states"
 
         def cold() -> None:
