@@ -64,3 +64,35 @@ def test_case_60_writers_on_different_branches_never_meet(tmp_path: Path) -> Non
         workspace["d"].create_branch(name)
     assert _write_at_once(tmp_path, BRANCHES) == [0] * 4
     assert {workspace["d"].branch(name).summary.record_count for name in BRANCHES} == {3 + EACH}
+
+
+def test_case_60_merges_beside_writers_lose_nothing(tmp_path: Path) -> None:
+    workspace = odf.init(tmp_path)
+    make(workspace, "d", SPEC)
+    workspace["d"].create_branch("draft")
+
+    def merge(_: object) -> int:
+        dataset = odf.open(tmp_path)["d"]
+        for number in range(EACH):
+            add(dataset.branch("draft"), f"draft.{number}")
+            while True:
+                try:
+                    dataset.merge("draft")
+                    break
+                except RefConflictError:  # more often than a merge tries again
+                    continue
+        return 0
+
+    with ThreadPoolExecutor(3) as pool:
+        merging = pool.submit(merge, None)
+        writing = [pool.submit(_write, tmp_path, "head", number) for number in range(2)]
+        assert merging.result(60) == 0
+        assert [item.result(60) >= 0 for item in writing] == [True] * 2
+    dataset = workspace["d"]
+    keys = dataset.scan(["k"]).to_arrow()["k"].to_pylist()[3:]
+    expected = [f"{name}.{number}" for name in ("0", "1", "draft") for number in range(EACH)]
+    assert sorted(keys) == sorted(expected)
+    assert [key for key in keys if key.startswith("draft")] == expected[-EACH:]
+    assert [(branch.name, branch.ahead) for branch in dataset.branches()] == [("draft", 0)]
+    assert dataset.verify().verdict == "clean"
+    assert dataset.delete_branch("draft") is None
