@@ -98,8 +98,9 @@ def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachme
     text = attached_text(event)
     if text is None:
         return event
-    parse_constraints(text, resolve)
-    content = _with_ids(text, resolve)
+    declared, content = parse_constraints(text, resolve), _with_ids(text, resolve)
+    if parse_constraints(content, _only_ids) != declared:
+        raise ManifestError("write the names of datasets plainly, or in quotes", source=FILE)
     items = tuple(
         AttachmentEmbedded(path=FILE, content=content) if item.path == FILE else item
         for item in event.attachments.items

@@ -11,6 +11,7 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.api.foreign_key_checks import foreign_keys
+from odfchain.cli.main import COMMANDS
 from odfchain.errors import ForeignKeyError, GuardError, ManifestError, UsageError
 from odfchain.ids.did import DatasetId
 from odfchain.model import events as ev
@@ -84,6 +85,16 @@ def test_names_become_ids_and_all_else_of_the_text_stays() -> None:
     assert [key.columns for key in found] == [("a",), ("b",), ("c",)]
     assert [key.changes for key in found] == [False, True, False]
     assert [key.on_violation for key in found] == [OnViolation.REPORT, OnViolation.REFUSE, OnViolation.REFUSE]
+
+
+def test_a_name_in_a_block_of_text_cannot_be_replaced(tmp_path: Path) -> None:
+    constraints = (
+        "foreignKeys:\n- columns: [a]\n  references:\n    dataset: >-\n      parent\n  onViolation: report\n"
+    )
+    with Workspace.init(tmp_path) as workspace:
+        workspace.add(manifest("parent", {"key": ["p"]}), check=False)
+        with pytest.raises(ManifestError, match=r"CONSTRAINTS\.yaml"):
+            workspace.add(manifest("child", {"key": ["a"], "constraints": constraints}), check=False)
 
 
 CASE: dict[str, Any] = {
@@ -196,6 +207,24 @@ def test_a_refusal_shows_the_first_rows_and_a_file_has_all(scene: Scene, tmp_pat
     with foreign_keys(scene.workspace, SILENT, path) as check:
         scene.append(scene.at("parent"), [[["+A", "p"]]], check)
     assert path.read_text() == (",".join(listed[7]) + "\n" if ending == "csv" else "")
+
+
+def test_corrections_and_reverts_are_checked(scene: Scene, tmp_path: Path) -> None:
+    run = run_here(scene.workspace)
+    scene.take({"on": "parent", "rows": [["+A", "p1"]]})
+    scene.take({"on": "child", "rows": [["+A", "c1", "p1"]]})
+    (tmp_path / "fix.csv").write_text("c,p\nc1,p7\n")
+    (tmp_path / "gone.csv").write_text("p\np1\n")
+    broken = run("correct", "child", str(tmp_path / "fix.csv"), "--violations", str(tmp_path / "broken.csv"))
+    assert (broken.code, "p = p7" in broken.err) == (3, True)
+    assert len((tmp_path / "broken.csv").read_text().splitlines()) == 2
+    gone = run("correct", "parent", "--remove", str(tmp_path / "gone.csv"))
+    assert (gone.code, "of child first" in gone.err) == (3, True)
+    head = scene.at("parent").chain.head()
+    if "revert" in COMMANDS:
+        reverted = run("revert", "parent", str(head))
+        assert (reverted.code, "of child first" in reverted.err) == (3, True)
+    assert scene.at("parent").chain.head() == head
 
 
 def test_another_ending_is_refused_before_anything_is_done(scene: Scene) -> None:

@@ -10,12 +10,14 @@ steps      `on`: DATASET or DATASET@BRANCH, and one of
     run        a command line, as `odfchain …`
            `{DATASET@BRANCH}` in a value is the hash of its newest block. Expected of a step: `refused`, texts
            in the error and its hint (with `run`: exit 3); `noted`, texts in the notes; `violations`, what
-           `--violations` would list, without the columns that are not said
+           `--violations` would list, without the columns that are not said; `references`, the datasets whose
+               newest blocks the merge record names
 check18    what verification says of the dataset of the last step: faults, notes (texts in them)
 """
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import merges
 from odfchain.repo.references import refs_of
 from odfchain.store.interfaces import HEAD
 from tests.kit import query_datasets
@@ -119,13 +122,28 @@ class Scene:
             assert head is not None
             refs_of(dataset).compare_and_swap(step["branch"], None, head)
         elif "run" in step:
-            result = run_here(self.workspace)(*step["run"].split())
-            refused = step.get("refused")
-            assert (result.code == 3) is (refused is not None), result.err
-            for text in refused or ():
-                assert text in result.err, result.err
+            self.run(step)
         else:
             self.commit(step)
+
+    def run(self, step: dict[str, Any]) -> None:
+        """A command line."""
+        listed = self.workspace.path.parent / "broken.csv"
+        more = ["--violations", str(listed)] if "violations" in step else []
+        result = run_here(self.workspace)(*step["run"].split(), *more)
+        assert result.code == (3 if "refused" in step else 0), result.err
+        for text in step.get("refused", []) + step.get("noted", []):
+            assert text in result.err, result.err
+        if "references" in step:
+            dataset = self.at(step["on"])
+            head = dataset.chain.head()
+            assert head is not None
+            found = merges(dataset.chain, head)[-1].record.references
+            assert found == {self.at(name).id: self.at(name).chain.head() for name in step["references"]}
+        if "violations" in step:
+            with listed.open(newline="", encoding="utf-8") as stream:
+                rows = [_some(row, step["violations"]) for row in csv.DictReader(stream)]
+            assert rows == step["violations"]
 
     def commit(self, step: dict[str, Any]) -> None:
         """A transaction with some rows, which is checked."""
