@@ -1,0 +1,167 @@
+"""From totals to what a profile says of each column (ADR-0001, "Per-Column Statistics").
+
+What is counted is exact; what is not comes from the sample of rows, scaled to all of them so that counts add
+up, and is named in `estimated`. Numbers are doubles that were rounded once; integers stay integers. Source:
+RFC-040.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+from pyarrow import types as t
+
+from odfchain.profile.column_totals import ColumnKind, ColumnTotals, exact_value, keys_of
+from odfchain.profile.exact_numbers import Distribution, rounded
+
+PERCENTILES = (5, 25, 50, 75, 95, 99)
+TOP_VALUES = 50
+LEAST_HITS = 16
+"""So often a value must be in the sample to be a top value."""
+_LONGEST = 200
+
+
+def column_statistics(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
+    """The statistics of one column; `sample` has its values in the sample of rows."""
+    found: dict[str, Any] = {
+        "kind": totals.kind.value,
+        "null_count": totals.nulls,
+        "null_fraction": totals.nulls / totals.rows if totals.rows else 0.0,
+        "num_unique": totals.distinct,
+    }
+    counted = totals.counts is not None
+    estimated = [] if counted else ["num_unique"]
+    match totals.kind:
+        case ColumnKind.NUMERIC:
+            found |= _numeric(totals, sample)
+            estimated += [] if counted else ["percentiles", "quantiles", "histogram"]
+        case ColumnKind.STRING:
+            found |= _top_values(totals, sample) | _texts(totals)
+            estimated += [] if counted else ["top_values", "top_values_coverage"]
+        case ColumnKind.BOOLEAN:
+            found |= _top_values(totals, sample)
+        case ColumnKind.DATETIME:
+            found |= _times(totals)
+    return found | ({"estimated": sorted(estimated)} if estimated else {})
+
+
+def _numeric(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "mean": totals.sums.mean,
+        "std": totals.sums.deviation,
+        "min": _published(totals.low),
+        "max": _published(totals.high),
+        "percentiles": {},
+        "quantiles": [],
+        "histogram": {"bin_edges": [], "counts": []},
+    }
+    if t.is_floating(totals.type):
+        found["non_finite_count"] = totals.non_finite
+    counts = totals.counts if totals.counts is not None else Counter(_sampled(sample))
+    numbers = sorted((exact_value(key), n) for key, n in counts.items() if _is_finite(key))
+    if not numbers or totals.low is None:
+        return found
+    order = Distribution([value for value, _ in numbers], [n for _, n in numbers])
+    found["percentiles"] = {
+        f"p{p}": value for p, value in zip(PERCENTILES, order.quantiles(PERCENTILES), strict=True)
+    }
+    found["quantiles"] = order.quantiles(range(101))
+    edges, bins = order.histogram(exact_value(totals.low), exact_value(totals.high))
+    found["histogram"] = {"bin_edges": edges, "counts": scaled(bins, totals.sums.count)}
+    return found
+
+
+def _is_finite(key: Hashable) -> bool:
+    return key != "NaN" and not (isinstance(key, float) and math.isinf(key))
+
+
+def _published(value: Any) -> int | float | None:
+    return rounded(value) if isinstance(value, Fraction) else value
+
+
+def _top_values(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
+    values = totals.values
+    if totals.counts is not None:
+        listed = _ordered(totals.counts)
+    else:
+        in_sample = _ordered(Counter(_sampled(sample)))
+        numbers = scaled([n for _, n in in_sample], values)
+        hits = [n for _, n in in_sample]
+        listed = [
+            (key, number)
+            for (key, _), number, hit in zip(in_sample, numbers, hits, strict=True)
+            if hit >= LEAST_HITS
+        ]
+    top = listed[:TOP_VALUES]
+    return {
+        "top_values": {_shown(key): count for key, count in top},
+        "top_values_coverage": sum(count for _, count in top) / values if values else 0.0,
+    }
+
+
+def _ordered(counts: Mapping[Hashable, int]) -> list[tuple[Hashable, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], str(item[0]).encode(errors="surrogatepass")))
+
+
+def _shown(key: Hashable) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    text = str(key)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}…#{xxhash.xxh64_hexdigest(text.encode(errors='surrogatepass'))}"
+
+
+def scaled(counts: Sequence[int], total: int) -> list[int]:
+    """Counts of a sample as counts of so many: by cumulative floors, so that they add up."""
+    rows, seen, before = sum(counts), 0, 0
+    found = []
+    for count in counts:
+        seen += count
+        upto = seen * total // rows
+        found.append(upto - before)
+        before = upto
+    return found
+
+
+def _texts(totals: ColumnTotals) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, lengths in (("char_length", totals.characters), ("token_count", totals.tokens)):
+        found[f"avg_{name}"] = lengths.total / totals.values if totals.values else None
+        found[f"min_{name}"], found[f"max_{name}"] = lengths.least, lengths.largest
+    return found
+
+
+def _times(totals: ColumnTotals) -> dict[str, Any]:
+    if totals.low is None:
+        return {"min": None, "max": None, "range_days": None}
+    low, high = (_nanoseconds(value, totals.type) for value in (totals.low, totals.high))
+    days = rounded(Fraction(high - low, 86_400 * 10**9))
+    return {"min": _rfc3339(low), "max": _rfc3339(high), "range_days": days}
+
+
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+def _nanoseconds(value: int, kind: pa.DataType) -> int:
+    if t.is_date32(kind):
+        return value * 86_400 * 10**9
+    return value * (10**6 if t.is_date64(kind) else _UNITS[kind.unit])
+
+
+def _rfc3339(nanoseconds: int) -> str:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0") + fraction + "Z"
+
+
+def _sampled(sample: pa.ChunkedArray) -> list[Hashable]:
+    return list(keys_of(sample.drop_null().combine_chunks()))
