@@ -1,0 +1,1 @@
+"""How far two profiles are apart, and whether that is too far (RFC-041)."""
