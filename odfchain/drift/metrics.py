@@ -100,9 +100,7 @@ def shares_of_values(
     `whole` says of each side whether all of its values are listed, so that what is not there is absent.
     """
     names = sorted({*one, *other}, key=str.encode)
-    known = [
-        name for name in names if (name in one or whole[0]) and (name in other or whole[1])
-    ]
+    known = [name for name in names if (name in one or whole[0]) and (name in other or whole[1])]
     shares = []
     for counts, total in ((one, of_one), (other, of_other)):
         found = [counts.get(name, 0) / total if total else 0.0 for name in known]

@@ -109,7 +109,8 @@ def rounded(value: Fraction) -> float:
 
 
 def rounded_root(value: Fraction) -> float:
-    """The nearest double to a square root: of an integer root with so many digits that the rest only counts."""
+    """The nearest double to a square root."""
+    # an integer root of 130 bits, and one bit that says whether there is a rest
     if value <= 0:
         return 0.0
     bits = value.numerator.bit_length() - value.denominator.bit_length()

@@ -58,6 +58,18 @@ class Kmv:
             return float(len(self.hashes))
         return (KMV_SIZE - 1) * 2.0**64 / (int(self.hashes[-1]) + 1)
 
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Kmv:
+        """Hashes that were published; how often each occurs is not.
+
+        Raises:
+            ValueError: it is no list of ascending hashes.
+        """
+        found = np.frombuffer(data, dtype="<u8").astype(np.uint64)
+        if len(found) > KMV_SIZE or (found[1:] <= found[:-1]).any():
+            raise ValueError("not the smallest hashes of rows, in order")
+        return cls(found, np.ones(len(found), dtype=np.int64))
+
     def to_bytes(self) -> bytes:
         """The hashes as little-endian numbers of 8 bytes."""
         return self.hashes.astype("<u8").tobytes()
@@ -83,7 +95,7 @@ class Hll:
 
     def update(self, hashes: Hashes) -> None:
         """Add hashes."""
-        part = ds.hll_sketch(_LG_REGISTERS, _KIND, True)  # noqa: FBT003 - starts at its full size
+        part = ds.hll_sketch(_LG_REGISTERS, _KIND, True)  # it starts at its full size
         for value in hashes.view(np.int64).tolist():
             part.update(value)
         self._union.update(part)

@@ -1,7 +1,8 @@
-"""What is added up of the rows of a state, part by part; parts merge, so the next profile reads new slices only.
+"""What is added up of the rows of a state, part by part: parts merge, so the next profile reads new slices.
 
-A profile is a function of the multiset of rows. What is held is bounded whatever the rows are: totals and at
-most 16,384 counted values of each column, sketches of whole rows, and a sample of 16,384 rows. Source: RFC-040.
+A profile is a function of the multiset of rows. What is held is bounded whatever the rows are: totals and
+at most 16,384 counted values of each column, sketches of whole rows, and a sample of 16,384 rows. Source:
+RFC-040.
 """
 
 from __future__ import annotations

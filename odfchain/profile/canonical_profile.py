@@ -1,0 +1,197 @@
+"""A profile as a document, and its one text: RFC 8785, with large integers and infinities as text.
+
+The fields are flat and have the names of ADR-0001. Those in `DESCRIPTIVE` are the publisher's words: hashed
+and signed, never computed again. Source: RFC-040.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import rfc8785
+from pyarrow import types as t
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.digest.sha3 import sha3_256
+from odfchain.errors import CodecError, UnsupportedVersionError
+from odfchain.ids.multihash import Multihash
+from odfchain.profile.statistics import column_statistics
+from odfchain.profile.totals import Totals
+from odfchain.text import one_line
+
+FORMAT_VERSION = "1"
+DESCRIPTIVE = (
+    "created_by", "dataset_name", "dataset_path", "source_type", "description", "tags", "pipeline_stage",
+    "transform_description",
+)  # fmt: skip
+LARGEST_INTEGER = 2**53 - 1
+"""Larger integers are text: a reader that has doubles only would round them."""
+MOST_BYTES = 64 * 1024 * 1024
+_MOSTLY_NULL = 0.5
+_LANGUAGES = "languages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFacts:
+    """What a profile says beside its statistics."""
+
+    dataset_id: str
+    snapshot: Multihash
+    parent: Multihash | None
+    created_at: str
+    """The block's system time."""
+    sequence_number: int
+    records: int
+    slices: Sequence[Multihash]
+    """Physical hashes, oldest first."""
+    descriptive: Mapping[str, Any]
+    hidden: tuple[str, ...] = ()
+    languages: str | None = None
+    """The library that told languages, and its version."""
+    near_duplicates: float | None = None
+    declared: Mapping[str, bool] = field(default_factory=dict)
+    """By column, whether it may be null."""
+
+
+def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
+    """The profile of some rows."""
+    statistics = {}
+    for column in totals.columns:
+        found = column_statistics(column, totals.sample.column(column.name))
+        statistics[column.name] = _hidden(found) if column.name in facts.hidden else found
+    columns = [
+        {"name": f.name, "dtype": dtype(f.type), "nullable": facts.declared.get(f.name, f.nullable)}
+        for f in totals.schema
+    ]
+    document = {
+        "format_version": FORMAT_VERSION,
+        "snapshot_id": str(facts.snapshot),
+        "created_at": facts.created_at,
+        **{name: facts.descriptive[name] for name in DESCRIPTIVE},
+        "source_hash": str(merkle_root(facts.slices)),
+        "num_columns": len(columns),
+        "columns": columns,
+        "schema_hash": str(schema_hash(totals.schema)),
+        "num_rows": totals.rows,
+        "duplicate_row_fraction": totals.kmv.duplicate_fraction,
+        "near_duplicate_estimate": facts.near_duplicates,
+        "constant_columns": [c.name for c in totals.columns if c.rows and c.distinct + bool(c.nulls) <= 1],
+        "high_null_columns": [c.name for c in totals.columns if c.rows and c.nulls / c.rows > _MOSTLY_NULL],
+        "row_minhash": base64.b64encode(totals.kmv.to_bytes()).decode(),
+        "row_hyperloglog": base64.b64encode(totals.hll.to_bytes()).decode(),
+        "column_stats": statistics,
+        "odf": {
+            "dataset_id": facts.dataset_id,
+            "sequence_number": facts.sequence_number,
+            "num_records": facts.records,
+            "rows": "state",
+            _LANGUAGES: facts.languages,
+            "hidden": list(facts.hidden),
+        },
+    }
+    if facts.parent is not None:
+        document["parent_snapshot_id"] = str(facts.parent)
+    return document
+
+
+def _hidden(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts and fractions only."""
+    kept = ("kind", "null_count", "null_fraction", "num_unique", "non_finite_count", "estimated")
+    return {name: statistics[name] for name in kept if name in statistics}
+
+
+def canonical_bytes(document: Mapping[str, Any]) -> bytes:
+    """The one text of a document; infinities are texts, and so are integers that doubles do not hold."""
+    return bytes(rfc8785.dumps(_plain(document)))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {name: _plain(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case bool() | None | str():
+            return value
+        case int() if abs(value) > LARGEST_INTEGER:
+            return str(value)
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def read_profile(data: bytes) -> dict[str, Any]:
+    """The document of a profile's bytes.
+
+    Raises:
+        CodecError: it is none, or not in its one text.
+        UnsupportedVersionError: it has another format version.
+    """
+    if len(data) > MOST_BYTES:
+        raise CodecError(f"a profile of {len(data):,} bytes, at most {MOST_BYTES:,} are read")
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"not a profile: {one_line(str(error))}") from None
+    if not isinstance(tree, dict) or "format_version" not in tree:
+        raise CodecError("not a profile: it has no format_version")
+    if tree["format_version"] != FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"a profile of format {one_line(str(tree['format_version']))}, {FORMAT_VERSION} is read",
+            hint="make it again with this program",
+        )
+    return tree
+
+
+def merkle_root(slices: Sequence[Multihash]) -> Multihash:
+    """The RFC 6962 tree hash over the digests of slices, by SHA3-256: leaves after 00, nodes after 01."""
+
+    def root(digests: Sequence[bytes]) -> bytes:
+        if len(digests) <= 1:
+            return sha3_256(b"\x00" + digests[0] if digests else b"").digest()
+        half = 1 << (len(digests) - 1).bit_length() - 1
+        return sha3_256(b"\x01" + root(digests[:half]) + root(digests[half:])).digest()
+
+    return Multihash.sha3_256(root([name.digest for name in slices]))
+
+
+def schema_hash(schema: pa.Schema) -> Multihash:
+    """The hash of names and types, in order; whether columns may be null is not in it."""
+    return hash_bytes(bytes(rfc8785.dumps([[field.name, dtype(field.type)] for field in schema])))
+
+
+def dtype(kind: pa.DataType) -> str:
+    """The name of a type."""
+    if t.is_dictionary(kind):
+        return dtype(kind.value_type)
+    if t.is_boolean(kind):
+        return "bool"
+    if t.is_float16(kind):
+        return "float16"
+    if t.is_floating(kind):
+        return "float32" if t.is_float32(kind) else "float64"
+    if t.is_string(kind) or t.is_large_string(kind):
+        return "string"
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return "bytes"
+    if t.is_decimal(kind):
+        return f"decimal{kind.bit_width}({kind.precision},{kind.scale})"
+    if t.is_timestamp(kind):
+        return f"datetime64[{kind.unit}]"
+    if t.is_date(kind):
+        return "datetime64[D]"
+    if t.is_time(kind):
+        return f"time64[{kind.unit}]"
+    if t.is_map(kind):
+        return f"map<{dtype(kind.key_type)},{dtype(kind.item_type)}>"
+    if t.is_nested(kind) and not t.is_struct(kind):
+        return f"list<{dtype(kind.value_type)}>"
+    if t.is_struct(kind):
+        return "struct<" + ",".join(f"{f.name}:{dtype(f.type)}" for f in kind) + ">"
+    return str(kind)
