@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 import xxhash
 from pyarrow import types as t
 
+from odfchain.manifest.footers import rfc3339
 from odfchain.profile.column_totals import ColumnKind, ColumnTotals, exact_value, keys_of
 from odfchain.profile.exact_numbers import Distribution, rounded
 
@@ -144,7 +144,7 @@ def _times(totals: ColumnTotals) -> dict[str, Any]:
         return {"min": None, "max": None, "range_days": None}
     low, high = (_nanoseconds(value, totals.type) for value in (totals.low, totals.high))
     days = rounded(Fraction(high - low, 86_400 * 10**9))
-    return {"min": _rfc3339(low), "max": _rfc3339(high), "range_days": days}
+    return {"min": rfc3339(low), "max": rfc3339(high), "range_days": days}
 
 
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -154,13 +154,6 @@ def _nanoseconds(value: int, kind: pa.DataType) -> int:
     if t.is_date32(kind):
         return value * 86_400 * 10**9
     return value * (10**6 if t.is_date64(kind) else _UNITS[kind.unit])
-
-
-def _rfc3339(nanoseconds: int) -> str:
-    seconds, rest = divmod(nanoseconds, 10**9)
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-    fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0") + fraction + "Z"
 
 
 def _sampled(sample: pa.ChunkedArray) -> list[Hashable]:

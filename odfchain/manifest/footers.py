@@ -1,0 +1,190 @@
+"""What the footer of a Parquet file reports of its columns: nothing estimated, nothing filled in.
+
+Bounds and null counts of row groups are merged only where every row group with a value reports them. Repeated
+leaves are left out (their counts are of elements), and so are columns without a count of nulls. Other writers
+cut long texts and raise the upper bound to a value that no row has, so bounds of text longer than 60 bytes
+count only from the writer that does not. NaN is in no bound. Source: RFC-039.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types as t
+
+from odfchain.slices.reader import open_parquet
+
+_WHOLE_BOUNDS = "parquet-cpp"
+"""The writer that leaves long bounds out instead of cutting them."""
+_LONGEST_OF_OTHERS = 60
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+Value = bool | int | float | str | bytes | Decimal
+"""Bounds as they are compared: dates as days, timestamps and times of day as nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStats:
+    """What is reported of one column."""
+
+    name: str
+    """A path with dots; a part with a dot or a backtick stands in backticks."""
+    type: pa.DataType
+    null_count: int
+    low: Value | None = None
+    high: Value | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """The statistics as a manifest has them."""
+        found: dict[str, Any] = {"name": self.name}
+        if self.low is not None and self.high is not None:
+            found |= {"min": shown(self.low, self.type), "max": shown(self.high, self.type)}
+        return found | {"null_count": self.null_count}
+
+
+@dataclass(frozen=True, slots=True)
+class FileStats:
+    """What the footer of one file reports."""
+
+    row_count: int
+    columns: tuple[ColumnStats, ...]
+    present: frozenset[str] | None = None
+    """All columns of the file; None where that is not known: one that is not reported may be there."""
+
+    def column(self, name: str) -> ColumnStats | None:
+        """The statistics of a column; None where none are reported."""
+        return next((each for each in self.columns if each.name == name), None)
+
+    def to_document(self) -> dict[str, Any]:
+        """The statistics as a manifest has them."""
+        return {"row_count": self.row_count, "columns": [each.to_document() for each in self.columns]}
+
+
+def file_stats(path: Path) -> FileStats:
+    """What a file's footer reports; no row is read.
+
+    Raises:
+        BadInputError, OversizedInputError: it is not a readable Parquet file.
+    """
+    with open_parquet(path) as file:
+        footer = file.metadata
+        leaves = list(_leaves(file.schema_arrow))
+    whole = str(footer.created_by or "").startswith(_WHOLE_BOUNDS)
+    found = []
+    for index, (name, kind, repeated) in enumerate(leaves):
+        stats = None if repeated else _merged(footer, index, name, kind, whole=whole)
+        if stats is not None:
+            found.append(stats)
+    return FileStats(footer.num_rows, tuple(found), frozenset(name for name, _, _ in leaves))
+
+
+def quoted(name: str) -> str:
+    """A part of a path as it stands in one."""
+    return "`" + name.replace("`", "``") + "`" if "." in name or "`" in name else name
+
+
+def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType, bool]]:
+    """(path, type, whether it is within a list or a map), in the order of the file's columns."""
+
+    def walk(path: str, kind: pa.DataType, repeated: bool) -> Iterator[tuple[str, pa.DataType, bool]]:
+        if t.is_struct(kind):
+            for member in kind:
+                yield from walk(f"{path}.{quoted(member.name)}", member.type, repeated)
+        elif t.is_map(kind):
+            yield from walk(f"{path}.key", kind.key_type, True)
+            yield from walk(f"{path}.value", kind.item_type, True)
+        elif t.is_nested(kind):
+            yield from walk(f"{path}.element", kind.value_type, True)
+        else:
+            yield path, kind, repeated
+
+    for column in schema:
+        yield from walk(quoted(column.name), column.type, False)
+
+
+def _merged(
+    footer: pq.FileMetaData, index: int, name: str, kind: pa.DataType, *, whole: bool
+) -> ColumnStats | None:
+    nulls, lows, highs, bounded = 0, list[Value](), list[Value](), True
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        stats = group.column(index).statistics
+        if stats is None or not stats.has_null_count:
+            return None
+        nulls += stats.null_count
+        if stats.null_count == group.num_rows:
+            continue
+        low, high = _bounds(stats, kind) if stats.has_min_max else (None, None)
+        if low is None or high is None or (not whole and _may_be_cut(low, high)):
+            bounded = False
+            continue
+        lows.append(low)
+        highs.append(high)
+    if not bounded or not lows:
+        return ColumnStats(name, kind, nulls)
+    return ColumnStats(name, kind, nulls, min(lows), max(highs))  # type: ignore[type-var]
+
+
+def _may_be_cut(low: Value, high: Value) -> bool:
+    sizes = [len(v.encode() if isinstance(v, str) else v) for v in (low, high) if isinstance(v, str | bytes)]
+    return max(sizes, default=0) > _LONGEST_OF_OTHERS
+
+
+def _bounds(stats: pq.Statistics, kind: pa.DataType) -> tuple[Value | None, Value | None]:
+    if t.is_string(kind) or t.is_large_string(kind):
+        low, high = (v if isinstance(v, str) else None for v in (stats.min, stats.max))
+        return low, high
+    if t.is_decimal(kind):
+        low, high = (v if isinstance(v, Decimal) else None for v in (stats.min, stats.max))
+        return low, high
+    low, high = _raw(stats.min_raw, kind), _raw(stats.max_raw, kind)
+    unordered = isinstance(low, float) and isinstance(high, float) and (math.isnan(low) or math.isnan(high))
+    return (None, None) if unordered else (low, high)
+
+
+def _raw(value: Any, kind: pa.DataType) -> Value | None:
+    if t.is_boolean(kind):
+        return bool(value)
+    if t.is_unsigned_integer(kind):
+        return int(value) % (1 << kind.bit_width)
+    if t.is_integer(kind) or t.is_date32(kind):
+        return int(value)
+    if t.is_floating(kind):
+        return float(value) if isinstance(value, int | float) else None
+    if (t.is_timestamp(kind) or t.is_time(kind)) and isinstance(value, int):
+        return value * _UNITS[kind.unit]
+    return bytes(value) if isinstance(value, bytes) else None
+
+
+def shown(value: Value, kind: pa.DataType) -> Any:
+    """A bound as JSON has it: times in RFC 3339, dates in ISO 8601, decimals as text, binary in base64."""
+    if t.is_date(kind):
+        return str(dt.date(1970, 1, 1) + dt.timedelta(days=int(value)))
+    if t.is_timestamp(kind):
+        return rfc3339(int(value))
+    if t.is_time(kind):
+        seconds, rest = divmod(int(value), 10**9)
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(rest)}"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def rfc3339(nanoseconds: int) -> str:
+    """A moment in RFC 3339, as fine as it is."""
+    seconds, rest = divmod(nanoseconds, 10**9)
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + _fraction(rest) + "Z"
+
+
+def _fraction(nanoseconds: int) -> str:
+    return f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
