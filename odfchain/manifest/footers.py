@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
+from odfchain.model.timestamp import Timestamp
 from odfchain.slices.reader import open_parquet
 
 _WHOLE_BOUNDS = "parquet-cpp"
@@ -131,7 +132,7 @@ def _merged(
         highs.append(high)
     if not bounded or not lows:
         return ColumnStats(name, kind, nulls)
-    return ColumnStats(name, kind, nulls, min(lows), max(highs))  # type: ignore[type-var]
+    return ColumnStats(name, kind, nulls, min(lows), max(highs))
 
 
 def _may_be_cut(low: Value, high: Value) -> bool:
@@ -141,14 +142,16 @@ def _may_be_cut(low: Value, high: Value) -> bool:
 
 def _bounds(stats: pq.Statistics, kind: pa.DataType) -> tuple[Value | None, Value | None]:
     if t.is_string(kind) or t.is_large_string(kind):
-        low, high = (v if isinstance(v, str) else None for v in (stats.min, stats.max))
-        return low, high
+        return _of_class(stats.min, str), _of_class(stats.max, str)
     if t.is_decimal(kind):
-        low, high = (v if isinstance(v, Decimal) else None for v in (stats.min, stats.max))
-        return low, high
+        return _of_class(stats.min, Decimal), _of_class(stats.max, Decimal)
     low, high = _raw(stats.min_raw, kind), _raw(stats.max_raw, kind)
-    unordered = isinstance(low, float) and isinstance(high, float) and (math.isnan(low) or math.isnan(high))
+    unordered = any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high))
     return (None, None) if unordered else (low, high)
+
+
+def _of_class(value: Any, wanted: type[str | Decimal]) -> Value | None:
+    return value if isinstance(value, wanted) else None
 
 
 def _raw(value: Any, kind: pa.DataType) -> Value | None:
@@ -161,8 +164,12 @@ def _raw(value: Any, kind: pa.DataType) -> Value | None:
     if t.is_floating(kind):
         return float(value) if isinstance(value, int | float) else None
     if (t.is_timestamp(kind) or t.is_time(kind)) and isinstance(value, int):
-        return value * _UNITS[kind.unit]
+        return value * _nanoseconds(kind)
     return bytes(value) if isinstance(value, bytes) else None
+
+
+def _nanoseconds(kind: pa.DataType) -> int:
+    return _UNITS[str(kind.unit)]
 
 
 def shown(value: Value, kind: pa.DataType) -> Any:
@@ -170,20 +177,13 @@ def shown(value: Value, kind: pa.DataType) -> Any:
     if t.is_date(kind):
         return str(dt.date(1970, 1, 1) + dt.timedelta(days=int(value)))
     if t.is_timestamp(kind):
-        return rfc3339(int(value))
+        return str(Timestamp(int(value)))
     if t.is_time(kind):
         seconds, rest = divmod(int(value), 10**9)
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(rest)}"
     if isinstance(value, Decimal):
         return format(value, "f")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-def rfc3339(nanoseconds: int) -> str:
-    """A moment in RFC 3339, as fine as it is."""
-    seconds, rest = divmod(nanoseconds, 10**9)
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + _fraction(rest) + "Z"
 
 
 def _fraction(nanoseconds: int) -> str:

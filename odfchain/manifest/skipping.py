@@ -44,7 +44,7 @@ class Where:
     """A condition on the rows of a dataset."""
 
     text: str
-    tree: exp.Expression
+    tree: exp.Expr
     understood: bool
     """Whether any of it can skip something."""
 
@@ -71,7 +71,7 @@ def parse_where(text: str, schema: pa.Schema) -> Where:
     return Where(text, tree, any(True for _ in _leaves(tree)))
 
 
-def _leaves(tree: exp.Expression) -> Iterator[exp.Expression]:
+def _leaves(tree: exp.Expr) -> Iterator[exp.Expr]:
     for node in tree.walk():
         if isinstance(node, (*_INVERSE, exp.In, exp.Between, exp.Like, exp.Is)) and _column(node.this):
             yield node
@@ -84,7 +84,7 @@ def may_match(stats: FileStats, where: Where) -> bool:
     return _may(where.tree, stats, negated=False)
 
 
-def _may(node: exp.Expression, stats: FileStats, *, negated: bool) -> bool:
+def _may(node: exp.Expr, stats: FileStats, *, negated: bool) -> bool:
     """Whether the condition (negated: its contrary) may be true of a row; null is neither."""
     match node:
         case exp.Paren():
@@ -111,14 +111,15 @@ def _may(node: exp.Expression, stats: FileStats, *, negated: bool) -> bool:
     kind = type(node)
     if kind in _INVERSE:
         kind = _INVERSE[kind] if negated else kind
-        if _column(node.left):
-            return _compares(kind, node.left, node.right, stats)
-        if _column(node.right):
-            return _compares(_TURNED.get(kind, kind), node.right, node.left, stats)
+        left, right = node.this, node.expression
+        if _column(left):
+            return _compares(kind, left, right, stats)
+        if _column(right):
+            return _compares(_TURNED.get(kind, kind), right, left, stats)
     return True
 
 
-def _column(node: exp.Expression) -> str | None:
+def _column(node: exp.Expr) -> str | None:
     """The path of a column, as statistics name it."""
     while isinstance(node, exp.Paren):
         node = node.this
@@ -153,9 +154,7 @@ def _may_be_null(node: exp.Is, stats: FileStats, *, negated: bool) -> bool:
     return found is None or found.null_count > 0
 
 
-def _compares(
-    kind: type[exp.Expression], column: exp.Expression, literal: exp.Expression, stats: FileStats
-) -> bool:
+def _compares(kind: type[exp.Expr], column: exp.Expr, literal: exp.Expr, stats: FileStats) -> bool:
     name = _column(column)
     if name is None:
         return True
@@ -178,7 +177,7 @@ def _compares(
     return _RULES[kind](low, high, at)
 
 
-_RULES: dict[type[exp.Expression], Callable[[object, object, object], bool]] = {
+_RULES: dict[type[exp.Expr], Callable[[object, object, object], bool]] = {
     exp.EQ: lambda low, high, at: low <= at <= high,  # type: ignore[operator]
     exp.NEQ: lambda low, high, at: not low == high == at,
     exp.LT: lambda low, _, at: low < at,  # type: ignore[operator]
@@ -207,7 +206,7 @@ def _may_be_like(node: exp.Like, stats: FileStats) -> bool:
     return found.low.encode()[: len(prefix)] <= prefix and found.high.encode() >= prefix
 
 
-def _literal(node: exp.Expression, kind: pa.DataType) -> Value | None:
+def _literal(node: exp.Expr, kind: pa.DataType) -> Value | None:
     """A literal as a bound of a column's type; None for what only the engine knows how to compare."""
     sign = 1
     while isinstance(node, exp.Neg | exp.Paren):

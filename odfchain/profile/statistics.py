@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 from pyarrow import types as t
 
-from odfchain.manifest.footers import rfc3339
+from odfchain.model.timestamp import Timestamp
 from odfchain.profile.column_totals import ColumnKind, ColumnTotals, exact_value, keys_of
 from odfchain.profile.exact_numbers import Distribution, rounded
 
@@ -144,7 +144,7 @@ def _times(totals: ColumnTotals) -> dict[str, Any]:
         return {"min": None, "max": None, "range_days": None}
     low, high = (_nanoseconds(value, totals.type) for value in (totals.low, totals.high))
     days = rounded(Fraction(high - low, 86_400 * 10**9))
-    return {"min": rfc3339(low), "max": rfc3339(high), "range_days": days}
+    return {"min": str(Timestamp(low)), "max": str(Timestamp(high)), "range_days": days}
 
 
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}

@@ -47,7 +47,7 @@ class Totals:
             chosen = rows if nearer.all() else rows.filter(pa.array(nearer))
             self._sample(pa.Table.from_batches([chosen], self.schema), offsets[nearer])
 
-    def _may_be_sampled(self, offsets: Hashes) -> np.ndarray:  # type: ignore[type-arg]
+    def _may_be_sampled(self, offsets: Hashes) -> np.ndarray:
         if len(self._sample_offsets) < SAMPLE_ROWS:
             return np.ones(len(offsets), dtype=bool)
         furthest = splitmix64(self._sample_offsets[-1:].astype(np.uint64))

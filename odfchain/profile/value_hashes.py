@@ -34,7 +34,7 @@ _NAMES_SEED = 42
 
 def column_seed(name: str) -> int:
     """The seed of a column's values."""
-    return xxhash.xxh64_intdigest(name.encode(errors="surrogatepass"), seed=_NAMES_SEED)
+    return int(xxhash.xxh64_intdigest(name.encode(errors="surrogatepass"), seed=_NAMES_SEED))
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
