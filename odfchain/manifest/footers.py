@@ -158,7 +158,7 @@ def _raw(value: Any, kind: pa.DataType) -> Value | None:
     if t.is_boolean(kind):
         return bool(value)
     if t.is_unsigned_integer(kind):
-        return int(value) % (1 << kind.bit_width)
+        return int(int(value) % (1 << int(kind.bit_width)))
     if t.is_integer(kind) or t.is_date32(kind):
         return int(value)
     if t.is_floating(kind):

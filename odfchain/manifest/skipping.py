@@ -58,9 +58,12 @@ def parse_where(text: str, schema: pa.Schema) -> Where:
     if len(text) > _MOST_CHARACTERS:
         raise QueryError(f"the condition has {len(text):,} characters, at most {_MOST_CHARACTERS:,} are read")
     try:
-        tree = sqlglot.parse_one(f"SELECT 1 WHERE {text}", read=_DIALECT).args["where"].this
+        query = sqlglot.parse_one(f"SELECT 1 WHERE {text}", read=_DIALECT)
+        tree = query.args["where"].this
     except (sqlglot.errors.SqlglotError, KeyError, AttributeError, RecursionError) as error:
         raise QueryError(f"the condition {one_line(text)!r} cannot be read: {first_line(error)}") from None
+    if {name for name, part in query.args.items() if part} != {"expressions", "where"}:
+        raise QueryError(f"{one_line(text)!r} is more than a condition")
     for column in tree.find_all(exp.Column):
         name = column.parts[0].name
         if name not in schema.names:
@@ -241,7 +244,7 @@ def _cast(node: exp.Cast, kind: pa.DataType) -> Value | None:
 
 
 def _time(text: str, kind: pa.DataType) -> Value | None:
-    """A day or a moment as a column of days or moments has it; None for other texts, and for other columns."""
+    """A day or a moment as a column of those has it; None for other texts, and for other columns."""
     try:
         if len(text) == len("2026-01-01"):
             days = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days

@@ -1,0 +1,220 @@
+"""Numbers of profiles and drift against the fixtures, and the same bytes for every cut and order."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.drift import metrics
+from odfchain.profile.profile_document import canonical_bytes, merkle_root, schema_hash
+from odfchain.profile.sketches import Hll, Kmv, jaccard, sampled
+from odfchain.profile.statistics import column_statistics
+from odfchain.profile.totals import Totals
+from odfchain.profile.value_hashes import column_seed, row_hashes, splitmix64, value_hashes
+from tests.kit.snapshot_columns import column, fixture, type_of
+
+PROFILES, DRIFT = fixture("profiles"), fixture("drift")
+
+
+def cases(name: str, source: dict[str, Any] = PROFILES) -> Any:
+    return pytest.mark.parametrize("case", source[name], ids=lambda case: case["id"])
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha3_256(data).hexdigest()
+
+
+def totals_of(table: pa.Table, offsets: Any = None) -> Totals:
+    found = Totals(table.schema)
+    for batch in table.to_batches():
+        found.update(batch, np.arange(len(batch)) if offsets is None else offsets)
+    return found
+
+
+@cases("columns")
+def test_statistics_of_columns(case: dict[str, Any]) -> None:
+    totals = totals_of(pa.table({"c": column(case["type"], case["values"])}))
+    found = column_statistics(totals.columns[0], totals.sample.column("c"))
+    for path, expected in case["expect"].items():
+        value: Any = found
+        if path == "bins":
+            value = [number for number, count in enumerate(found["histogram"]["counts"]) if count]
+        else:
+            for name in path.split("."):
+                value = value[name]
+        assert value == expected, path
+
+
+@cases("schema_hashes")
+def test_hashes_of_schemas(case: dict[str, Any]) -> None:
+    assert str(schema_hash(pa.schema([(n, type_of(k)) for n, k in case["columns"]]))) == case["expect"]
+
+
+@cases("source_hashes")
+def test_hashes_of_sources(case: dict[str, Any]) -> None:
+    found = merkle_root([hash_bytes(bytes([n])) for n in range(case["slices"])]).digest.hex()
+    assert (found[:8], found[-4:]) == (case["begins"], case["ends"])
+
+
+@cases("value_hashes")
+def test_hashes_of_values(case: dict[str, Any]) -> None:
+    assert {name: column_seed(name) for name in PROFILES["seeds"]} == PROFILES["seeds"]
+    found = value_hashes(column(case["type"], [case["value"]]), column_seed(case["column"]))
+    assert found.tolist() == [case["expect"]]
+
+
+def test_hashes_of_rows() -> None:
+    case = PROFILES["rows"]
+    batch = pa.table({name: column(*given) for name, given in case["columns"].items()}).to_batches()[0]
+    found = row_hashes(batch)
+    assert found.tolist() == case["hashes"]
+    assert base64.b64encode(Kmv.of(found).to_bytes()).decode() == case["minhash"]
+    hll = Hll()
+    assert len(hll.to_bytes()) == 8
+    hll.update(found)
+    assert (sha(hll.to_bytes())[:8], sha(hll.to_bytes())[-4:]) == (case["hll_begins"], case["hll_ends"])
+    assert round(hll.estimate, 4) == case["estimate"]
+    more = batch.append_column("later", pa.nulls(3, pa.string()))
+    assert row_hashes(more).tolist() == case["hashes"], "a column without values changes nothing"
+
+
+def of_ids(first: int, end: int) -> Any:
+    return row_hashes(pa.RecordBatch.from_pydict({"id": np.arange(first, end)}))
+
+
+def test_sketches_of_many_rows() -> None:
+    case = PROFILES["many"]
+    hashes = of_ids(0, case["rows"])
+    kmv, hll = Kmv.of(hashes), Hll()
+    hll.update(hashes)
+    assert (len(kmv.hashes), int(kmv.hashes[0])) == (case["kmv"], case["smallest"])
+    assert (sha(kmv.to_bytes())[:8], sha(kmv.to_bytes())[-4:]) == (case["kmv_begins"], case["kmv_ends"])
+    assert round(kmv.distinct, 2) == case["kmv_estimate"]
+    assert (sha(hll.to_bytes())[:10], sha(hll.to_bytes())[-4:]) == (case["hll_begins"], case["hll_ends"])
+    assert round(hll.estimate, 2) == case["hll_estimate"]
+    assert Hll.from_bytes(hll.to_bytes()).to_bytes() == hll.to_bytes()
+    assert kmv.duplicate_fraction == 0
+
+
+@cases("jaccard")
+def test_likeness_of_rows(case: dict[str, Any]) -> None:
+    one, other = (Kmv.of(of_ids(*case[side])).hashes for side in ("one", "other"))
+    assert jaccard(one, other) == case["expect"]
+
+
+def test_the_sample_of_rows() -> None:
+    case = PROFILES["sample"]
+    assert splitmix64(np.zeros(1, np.uint64)).tolist() == [case["splitmix64_of_0"]]
+    found = sampled(np.arange(case["offsets"]))
+    digest = sha(np.sort(found).astype("<u8").tobytes())
+    assert found[:4].tolist() == case["begins"]
+    assert (digest[:8], digest[-4:]) == (case["digest_begins"], case["digest_ends"])
+
+
+def curve(given: dict[str, float]) -> list[float]:
+    if "constant" in given:
+        return [float(given["constant"])] * 101
+    return [given["from"] + (given["to"] - given["from"]) * n / 100 for n in range(101)]
+
+
+@cases("curves", DRIFT)
+def test_distances_of_curves(case: dict[str, Any]) -> None:
+    one, other = curve(case["one"]), curve(case["other"])
+    assert round(metrics.ks(one, other), 6) == case["ks"]
+    assert round(metrics.psi_of_quantiles(one, other), 4) == case["psi"]
+    if "w1" in case:
+        assert metrics.w1(one, other) == pytest.approx(case["w1"])
+
+
+@cases("shares", DRIFT)
+def test_distances_of_shares(case: dict[str, Any]) -> None:
+    one, other = case["one"], case["other"]
+    shares = metrics.shares_of_values(one, sum(one.values()), other, sum(other.values()), whole=(True, True))
+    assert round(metrics.jensen_shannon(*shares), 6) == case["js"]
+    if "linf" in case:
+        assert round(metrics.largest_difference(*shares), 6) == case["linf"]
+
+
+rows = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(0, 3)),
+        st.one_of(st.none(), st.floats(), st.sampled_from([0.0, -0.0, 1.5])),
+        st.one_of(st.none(), st.text(max_size=3), st.sampled_from(["a b", "a"])),
+        st.one_of(st.none(), st.booleans()),
+        st.one_of(st.none(), st.lists(st.integers(0, 2), max_size=2)),
+    ),
+    max_size=30,
+)
+SCHEMA = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("b", pa.bool_()),
+        ("l", pa.list_(pa.int64())),
+    ]
+)
+
+
+def facts(totals: Totals) -> bytes:
+    stats = {c.name: column_statistics(c, totals.sample.column(c.name)) for c in totals.columns}
+    return canonical_bytes(stats) + totals.hll.to_bytes() + totals.kmv.to_bytes()
+
+
+@given(rows, st.randoms(use_true_random=False), st.integers(1, 7))
+def test_a_profile_follows_from_the_multiset_of_rows(
+    given_rows: list[Any], chance: random.Random, size: int
+) -> None:
+    """P45: any batches, order and number of parts."""
+    numbered = list(enumerate(given_rows))
+
+    def part(chosen: list[tuple[int, Any]]) -> Totals:
+        found = Totals(SCHEMA)
+        arrays = [pa.array([row[n] for _, row in chosen], field.type) for n, field in enumerate(SCHEMA)]
+        found.update(
+            pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), np.array([n for n, _ in chosen], np.uint64)
+        )
+        return found
+
+    whole = facts(part(numbered))
+    chance.shuffle(numbered)
+    parts = [part(numbered[start : start + size]) for start in range(0, len(numbered), size)] or [part([])]
+    chance.shuffle(parts)
+    together = parts[0]
+    for each in parts[1:]:
+        together.merge(each)
+    assert facts(together) == whole
+
+
+def test_columns_of_more_values_than_are_counted() -> None:
+    values = np.arange(40_000)
+    table = pa.table(
+        {"id": values, "s": pa.array([f"v{n % 20_000}" for n in values]), "k": pa.array(["x", "y"] * 20_000)}
+    )
+    whole = totals_of(table, values)
+    parts = [
+        totals_of(table.slice(start, 9_000), values[start : start + 9_000])
+        for start in range(0, 40_000, 9_000)
+    ]
+    together = parts.pop(2)
+    for each in parts:
+        together.merge(each)
+    assert facts(together) == facts(whole)
+    number, text, few = (column_statistics(c, whole.sample.column(c.name)) for c in whole.columns)
+    assert number["estimated"] == ["histogram", "num_unique", "percentiles", "quantiles"]
+    assert sum(number["histogram"]["counts"]) == 40_000
+    assert (number["mean"], number["min"], number["max"]) == (19999.5, 0, 39_999)
+    assert abs(number["percentiles"]["p50"] / 20_000 - 1) < 0.02
+    assert abs(number["num_unique"] / 40_000 - 1) < 0.05
+    assert (text["top_values"], text["top_values_coverage"]) == ({}, 0)
+    assert few["top_values"] == {"x": 20_000, "y": 20_000}
+    assert "estimated" not in few
