@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
+from odfchain.digest.row_hash import Numbers
 from odfchain.profile.column_totals import ColumnTotals
 from odfchain.profile.sketches import SAMPLE_ROWS, Hll, Kmv, sampled
 from odfchain.profile.value_hashes import Hashes, row_hashes, splitmix64
@@ -30,7 +31,7 @@ class Totals:
         self.hll = Hll()
         self.sample = schema.empty_table()
         """The rows of the sample, those with the smallest hash of their offset first."""
-        self._sample_offsets: Hashes = _NONE
+        self.sample_offsets: Hashes = _NONE
 
     def update(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
         """Add rows with the columns of the schema, and their offsets."""
@@ -47,19 +48,19 @@ class Totals:
             chosen = rows if nearer.all() else rows.filter(pa.array(nearer))
             self._sample(pa.Table.from_batches([chosen], self.schema), offsets[nearer])
 
-    def _may_be_sampled(self, offsets: Hashes) -> np.ndarray:
-        if len(self._sample_offsets) < SAMPLE_ROWS:
+    def _may_be_sampled(self, offsets: Hashes) -> Numbers:
+        if len(self.sample_offsets) < SAMPLE_ROWS:
             return np.ones(len(offsets), dtype=bool)
-        furthest = splitmix64(self._sample_offsets[-1:].astype(np.uint64))
+        furthest = splitmix64(self.sample_offsets[-1:].astype(np.uint64))
         return splitmix64(offsets.astype(np.uint64)) < furthest
 
     def _sample(self, rows: pa.Table, offsets: Hashes) -> None:
         both = pa.concat_tables([self.sample, rows])
-        together = np.concatenate((self._sample_offsets, offsets.astype(np.uint64)))
+        together = np.concatenate((self.sample_offsets, offsets.astype(np.uint64)))
         at = sampled(together)
         # a copy: what is left out must not stay in memory
         self.sample = both.take(pa.array(at)).combine_chunks()
-        self._sample_offsets = together[at]
+        self.sample_offsets = together[at]
 
     def merge(self, other: Totals) -> None:
         """Add what another part of the rows has."""
@@ -69,7 +70,7 @@ class Totals:
         self.kmv += other.kmv
         self.hll.merge(other.hll)
         if other.sample.num_rows:
-            self._sample(other.sample, other._sample_offsets)
+            self._sample(other.sample, other.sample_offsets)
 
 
 def totals_of(schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, Hashes]]) -> Totals:

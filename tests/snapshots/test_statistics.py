@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.drift import metrics
+from odfchain.errors import CodecError
+from odfchain.profile.near_duplicates import band_keys, near_duplicate_share
 from odfchain.profile.profile_document import canonical_bytes, merkle_root, schema_hash
 from odfchain.profile.sketches import Hll, Kmv, jaccard, sampled
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals
+from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.profile.value_hashes import column_seed, row_hashes, splitmix64, value_hashes
 from tests.kit.snapshot_columns import column, fixture, type_of
 
@@ -218,3 +221,24 @@ def test_columns_of_more_values_than_are_counted() -> None:
     assert (text["top_values"], text["top_values_coverage"]) == ({}, 0)
     assert few["top_values"] == {"x": 20_000, "y": 20_000}
     assert "estimated" not in few
+
+
+@given(rows)
+def test_totals_are_the_same_after_a_file(given_rows: list[Any]) -> None:
+    found = Totals(SCHEMA)
+    arrays = [pa.array([row[n] for row in given_rows], field.type) for n, field in enumerate(SCHEMA)]
+    found.update(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), np.arange(len(given_rows)))
+    back = from_bytes(to_bytes(found), SCHEMA)
+    assert facts(back) == facts(found)
+    back.merge(from_bytes(to_bytes(found), SCHEMA))
+    assert back.rows == 2 * found.rows
+    with pytest.raises(CodecError):
+        from_bytes(to_bytes(found)[:-40], SCHEMA.remove(0))
+
+
+def test_rows_that_are_nearly_alike() -> None:
+    case = PROFILES["near_duplicates"]
+    keys, present = band_keys(pa.RecordBatch.from_pydict({"t": case["texts"]}))
+    assert near_duplicate_share(keys, present) == case["expect"]
+    assert int((keys[0] == keys[1]).sum()) == case["bands_of_the_first_two"]
+    assert totals_of(pa.table({"t": case["texts"]})).kmv.duplicate_fraction == case["exact"]
