@@ -75,7 +75,7 @@ def state(
 
 def rows_at(slices: Sequence[SliceFile], offsets: Numbers, schema: pa.Schema) -> pa.Table:
     """The rows with these (ordered) offsets, by a schema; errors as `state`."""
-    kept = [rows for item in slices for rows in _rows_at(item, offsets, schema)]
+    kept = [rows for item in slices for rows, _ in rows_with_offsets(item, offsets, schema)]
     return pa.Table.from_batches(kept, schema)
 
 
@@ -239,8 +239,10 @@ def _whole(column: pa.Array, item: SliceFile) -> Numbers:
     return found
 
 
-def _rows_at(item: SliceFile, offsets: Numbers, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows with these (ordered) offsets as the schema has them."""
+def rows_with_offsets(
+    item: SliceFile, offsets: Numbers, schema: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
+    """(rows as the schema has them, their offsets), of these (ordered) offsets; errors as `state`."""
     low, high = np.searchsorted(offsets, [item.interval.start, item.interval.end + 1])
     if low == high:
         return
@@ -248,6 +250,7 @@ def _rows_at(item: SliceFile, offsets: Numbers, schema: pa.Schema) -> Iterator[p
         present = file.schema_arrow.names
         name = item.vocabulary.offset_column
         for batch in file.batches([n for n in present if n in schema.names or n == name]):
-            chosen = np.isin(_whole(batch.column(name), item), offsets[low:high])
+            numbers = _whole(batch.column(name), item)
+            chosen = np.isin(numbers, offsets[low:high])
             if chosen.any():
-                yield fitted(batch.filter(pa.array(chosen)), schema)
+                yield fitted(batch.filter(pa.array(chosen)), schema), numbers[chosen]
