@@ -32,6 +32,9 @@ LAYERS = (
     ("trust",),
     ("repo",),
     ("branch",),
+    ("manifest",),
+    ("profile",),
+    ("drift",),
     ("sql",),
     ("engine",),
     ("ingest", "query", "transfer", "transform"),
@@ -174,6 +177,7 @@ LINES = {  # raised only by a commit that says why
     "chain": 1650,  # how two chains lie to each other came from transfer
     "cli": 6_560,  # reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
+    "drift": 560,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "floor": 1_420,  # foreign keys; points that are none; progress that is shown later; limits on queries of others
@@ -185,6 +189,8 @@ LINES = {  # raised only by a commit that says why
     "query": 3_690,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "repo": 4_030,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
+    "manifest": 680,
+    "profile": 1_330,
     "slices": 1_860,  # the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,

@@ -3,7 +3,8 @@
 `+A` and `+C` add a row, `-R` and `-C` take one away; of equal rows those with the largest offsets are in
 force. Where the footers say that nothing was ever taken back, slices are added up one by one and merged, and
 what was found of a slice is kept (`info/profile-parts`, private): the next profile reads new slices only.
-Otherwise rows are netted by their hashes. Both ways end in the same bytes. Source: RFC-040, specification "Projection".
+Otherwise rows are netted by their hashes. Both ways end in the same bytes. Source: RFC-040, specification
+"Projection".
 """
 
 from __future__ import annotations
