@@ -141,6 +141,8 @@ def _diff(
             now = pa.scalar(system_time.epoch_ms, pa.int64()).cast(pa.timestamp("ms", "UTC"))
             given &= said.is_valid().to_numpy()  # a missing event time is never a change
             said = said.fill_null(now.cast(column.type))
+        if column.name in wanted.key:
+            given = np.zeros(len(had), bool)  # 0.0 and -0.0 are one key: what is recorded stays
         chosen = either(given | new, pa.table([said], [column.name]), before.select([column.name]))
         after = after.set_column(index, column, chosen.column(0))
     _check_whole(after, every, new, wanted)

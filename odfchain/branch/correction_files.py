@@ -3,7 +3,8 @@
 CSV, NDJSON and Parquet, by the name of the file. Values are those of the declared types or the file is
 refused; what is wrong is named by file, row and column.
 
-- CSV: UTF-8 with or without a BOM, a header, commas. A field that is empty is null, `""` is the empty text.
+- CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. A field that is empty is null, `""`
+  is the empty text.
 - NDJSON: one object a line. What an object does not name is not changed, null is null.
 - Parquet: columns are cast where nothing is lost.
 """
@@ -34,6 +35,7 @@ MOST_BYTES = 256 << 20
 """Of a file of text, and of the rows of any file [bytes]."""
 FORMS = ("csv", "ndjson", "parquet")
 _SUFFIXES = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
+_SEPARATORS = (",", ";", "\t")
 _SHOWN = 60
 
 
@@ -124,13 +126,13 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
         return "error"
 
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            names = next(csv.reader(stream), [])
+        separator, names = _header(path, wanted)
         wanted.check(names, str(path))
         table = pacsv.read_csv(
             path,
-            pacsv.ReadOptions(use_threads=False),
-            pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=remember),
+            # in one block, because no value may be longer than one
+            pacsv.ReadOptions(use_threads=False, block_size=path.stat().st_size + 1),
+            pacsv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=remember),
             pacsv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
                 strings_can_be_null=True,
@@ -151,6 +153,15 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
         )  # fmt: skip
     every = np.ones(table.num_rows, dtype=bool)
     return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
+
+
+def _header(path: Path, wanted: Wanted) -> tuple[str, list[str]]:
+    """The separator, and the names of the columns: those of which most are known."""
+    headers = []
+    for separator in _SEPARATORS:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            headers.append((separator, next(csv.reader(stream, delimiter=separator), [])))
+    return max(headers, key=lambda header: len(set(header[1]).intersection(wanted.data.names)))
 
 
 class _Digits(float):
@@ -274,20 +285,20 @@ def _wrong(field: pa.Field, file: str, row: int, problem: str) -> BadInputError:
 
 
 def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
-    """A required column is not set to null, and a key is not of nulls alone."""
-    for name in found.rows.column_names:
-        null = found.given[name] & found.rows.column(name).is_null().to_numpy()
-        free = wanted.data.field(name).nullable or name in (*wanted.key, wanted.event_time)
-        if not free and null.any():
-            raise _wrong(wanted.data.field(name), found.file, int(null.argmax()) + 1, "it cannot be null")
-    nulls = [found.rows.column(name).is_null().to_numpy() for name in wanted.key]
-    nameless = np.all(nulls, axis=0)
+    """A key is not of nulls alone, and a required column is not set to null."""
+    nameless = np.all([found.rows.column(name).is_null().to_numpy() for name in wanted.key], axis=0)
     if nameless.any():
         raise BadInputError(
             f"the primary key ({', '.join(wanted.key)}) is null",
             file=found.file,
             row=int(nameless.argmax()) + 1,
         )
+    for name in found.rows.column_names:
+        field = wanted.data.field(name)
+        null = found.given[name] & found.rows.column(name).is_null().to_numpy()
+        free = field.nullable or (name == wanted.event_time and name not in wanted.key)
+        if not free and null.any():
+            raise _wrong(field, found.file, int(null.argmax()) + 1, "it cannot be null")
 
 
 def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:

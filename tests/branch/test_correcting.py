@@ -137,7 +137,7 @@ def test_an_event_time_is_taken_from_the_file(tmp_path: Path) -> None:
         ("k,event_time\nA,soon\n", "row 1: column `event_time`: soon is not a value of type timestamp[ms, tz=UTC]"),
         ("k,n\nA,1\nB,2\nA,3\n", "row 3: k=A comes twice: also in row 1"),
         ("k,n\nA,1\n,2\n", "row 2: the primary key (k) is null"),
-        ("k;n\nA;1\n", "there is no column 'k;n' in the dataset"),
+        ("k|n\nA|1\n", "there is no column 'k|n' in the dataset"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -173,6 +173,10 @@ def test_csv_of_spreadsheets(tmp_path: Path) -> None:
     assert dataset.correct(fixes).operations == {"-C": 2, "+C": 2}
     rows = {row["k"]: row["a"] for row in dataset.state().to_arrow().to_pylist()}
     assert rows == {"A": 'two\nlines, "quoted"', "B": "", "C": None}
+    fixes.write_text("n;k\n7;A\n")
+    assert dataset.correct(fixes).operations == {"-C": 1, "+C": 1}
+    fixes.write_text("k\ta\nA\t" + "long" * 500_000 + "\n")
+    assert dataset.correct(fixes).operations == {"-C": 1, "+C": 1}
     fixes.write_bytes("k,a\nA,Zürich\n".encode("latin-1"))
     with pytest.raises(BadInputError, match="it is not UTF-8"):
         dataset.correct(fixes)
@@ -293,6 +297,23 @@ def test_every_type_can_be_corrected(tmp_path: Path) -> None:
         found = read_given(path, wanted).rows
         assert found.to_pylist() == [{"k": "A", **{n: c[3] for n, c in columns.items()}}], path
         assert [found.schema.field(n).type for n in columns] == [c[0] for c in columns.values()]
+
+
+def test_the_recorded_key_stays(tmp_path: Path) -> None:
+    at = "2024-01-10T00:00:00Z"
+    source = {**SOURCE, "merge": {"kind": "Snapshot", "primaryKey": ["f", "k"]}}
+    columns = [["f", "float64"], ["k", "string"], ["a", "string"]]
+    rows = [["+A", "2024-01-01", 0.0, None, "x"], ["+A", "2024-01-01", float("nan"), "k", "x"]]
+    blocks = [{"at": at, "event": source}, {"at": at, "columns": columns}, {"at": at, "rows": rows}]
+    dataset = cities(tmp_path, blocks)
+    assert dataset.correct(file(tmp_path, "f,k,a\n-0.0,,y\nNaN,k,y\n")).operations == {"-C": 2, "+C": 2}
+    assert [str(f) for f in dataset.scan(["f"]).to_arrow()["f"].to_pylist()[2:]] == [
+        "0.0",
+        "0.0",
+        "nan",
+        "nan",
+    ]
+    assert dataset.verify().faults == []
 
 
 # --- looking up ------------------------------------------------------------------------------------------
