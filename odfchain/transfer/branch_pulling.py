@@ -208,6 +208,9 @@ def fetch_merged(
             try:
                 beside.read(wanted)
                 beside.bring(EVERYTHING)
+                # before it is there: a merge may need it for its base, and believes only what was verified
+                fork = beside.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
+                remember_fetched(dataset, FetchedBranch(None, peer.where, wanted, fork))
                 blocks += beside.store()
             except CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):

@@ -151,6 +151,11 @@ def soft(workspace: WorkspaceFiles) -> None:
 
 
 @operation
+def merge(workspace: WorkspaceFiles) -> None:
+    Workspace(workspace)["d"].merge("theirs")
+
+
+@operation
 def fsck(workspace: WorkspaceFiles) -> None:
     Workspace(workspace)["cities"].fsck((workspace.root.parent / "copy").as_uri())
 
@@ -160,6 +165,7 @@ _LOOP = """
     from pathlib import Path
     from tests.kit import upkeep_scenes as scenes
     import odfchain.slices.writer, odfchain.upkeep.soft, odfchain.upkeep.repair, odfchain.upkeep.garbage  # once, not in each child
+    import odfchain.api.merging_branches, odfchain.branch.merging, odfchain.audit.dataset_checks
     import odfchain.trust.signed_statements, odfchain.slices.hashes, odfchain.transfer.folder_peer, odfchain.transfer.sharing
     from odfchain.repo.workspace_files import WorkspaceFiles
 

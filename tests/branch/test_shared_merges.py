@@ -1,0 +1,203 @@
+"""Merges of what was shared: by whom they can be checked, what of a stranger's they believe, and what a crash leaves."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.audit.checks import MERGES
+from odfchain.conformance import DATASET, main
+from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError
+from odfchain.ids.multihash import Multihash
+from odfchain.repo.fetched_branches import is_known_here
+from odfchain.repo.merge_record import merges
+from tests.kit.branch_cases import Scene, run_here, steps_of
+from tests.kit.faults import faulty
+from tests.kit.upkeep_scenes import killed_everywhere, later
+
+
+def scene_of(folder: Path, **case: object) -> Scene:
+    """A dataset `d` with a branch `theirs`, recorded without Spark."""
+    workspace = Workspace.init(folder / "workspace")
+    scene = Scene.of(case, workspace, folder, run_here(workspace))
+    for step in steps_of(case):
+        scene.take(step)
+    return scene
+
+
+CASE = {"base": ["1xy", "2uv"], "ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 2uv", "+C 2uw"]}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = scene_of(tmp_path, **CASE)
+    yield scene
+    scene.workspace.close()
+
+
+def head(scene: Scene) -> Multihash:
+    found = scene.workspace["d"].head
+    assert found is not None
+    return found
+
+
+# --- who can check a merge -------------------------------------------------------------------------------
+
+
+def test_case_51_the_merge_of_a_branch_that_is_gone_is_checked_after_gc(scene: Scene) -> None:
+    from odfchain.upkeep.garbage import GcOptions, collect
+
+    dataset = scene.workspace["d"]
+    dataset.merge("theirs")
+    assert dataset.delete_branch("theirs") is None
+    collect(dataset._files, GcOptions(drop_refs=True), now=later)
+    report = dataset.verify()
+    assert report.ok
+    assert (report.done[MERGES], report.reasons.get(MERGES)) == (1, None)
+    assert dataset.fsck().whole
+
+
+def test_case_52_a_plain_client_has_an_ordinary_chain_and_checks_the_merge_once_it_has_its_source(
+    scene: Scene, tmp_path: Path
+) -> None:
+    dataset, place = scene.workspace["d"], tmp_path / "place"
+    dataset.merge("theirs")
+    dataset.delete_branch("theirs")
+    dataset.push(place.as_uri())
+    home = tmp_path / "plain"
+    assert [main(["init", str(home)]), main(["pull", str(home), place.as_uri()])] == [0, 0]
+    assert main(["verify", str(home)]) == 0
+    copy = Workspace.open(home)[DATASET]
+    report = copy.verify()
+    assert (report.faults, report.unchecked) == ([], [])
+    assert MERGES not in report.done
+    assert "fetch dataset --merged" in report.reasons[MERGES]
+    shutil.rmtree(place / "refs")  # any mirror will do
+    assert copy.fetch_merged(place.as_uri()).blocks == 1
+    report = copy.verify()
+    assert (report.ok, report.done[MERGES], report.reasons.get(MERGES)) == (True, 1, None)
+
+
+def test_the_blocks_of_a_copy_without_merges_are_those_of_ever(scene: Scene, tmp_path: Path) -> None:
+    """What is pushed of a head is the same, whatever branches there are beside it."""
+    dataset = scene.workspace["d"]
+    dataset.push((tmp_path / "with").as_uri())
+    dataset.delete_branch("theirs", force=True)
+    dataset.push((tmp_path / "without").as_uri())
+    one, other = (
+        {
+            str(p.relative_to(tmp_path / name)): p.read_bytes()
+            for p in (tmp_path / name).rglob("*")
+            if p.is_file()
+        }
+        for name in ("with", "without")
+    )
+    assert one == other
+
+
+def test_what_was_fetched_to_check_a_merge_is_not_believed_by_another(scene: Scene, tmp_path: Path) -> None:
+    dataset, place = scene.workspace["d"], (tmp_path / "place").as_uri()
+    dataset.merge("theirs")
+    dataset.push(place)
+    with Workspace.init(tmp_path / "other") as other:
+        copy = other.pull(place, name="d").dataset
+        copy.fetch_merged(place)
+        (merge,) = merges(copy._files.chain, copy.summary.head)
+        base, source = merge.record.base[0], merge.record.source
+        assert not is_known_here(copy._files, base, source, owner=True)
+
+
+# --- what a merge believes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forged", [True, False])
+def test_case_54_a_fetched_branch_is_verified_before_it_is_merged(
+    scene: Scene, tmp_path: Path, forged: bool
+) -> None:
+    dataset, place = scene.workspace["d"], (tmp_path / "place").as_uri()
+    stranger = tmp_path / "stranger"
+    shutil.copytree(tmp_path / "workspace", stranger / "workspace")
+    with Workspace.open(stranger / "workspace") as there:
+        forger = Scene(there, stranger, run_here(there), dict(scene.columns), hour=9)
+        old = "2uz" if forged else "2uw"  # in force there is 2uw
+        forger.take({"on": "theirs", "rows": [f"-C {old}", "+C 2us"]})
+        there["d"].branch("theirs").push(place)
+    dataset.rename_branch("theirs", "mine")
+    dataset.pull_branch("theirs", place)
+    before = head(scene)
+    if not forged:
+        assert dataset.merge("theirs").operations == {"-C": 1, "+C": 1}
+        assert dataset.verify().ok
+        return
+    with pytest.raises(ObjectCorruptedError, match="takes back values that no row in force has") as caught:
+        dataset.merge("theirs")
+    assert caught.value.exit_code == 6
+    result = scene.run("merge", "d", "theirs")
+    assert (result.code, "nothing was merged" in result.err) == (6, True)
+    assert head(scene) == before
+    assert not scene.workspace["d"].branch("theirs").verify().ok
+
+
+# --- killed, and out of space ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
+    tmp_path: Path, step: int
+) -> None:
+    template = tmp_path / "template"
+    scene = scene_of(template, **CASE)
+    scene.workspace.close()
+    (template / "workspace").rename(template.with_name("ready"))
+    old = head(scene_at(tmp_path / "ready"))
+    seen = set()
+    for files in killed_everywhere(tmp_path / "ready", tmp_path / "killed", "merge", step):
+        dataset = Workspace(files)["d"]
+        new = dataset.head
+        assert dataset.verify().ok
+        if new == old:
+            dataset.merge("theirs")
+            assert dataset.verify().ok
+        else:
+            assert len(merges(dataset._files.chain, dataset.summary.head)) == 1
+        seen.add(new == old)
+        assert sorted(r["a"] + r["b"] for r in dataset.state().to_arrow().to_pylist()) == ["qy", "uw"]
+    assert seen == {True, False}
+
+
+def scene_at(folder: Path) -> Scene:
+    workspace = Workspace.open(folder)
+    return Scene(workspace, folder, run_here(workspace), {})
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.soak)])
+def test_case_58_a_disk_that_is_full_leaves_the_old_head_until_the_merge_is_there(
+    scene: Scene, error: int
+) -> None:
+    dataset, old = scene.workspace["d"], head(scene)
+    done = False
+    for number in range(1, 200):
+        with faulty(number, error, forever=True) as faults:
+            try:
+                dataset.merge("theirs")
+                done = True
+            except OdfchainError as raised:
+                assert error != errno.ENOSPC or isinstance(raised, StorageFullError), raised
+        if done:
+            break
+        now = Workspace.open(scene.folder / "workspace")["d"]
+        if now.head != old:
+            break
+        assert now.verify().ok
+    assert number > 5
+    assert faults.count
+    final = Workspace.open(scene.folder / "workspace")["d"]
+    if final.head == old:
+        final.merge("theirs")
+    assert final.verify().ok
+    assert len(merges(final._files.chain, final.summary.head)) == 1
