@@ -22,7 +22,7 @@ from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.merge_bases import MergeInput
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import DataEvent
-from odfchain.errors import ObjectNotFoundError, OdfchainError, SchemaError
+from odfchain.errors import IngestError, ObjectNotFoundError, OdfchainError, SchemaError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import AUDIT
 from odfchain.model.events import AddData
@@ -101,7 +101,7 @@ class _Checking:
                 self._check_outcome(merge, asked)
         except ObjectNotFoundError as error:
             self._skip(f"block {number} cannot be merged again: {error.message}")
-        except SchemaError as error:
+        except (SchemaError, IngestError, UsageError) as error:
             self._fault(merge, f"the two sides cannot be merged: {error.message}")
         except MemoryError:
             self._skip("there is not enough memory to merge again")
@@ -177,7 +177,7 @@ class _Checking:
     # --- what came of it ---------------------------------------------------------------------------------
 
     def _check_outcome(self, merge: RecordedMerge, asked: MergeInput) -> None:
-        again = MergeAgain.of(self._dataset, merge, asked)
+        again = MergeAgain.of(self._dataset, merge, self._graph, asked)
         number = merge.block.block.sequence_number
         if again.bytes > AUDIT.merged_bytes:
             self._skip(f"merges of more than {AUDIT.merged_bytes:,} bytes of slices are not computed anew")

@@ -8,20 +8,22 @@ somebody wrote another. So no file of decisions has to travel with the chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from odfchain.branch.appended_rows import appended_rows
+from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.cells import same_cells
-from odfchain.branch.diffing import common_key
+from odfchain.branch.computed_merge import Sides
 from odfchain.branch.intervals import Interval, MergedColumns, parquet_bytes, read_rows
 from odfchain.branch.merge_bases import MergeInput, merge_tables
 from odfchain.branch.resolving import Resolution, resolve
 from odfchain.branch.row_diff import RowDiff, aligned, key_text, net_of, same_rows
 from odfchain.branch.three_way import Conflicts, ThreeWay
-from odfchain.branch.written_rows import all_added, rows_of_changes
+from odfchain.branch.written_rows import rows_of_changes
 from odfchain.codec.arrow import to_arrow
 from odfchain.digest.logical import LogicalDigest
 from odfchain.digest.row_hash import Numbers
@@ -49,31 +51,40 @@ class MergedRows:
 
 @dataclass(frozen=True, slots=True)
 class MergeAgain:
-    """A merge that is computed again: what it was computed from, as the chains say."""
+    """A recorded merge, and what it was made from, as the chains say."""
 
     dataset: DatasetFiles
     merge: RecordedMerge
-    asked: MergeInput
-    view: MergedColumns
-    key: tuple[str, ...]
-    intervals: tuple[Interval, ...]
+    sides: Sides
+    intervals: Sequence[Interval]
 
     @classmethod
-    def of(cls, dataset: DatasetFiles, merge: RecordedMerge, asked: MergeInput) -> MergeAgain:
-        """The merge that a block records.
+    def of(
+        cls, dataset: DatasetFiles, merge: RecordedMerge, graph: BlockGraph, asked: MergeInput
+    ) -> MergeAgain:
+        """The merge that a block records, whose sources were verified.
 
         Raises:
-            SchemaError: the two sides do not fit each other, so nothing merges them.
+            UsageError, SchemaError: the two sides do not fit each other, so nothing merges them.
             ChainError, StoreError: a block cannot be read.
         """
-        states = [DatasetState.read(dataset.chain, block) for block in (asked.target, asked.source)]
-        intervals = tuple(Interval.of(dataset, *ends, trusted=True) for ends in asked.intervals)
-        return cls(dataset, merge, asked, MergedColumns.of(*states), common_key(states), intervals)
+        sides = Sides.of(graph, asked.target, asked.source, asked)
+        return cls(dataset, merge, sides, sides.intervals(lambda *_: True))
 
     @property
     def bytes(self) -> int:
         """How much Parquet is read."""
         return parquet_bytes(self.intervals)
+
+    @property
+    def view(self) -> MergedColumns:
+        """The columns after it."""
+        return self.sides.columns
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The primary key; nothing where rows have none."""
+        return self.sides.key
 
     def compare(self) -> MergedRows:
         """What the slice of the block has against what it should have.
@@ -83,13 +94,13 @@ class MergeAgain:
         """
         found = MergedRows()
         if not self.key:
-            self._compare_with(all_added(self._appended(), self.view.names), found)
+            self._compare_with(appended_rows(self.sides.asked, self.intervals, self.view), found)
             return found
         tables = [read_rows(interval, self.view, self.key) for interval in self.intervals]
         record, event_time = self.merge.record, self.view.names.event_time_column
         by_row = record.granularity is Granularity.ROW
         tables = tables or [self.view.rows.empty_table()]
-        again = merge_tables(tables, self.asked, self.key, event_time, by_row=by_row)
+        again = merge_tables(tables, self.sides.asked, self.key, event_time, by_row=by_row)
         if again.conflicts.count != record.conflicts:
             found.faults.append(
                 f"it records {counted(record.conflicts, 'decided conflict')}, and the merge has "
@@ -107,21 +118,18 @@ class MergeAgain:
 
     # --- what has one outcome ----------------------------------------------------------------------------
 
-    def _appended(self) -> pa.Table:
-        """Without a key: the rows of the source since the base, in their order."""
-        way = self.asked.ways[self.asked.base.block, self.asked.source][1]
-        rows = self.view.rows.empty_table() if way is None else read_rows(self.intervals[way], self.view)
-        return rows.select(range(2, rows.num_columns))
-
     def _compare_changes(self, changes: RowDiff, found: MergedRows) -> None:
         if not self._is_written(rows_of_changes(changes, self.view.names)):
             found.faults += self._differences(changes, found)
 
     def _compare_with(self, rows: pa.Table, found: MergedRows) -> None:
-        if not self._is_written(rows):
+        if self._is_written(rows):
+            return
+        written = self._written()
+        if not _equal(written, rows):
             found.faults.append(
-                f"its {counted(self._written().num_rows, 'row')} are not the {rows.num_rows:,} that the "
-                "source added since the base, in their order"
+                f"its {counted(written.num_rows, 'row')} are not the {rows.num_rows:,} that the source added "
+                "since the base, in their order"
             )
 
     def _is_written(self, rows: pa.Table) -> bool:
@@ -150,7 +158,7 @@ class MergeAgain:
 
     def _written(self) -> pa.Table:
         """The rows of the block: operation, then the data."""
-        rows = read_rows(Interval(self.dataset, self.asked.target, self.merge.block.hash), self.view)
+        rows = read_rows(Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.view)
         return rows.select(range(1, rows.num_columns))
 
     def _net(self, found: MergedRows) -> RowDiff | None:
@@ -162,11 +170,7 @@ class MergeAgain:
         except ChainError as error:
             found.faults.append(error.message)
             return None
-        plain = rows_of_changes(net, self.view.names)
-        if plain.num_rows != rows.num_rows or not (
-            (plain.column(0).to_numpy() == rows.column(0).to_numpy()).all()
-            and same_rows(plain, rows, data.column_names).all()
-        ):
+        if not _equal(rows, rows_of_changes(net, self.view.names)):
             found.faults.append(
                 "its rows are not one change of each key, in the order of keys and then of operations"
             )
@@ -252,6 +256,15 @@ class MergeAgain:
                 merged = conflicts.merged.column(column)[one]
                 if not same_cells(result.after.column(column)[one], merged)[0]:
                     yield None, f"is not as it merges in {one_line(column, 60)}, which is in no conflict"
+
+
+def _equal(rows: pa.Table, others: pa.Table) -> bool:
+    """Whether these are the same operations and data in the same order."""
+    if rows.num_rows != others.num_rows:
+        return False
+    data = rows.column_names[1:]
+    same = rows.column(0).to_numpy() == others.column(0).to_numpy()
+    return bool((same & same_rows(rows, others, data)).all())
 
 
 def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:

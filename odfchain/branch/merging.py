@@ -214,6 +214,8 @@ class _Prepared:
     decided: Decided | None = None
     events: tuple[MetadataEvent, ...] = ()
     resume: SourceState | None = None
+    time: Timestamp | None = None
+    """System time of the rows that are written."""
 
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
         """Commit it, or see what would stop that."""
@@ -235,7 +237,7 @@ class _Prepared:
             references=references,
             message=self.request.message,
         )
-        time = self.target.next_system_time()
+        time = self.target.next_system_time(self.time)
         recorded = stage_changes(
             dataset, self.target, self.facts, staging=self.folder, system_time=time,
             schema=self.sides.columns.declared, record=record, resume=self.resume,
@@ -357,7 +359,8 @@ def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepare
         left_out.append(
             f"{request.source_ref} says more than data, which is left out: {listed(others)} (--with-metadata)"
         )
-    facts, decided = _computed(request, sides, means, target, folder)
+    time = target.next_system_time()
+    facts, decided = _computed(request, sides, means, target, time, folder)
     written = facts.ops if facts is not None else {}
     outcome = dataclasses.replace(
         outcome,
@@ -368,7 +371,7 @@ def _prepare(request: MergeRequest, means: MergeMeans, folder: Path) -> _Prepare
     )
     return _Prepared(
         request, outcome, target, folder, sides, facts, decided,
-        tuple(others) if request.with_metadata else (), _resumed(target, sides.source, bases),
+        tuple(others) if request.with_metadata else (), _resumed(target, sides.source, bases), time,
     )  # fmt: skip
 
 
@@ -380,10 +383,15 @@ def _resumed(target: DatasetState, source: DatasetState, bases: Sequence[Dataset
 
 
 def _computed(
-    request: MergeRequest, sides: Sides, means: MergeMeans, target: DatasetState, folder: Path
+    request: MergeRequest,
+    sides: Sides,
+    means: MergeMeans,
+    target: DatasetState,
+    time: Timestamp,
+    folder: Path,
 ) -> tuple[SliceFacts | None, Decided]:
     """The slice of a merge, and how its conflicts were decided."""
-    schema, time = sides.columns.declared, target.next_system_time()
+    schema = sides.columns.declared
     if not sides.key:
         batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
         facts = write_batches(target, batches, schema, time, folder)

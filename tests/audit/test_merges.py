@@ -12,6 +12,7 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.audit.checks import MERGES
 from odfchain.audit.dataset_checks import verify_dataset
+from odfchain.audit.merged_rows import MergeAgain
 from odfchain.audit.report import Report
 from odfchain.branch.recording import stage_changes
 from odfchain.ids.multihash import Multihash
@@ -353,3 +354,14 @@ def test_a_source_without_a_key_is_appended(workspace: Workspace, tmp_path: Path
     merging.write(["4ef"], target=merging.head(HEAD))
     (fault,) = merging.verify().faults
     assert fault.check == MERGES
+
+
+def test_a_merge_that_is_what_it_should_be_is_known_by_its_logical_hash(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are not read again; so they have the system time of their block."""
+    merging = Merging(workspace, tmp_path, DISJOINT)
+    assert run_here(workspace)("merge", "d", "theirs").code == 0
+    monkeypatch.setattr(MergeAgain, "_written", None)
+    report = merging.verify()
+    assert (report.faults, report.done[MERGES]) == ([], 1)
