@@ -186,7 +186,7 @@ LINES = {  # raised only by a commit that says why
     "lineage": 2_400,  # branches and merges, drawn
     "model": 2100,
     "net": 1700,
-    "query": 3_690,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
+    "query": 4_000,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "repo": 4_030,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
     "manifest": 680,

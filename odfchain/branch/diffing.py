@@ -127,6 +127,38 @@ def diff(
     )  # fmt: skip
 
 
+def read_changes(
+    one: tuple[DatasetFiles, DatasetState],
+    other: tuple[DatasetFiles, DatasetState],
+    *,
+    graph: BlockGraph,
+    trusted: Trust,
+) -> pa.Table:
+    """As `Diff.changes`, between two states of a dataset, computed in this process; errors as `diff`."""
+    states = [state for _, state in (one, other)]
+    fork = graph.fork(*(state.head for state in states))
+    key, view = common_key(states), MergedColumns.of(*states)
+    rows = [
+        read_rows(Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head)), view, key)
+        for side, state in (one, other)
+    ]
+    return _of_keys(rows, key).rows if key else _of_rows(rows)
+
+
+def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema]:
+    """(the primary key, the columns of a table of changes between states; none where they have no data).
+
+    Raises:
+        SchemaError: they have different primary keys, or a column has two types.
+    """
+    key, view = common_key(states), MergedColumns.of(*states)
+    if view.declared is None:
+        return key, pa.schema([])
+    rows = [view.rows.empty_table()] * len(states)
+    table = _of_keys(rows, key).rows if key else _of_rows(rows)
+    return key, table.schema
+
+
 def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
     """The primary key that heads agree on, as the first of them has it; heads without data have none.
 

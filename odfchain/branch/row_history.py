@@ -118,12 +118,22 @@ def all_changes(dataset: DatasetFiles, state: DatasetState, *, locate: Locate) -
     """
     key = primary_key_of(dataset, state)
     schema = _schema(state)
+    if not set(key) <= set(schema.names):
+        return history_schema(state, key).empty_table()
     parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
     for ref in state.slices():
         batches = list(_batches(locate(ref), state, ref, schema))
         parts.append(pa.Table.from_batches(batches, schema))
         blocks.append(np.full(parts[-1].num_rows, ref.sequence_number))
     return _changes(pa.concat_tables(parts), np.concatenate(blocks), key)
+
+
+def history_schema(state: DatasetState, key: Sequence[str]) -> pa.Schema:
+    """The columns of `all_changes`; none before the first data."""
+    schema = _schema(state)
+    if not set(key) <= set(schema.names):
+        return pa.schema([])
+    return _changes(schema.empty_table(), np.zeros(0, np.int64), key).schema
 
 
 def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...]:

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import DatasetNotFoundError, EngineError, OdfchainError, QueryError
+from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.engine_says import engine_says
 from odfchain.query.pins import Pin, Pins
-from odfchain.query.projections import FUNCTIONS, state_call
+from odfchain.query.projections import FUNCTIONS, Call, relation_of
 from odfchain.query.query_result import QueryResult
 from odfchain.query.relations import Relation
+from odfchain.query.time_travel import with_points
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -122,17 +124,17 @@ def _library() -> Any:
 
 
 def checked_text(sql: str) -> str:
-    """The text of one query, without what ends it.
+    """The text of one query, without what ends it, and with points in its names (`time_travel`).
 
     Raises:
-        QueryError: it is too long, or no text.
+        QueryError: it is too long, or no text, or a point is none.
     """
     size = len(sql.encode("utf-8", "surrogatepass"))
     if size > SQL_BYTES:
         raise QueryError(f"the query has {size:,} bytes; at most {SQL_BYTES:,} are read")
     if "\0" in sql or (not sql.isprintable() and any(0xD800 <= ord(c) < 0xE000 for c in sql)):
         raise QueryError("the query has characters that are no text")
-    return sql.strip().rstrip(";").rstrip()
+    return with_points(sql.strip().rstrip(";").rstrip())
 
 
 class _Clock:
@@ -176,14 +178,15 @@ class _Planner:
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
         """The query over its inputs, and these."""
         names, states, wanted = self._asked()
-        relations: dict[Any, Relation] = {name: Relation(self._pins.pin(name)) for name in names}
-        relations.update(states)
+        relations: dict[Any, Relation | Changes] = {
+            **{name: Relation(self._pins.pin(name)) for name in names}, **states
+        }  # fmt: skip
         inexact = any(relation.has_floats for relation in relations.values())
         with engine_says(self._sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
                 internal = f"#{number}"
-                if relation.projection is None:
+                if isinstance(relation, Relation) and relation.projection is None:
                     self._register_records(context, internal, relation)
                 else:
                     rows = relation.rows(self._engine.checked, wanted)
@@ -191,16 +194,16 @@ class _Planner:
                 tables.given[asked] = tables.registered[internal]
             self._engine.checked.keep()
             frame = self._planned(context)
-        used = [*names, *(relation.pin.name for relation in states.values())]
+        used = [*names, *(pin.name for relation in states.values() for pin in relation.pins)]
         return frame, self._pins.used(used)
 
-    def _asked(self) -> tuple[list[str], dict[Any, Relation], frozenset[str]]:
-        """(names of records, states by their arguments, columns that states are asked for)."""
+    def _asked(self) -> tuple[list[str], dict[Call, Relation | Changes], frozenset[str]]:
+        """(names of records, what calls of functions mean, columns that these are asked for)."""
         context, tables = self._context(inexact=False)
-        states: dict[Any, Relation] = {}
+        states: dict[Call, Relation | Changes] = {}
         names: list[str] = []
 
-        def empty(relation: Relation) -> Any:
+        def empty(relation: Relation | Changes) -> Any:
             import pyarrow as pa
             import pyarrow.dataset as ds
 
@@ -229,8 +232,8 @@ class _Planner:
                 names.append(name)
             return table
 
-        def state(arguments: tuple[Any, ...]) -> Any:
-            states[arguments] = relation = state_call(arguments, self._pins)
+        def state(call: Call) -> Any:
+            states[call] = relation = relation_of(call, self._pins)
             relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
             return empty(relation)
 
@@ -313,7 +316,7 @@ class _Tables:
         self.registered: dict[str, Any] = {}
         self.given: dict[Any, Any] = {}
         self.records: Callable[[str], Any] = self.given.get
-        self.state: Callable[[tuple[Any, ...]], Any] = self.given.get
+        self.state: Callable[[Call], Any] = self.given.get
         self.error: OdfchainError | None = None
         self.missing: dict[str, OdfchainError] = {}
         """Why names that were asked for are no datasets."""

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import checked_text
 from odfchain.query.pins import Pin, Pins
-from odfchain.query.projections import state_call
+from odfchain.query.projections import relation_of
 from odfchain.query.query_result import QueryResult
 from odfchain.query.relations import Relation
 from odfchain.query.spark_names import NamesInPlan, in_lower_case, names_in, replaced, subqueries
-from odfchain.query.spark_tables import asked_struct, rows_on_spark, with_plain_offset
+from odfchain.query.spark_tables import asked_struct, rows_asked
 from odfchain.spark.columns import quoted
 from odfchain.spark.few_rows import FEW_ROWS, FEW_SETTINGS
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker, jvm_of, walker_of
@@ -125,7 +126,7 @@ class _Planning:
             read = parser.parsePlan(in_lower_case(self._walker, self._sql))
             found = names_in(read, self._walker, self._checker)
             relations = self._relations(found)
-            states = [state_call(arguments, self._pins) for _, arguments in found.calls]
+            states = [relation_of(call, self._pins) for _, call in found.calls]
             named = [f"#{number}" for number in range(len(states))]
             shown = [
                 self._alias(node, parser.parsePlan(f"TABLE {quoted(name)}"))
@@ -140,15 +141,17 @@ class _Planning:
             for key, value in FEW_SETTINGS.items():
                 self._session.conf.set(key, value)
         for name in used:
-            rows = rows_on_spark(self._session, relations[name], self._checked)
-            with_plain_offset(rows, relations[name].pin).createOrReplaceTempView(quoted(name))
+            rows = rows_asked(self._session, relations[name], self._checked)
+            rows.createOrReplaceTempView(quoted(name))
         self._checked.keep()
         with asking_spark(_LABEL, sql=self._sql):
-            return self._frame(read), self._pins.used(relations[name].pin.name for name in used)
+            return self._frame(read), self._pins.used(
+                pin.name for name in used for pin in relations[name].pins
+            )
 
-    def _relations(self, found: NamesInPlan) -> dict[str, Relation]:
+    def _relations(self, found: NamesInPlan) -> dict[str, Relation | Changes]:
         """What the names in the text mean, but for those that a WITH may mean."""
-        relations = {}
+        relations: dict[str, Relation | Changes] = {}
         for name in found.tables:
             try:
                 relations[name] = Relation(self._pins.pin(name))
@@ -175,10 +178,10 @@ class _Planning:
             plan, to_seq(list(found.parameters)), to_seq([literal.apply(value) for value in plain])
         )
 
-    def _used(self, plan: Any, relations: Mapping[str, Relation]) -> list[str]:
+    def _used(self, plan: Any, relations: Mapping[str, Relation | Changes]) -> list[str]:
         """The tables that are read, as Spark resolves the query over empty ones."""
         for name, relation in relations.items():
-            schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation.pin).json())
+            schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())
             empty = self._java.createDataFrame(self._jvm.java.util.ArrayList(), schema)
             empty.createOrReplaceTempView(quoted(name))
         try:

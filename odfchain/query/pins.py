@@ -2,6 +2,7 @@
 
     NAME[@POINT]      an alias or a `did:odf` id, exactly as it is written; POINT as in `odfchain.repo.points`
 
+A block may be any that is stored, also one that no reference leads to (RFC-035).
 What is committed while a query runs does not change its answer: the head of each dataset is read at the
 first name, and every name without a point gets the block that was found then.
 """
@@ -26,7 +27,14 @@ from odfchain.ids.refs import parse_ref
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.points import block_at, is_referenced, parse_point
+from odfchain.repo.points import (
+    OnBranch,
+    block_at,
+    is_referenced,
+    on_branch,
+    opened_at,
+    parse_point,
+)
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.text import one_line
 
@@ -125,7 +133,7 @@ class Pins:
     def used(self, texts: Iterable[str]) -> tuple[Pin, ...]:
         """The pins of these names, each block of a dataset once, in order of name and number."""
         self.named = tuple(self.pin(text) for text in sorted(set(texts)))
-        found = {(str(p.alias), p.sequence_number, p.block_hash): p for p in self.named}
+        found = {(str(p.alias), p.sequence_number, str(p.block_hash)): p for p in self.named}
         return tuple(found[key] for key in sorted(found))
 
     def _pin(self, text: str) -> Pin:
@@ -141,19 +149,19 @@ class Pins:
                 point = parse_point(after)
             except InvalidIdError as error:
                 raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
-            if isinstance(point, Timestamp):
-                _check_past(point, text)
+            time = point.at if isinstance(point, OnBranch) else point
+            if isinstance(time, Timestamp):
+                _check_past(time, text)
             try:
                 block = block_at(dataset, point, head=head)
             except BranchNotFoundError as error:
                 raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
             except ObjectNotFoundError as error:
                 raise PointNotFoundError(error.message, hint=error.hint) from None
-            if not is_referenced(dataset, block, head=head):
-                raise PointNotFoundError(
-                    f"{dataset.alias}: block {block} is stored but no part of the chain any more",
-                    hint=f"`odfchain log {dataset.alias}` lists the blocks that are",
-                )
+            if isinstance(point, OnBranch):
+                dataset = on_branch(dataset, point.branch)
+            elif isinstance(point, Multihash):
+                dataset = opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
 
     def _pin_given(self, text: str) -> Pin:
@@ -166,8 +174,10 @@ class Pins:
         dataset_id, block = self._given[text]
         dataset = self._workspace.dataset(dataset_id)
         head = self._head(dataset)
-        if not dataset.chain.contains(block) or not is_referenced(dataset, block, head=head):
-            raise PointNotFoundError(f"{dataset.alias}: block {block} is no part of its chain here")
+        if not dataset.chain.contains(block):
+            raise PointNotFoundError(f"{dataset.alias}: block {block} is not here")
+        if not is_referenced(dataset, block, head=head):
+            dataset = opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
 
     def _dataset(self, name: str) -> DatasetFiles:

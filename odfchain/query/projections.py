@@ -1,4 +1,4 @@
-"""The table functions of queries: `state(name[, event_time[, key]])`, and `to_table(name)`."""
+"""The table functions of queries: `state(name[, event_time[, key]])`, `to_table`, `diff` and `history`."""
 
 from __future__ import annotations
 
@@ -6,31 +6,56 @@ from collections.abc import Sequence
 from typing import Any
 
 from odfchain.errors import InvalidIdError, QueryError
+from odfchain.query.change_relations import Changes
 from odfchain.query.pins import Pins
 from odfchain.query.relations import Relation, StateOf
 from odfchain.repo.points import parse_time
 from odfchain.text import one_line
 
-FUNCTIONS = frozenset({"state", "to_table"})
+_ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
+"""The fewest and the most of each."""
+FUNCTIONS = frozenset(_ARGUMENTS)
 """`to_table` is what the reference node calls it; it takes a name only."""
-USAGE = "write state('name[@POINT]'[, 'event time'[, 'column, column']])"
+_USAGES = {
+    "diff": "write diff('name@POINT', 'name@POINT')",
+    "history": "write history('name[@POINT]')",
+}
+Call = tuple[str | None, ...]
+"""The name of a function, then its arguments."""
 
 
-def arguments_of(name: str, expressions: Sequence[Any]) -> tuple[str | None, ...]:
-    """The arguments of a call as the embedded engine hands them over: names and texts; NULL is None.
+def usage(name: str) -> str:
+    """How a function is called."""
+    return _USAGES.get(name, "write state('name[@POINT]'[, 'event time'[, 'column, column']])")
+
+
+def wrong_count(name: str, count: int) -> str | None:
+    """What is wrong with so many arguments of a function."""
+    least, most = _ARGUMENTS[name]
+    if least <= count <= most:
+        return None
+    return f"{count} arguments, not {least}" + (f" to {most}" if most > least else "")
+
+
+def may_be_name(name: str, number: int) -> bool:
+    """Whether an argument of a function is the name of a dataset, which needs no quotes; else NULL is one."""
+    return number == 0 or name == "diff"
+
+
+def arguments_of(name: str, expressions: Sequence[Any]) -> Call:
+    """A call as the embedded engine hands over its arguments: names and texts; NULL is None.
 
     Raises:
         QueryError: another expression, too many of them, or a name with dots that is not quoted.
     """
-    most = 1 if name == "to_table" else 3
-    if not 1 <= len(expressions) <= most:
-        raise QueryError(f"{name}(…) has {len(expressions)} arguments, not 1 to {most}", hint=USAGE)
-    return tuple(_argument(name, number, each) for number, each in enumerate(expressions))
+    if wrong := wrong_count(name, len(expressions)):
+        raise QueryError(f"{name}(…) has {wrong}", hint=usage(name))
+    return (name, *(_argument(name, number, each) for number, each in enumerate(expressions)))
 
 
 def _argument(function: str, number: int, expression: Any) -> str | None:
     kind = expression.variant_name()
-    if kind == "Column" and number == 0:
+    if kind == "Column" and may_be_name(function, number):
         column = expression.to_variant()
         if column.relation() is None:
             return str(column.name())
@@ -39,9 +64,9 @@ def _argument(function: str, number: int, expression: Any) -> str | None:
     if kind == "Literal":
         value = expression.python_value()
         value = getattr(value, "as_py", lambda: value)()
-        if isinstance(value, str) or (value is None and number > 0):
+        if isinstance(value, str) or (value is None and not may_be_name(function, number)):
             return value
-    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=USAGE)
+    raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=usage(function))
 
 
 def dotted_name(name: str, instead: str = "") -> QueryError:
@@ -57,15 +82,23 @@ def quoted_name(name: str) -> str:
     return '"' + one_line(name).replace('"', '""') + '"'
 
 
-def state_call(arguments: Sequence[str | None], pins: Pins) -> Relation:
-    """The state that a call with these arguments means.
+def relation_of(call: Call, pins: Pins) -> Relation | Changes:
+    """The table that a call means.
 
     Raises:
         QueryError: an argument cannot be understood.
         And all errors of `Pins.pin`.
     """
-    name, time, key = (*arguments, None, None)[:3]
+    function, name, *rest = call
     assert name is not None  # noqa: S101 - `arguments_of`
+    pin = pins.pin(name)
+    owner = pins.workspace.has_key(pin.id)
+    if function == "history":
+        return Changes(pin, owner=owner)
+    if function == "diff":
+        assert rest[0] is not None  # noqa: S101 - as above
+        return Changes(pin, pins.pin(rest[0]), owner)
+    time, key = (*rest, None, None)[:2]
     moment = None
     if time is not None:
         try:
@@ -73,4 +106,4 @@ def state_call(arguments: Sequence[str | None], pins: Pins) -> Relation:
         except InvalidIdError as error:
             raise QueryError(f"state of {one_line(name)}: {error.message}", hint=error.hint) from None
     columns = None if key is None else tuple(part.strip() for part in key.split(",") if part.strip())
-    return Relation(pins.pin(name), StateOf(moment, columns))
+    return Relation(pin, StateOf(moment, columns))

@@ -39,6 +39,11 @@ class Relation:
     """None is every record."""
 
     @property
+    def pins(self) -> tuple[Pin, ...]:
+        """What is read."""
+        return (self.pin,)
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns as declared at the block; none before the first data."""
         return columns_of(self.pin.state, None)

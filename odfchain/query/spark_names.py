@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from odfchain.query.projections import FUNCTIONS, USAGE, quoted_name
+from odfchain.query.projections import FUNCTIONS, Call, may_be_name, quoted_name, usage, wrong_count
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker
 from odfchain.sql import allowed_functions as functions
 from odfchain.sql import nodes
@@ -63,8 +63,8 @@ class NamesInPlan:
 
     tables: dict[str, Any] = field(default_factory=dict)
     """Names that stand where a table stands; a WITH may mean some of them."""
-    calls: list[tuple[Any, tuple[str | None, ...]]] = field(default_factory=list)
-    """Nodes of `state(…)` and `to_table(…)`, and their arguments."""
+    calls: list[tuple[Any, Call]] = field(default_factory=list)
+    """Nodes of `state(…)` and the other functions, and what they say."""
     withs: list[Any] = field(default_factory=list)
     """Every WITH, an outer one before those within it."""
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def _table(relation: Any, checker: StepChecker) -> str:
     return parts[0]
 
 
-def _table_function(node: Any, checker: StepChecker) -> tuple[Any, tuple[str | None, ...]] | None:
+def _table_function(node: Any, checker: StepChecker) -> tuple[Any, Call] | None:
     name = ".".join(strings(node.name()))
     if name in FUNCTIONS:
         return node, _arguments(name, node, checker)
@@ -169,17 +169,16 @@ def _table_function(node: Any, checker: StepChecker) -> tuple[Any, tuple[str | N
     return None
 
 
-def _arguments(name: str, node: Any, checker: StepChecker) -> tuple[str | None, ...]:
+def _arguments(name: str, node: Any, checker: StepChecker) -> Call:
     expressions = list(items(node.functionArgs()))
-    most = 1 if name == "to_table" else 3
-    if not 1 <= len(expressions) <= most:
-        raise checker.refuse(node, f"has {len(expressions)} arguments, not 1 to {most}", USAGE)
-    return tuple(_argument(name, number, each, node, checker) for number, each in enumerate(expressions))
+    if wrong := wrong_count(name, len(expressions)):
+        raise checker.refuse(node, f"has {wrong}", usage(name))
+    return (name, *(_argument(name, number, each, node, checker) for number, each in enumerate(expressions)))
 
 
 def _argument(name: str, number: int, expression: Any, node: Any, checker: StepChecker) -> str | None:
     kind = expression.getClass().getSimpleName()
-    if kind == "UnresolvedAttribute" and number == 0:
+    if kind == "UnresolvedAttribute" and may_be_name(name, number):
         parts = strings(expression.nameParts())
         if len(parts) == 1:
             return parts[0]
@@ -191,8 +190,8 @@ def _argument(name: str, number: int, expression: Any, node: Any, checker: StepC
         )
     if kind == "Literal":
         value = expression.value()
-        if value is None and number > 0:
+        if value is None and not may_be_name(name, number):
             return None
         if value is not None and expression.dataType().typeName() == "string":
             return str(value if isinstance(value, str) else value.toString())
-    raise checker.refuse(node, f"argument {number + 1} is not a text", USAGE)
+    raise checker.refuse(node, f"argument {number + 1} is not a text", usage(name))

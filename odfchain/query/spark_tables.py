@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odfchain.errors import QueryError, SchemaError
+from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.pins import Pin
 from odfchain.query.relations import Relation
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -53,7 +55,15 @@ def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
     return frame.withColumn(offset, col(offset).cast("bigint")) if offset in frame.columns else frame
 
 
-def asked_struct(pin: Pin) -> StructType:
+def rows_asked(session: SparkSession, relation: Relation | Changes, checked: CheckedSlices) -> DataFrame:
+    """What a query reads, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
+    if isinstance(relation, Changes):
+        rows = relation.rows(checked)
+        return session.createDataFrame(rows.cast(_carried_columns(rows.schema)), asked_struct(relation))
+    return with_plain_offset(rows_on_spark(session, relation, checked), relation.pin)
+
+
+def asked_struct(relation: Relation | Changes) -> StructType:
     """The columns as queries on Spark see them.
 
     Raises:
@@ -61,9 +71,46 @@ def asked_struct(pin: Pin) -> StructType:
     """
     from pyspark.sql import types as t
 
+    pin = relation.pin
+    if isinstance(relation, Changes):
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        for each in relation.pins:
+            _physical(each)  # says what cannot be carried
+        return from_arrow_schema(_carried_columns(relation.schema))
     offset = pin.state.vocabulary.offset_column
     fields = _physical(pin).fields
     return t.StructType([t.StructField(f.name, t.LongType()) if f.name == offset else f for f in fields])
+
+
+def _carried_columns(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, _carried(f.type)) for f in schema])
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    """The type as which Spark carries one, as `odfchain.spark.types` has it."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    larger = {
+        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32(), pa.null(): pa.string(),
+    }  # fmt: skip
+    if t.is_struct(kind):
+        return pa.struct([pa.field(f.name, _carried(f.type)) for f in kind])
+    if t.is_map(kind):
+        return pa.map_(_carried(kind.key_type), _carried(kind.item_type))
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return pa.list_(_carried(kind.value_type))
+    if t.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if t.is_time(kind) or t.is_duration(kind):
+        return pa.int64()
+    if t.is_fixed_size_binary(kind):
+        return pa.binary()
+    return larger.get(kind, kind)
 
 
 def _records(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
