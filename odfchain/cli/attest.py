@@ -18,7 +18,7 @@ from odfchain.cli.support.verify_options import chosen_checks, exit_code_of, ver
 
 
 @click.command("attest")
-@click.argument("dataset", type=DATASET_AT)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @click.option(
     "--key",
     "key_file",

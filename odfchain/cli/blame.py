@@ -9,7 +9,7 @@ import click
 
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, print_json, print_records
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.trees import print_trees
 from odfchain.errors import ObjectCorruptedError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("blame")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @click.option(
     "--offset", type=click.IntRange(min=0), required=True, metavar="N", help="The record, by its offset."
 )
@@ -30,9 +30,10 @@ def blame_command(dataset: str, offset: int, last: int | None, recursive: bool, 
 
     What is missing or cannot be known is said. Reading a damaged slice ends with exit code 6.
     """
+    from odfchain.api.branch_points import at_point
     from odfchain.api.lineage_views import blame_document, blame_tree
 
-    blame = open_workspace()[dataset].blame(offset, last, recursive=recursive)
+    blame = at_point(open_workspace(), dataset).blame(offset, last, recursive=recursive)
     match output:
         case "json":
             print_json(blame_document(blame))

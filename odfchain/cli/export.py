@@ -13,7 +13,7 @@ import click
 from odfchain.cli.support.answers import say_read, show_answer
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import count_of
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.result_output import Counted, check_writable, format_of, named_format, write_rows
 from odfchain.errors import NameCollisionError, UsageError
 
@@ -25,7 +25,7 @@ _FORMATS = ("csv", "parquet", "ndjson")
 
 
 @click.command("export")
-@click.argument("dataset", type=DATASET, metavar="DATASET[@POINT]")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @click.option(
     "-o",
     "--output-format",

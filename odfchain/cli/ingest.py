@@ -19,7 +19,7 @@ from odfchain.errors import UsageError
 
 
 @click.command("ingest")
-@click.argument("dataset", type=DATASET_AT)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read one input from standard input.")
 @click.option("--source-name", metavar="NAME", help="Push source to use when there are several.")

@@ -9,7 +9,7 @@ import click
 
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, print_json, print_records
-from odfchain.cli.support.parameters import DATASET
+from odfchain.cli.support.parameters import DATASET, DATASET_AT
 from odfchain.cli.support.screen import echo, echo_document, echo_json_text, echo_lines, echo_page
 from odfchain.cli.support.trees import print_trees
 from odfchain.errors import DatasetNotFoundError
@@ -24,13 +24,14 @@ def inspect_command() -> None:
 
 
 @inspect_command.command("schema")
-@click.argument("dataset", type=DATASET)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @format_option("table", "ddl", "json", "yaml", "ndjson", "csv")
 def inspect_schema(dataset: str, output: str) -> None:
     """Show a dataset's schema, system columns included."""
+    from odfchain.api.branch_points import at_point
     from odfchain.api.rendering import document_of, dump_json, dump_yaml, format_ddl, type_name
 
-    schema = open_workspace()[dataset].schema
+    schema = at_point(open_workspace(), dataset).schema
     if schema is None:
         raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
     match output:
@@ -125,12 +126,13 @@ def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
 
 
 @inspect_command.command("slices")
-@click.argument("dataset", type=DATASET, metavar="DATASET[@POINT]")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @format_option("table", "json", "ndjson", "csv")
 def inspect_slices(dataset: str, output: str) -> None:
     """Show the Parquet files that are a dataset's data, oldest first; other files of its folder are not.
 
-    POINT is a block's number or hash, or a system time. A slice that a partial copy lacks is not here.
+    POINT is a branch, a block (its number or hash), or a system time. A slice that a partial copy lacks is
+    not here.
     """
     from odfchain.api.named_points import slices_of
 

@@ -28,7 +28,7 @@ _COLOURS = {
 
 
 @click.command("log")
-@click.argument("dataset", type=DATASET_AT)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Show only the newest blocks.")
 @click.option("--graph", is_flag=True, help="Draw the blocks of the head and of all branches, one a line.")
 @format_option("table", "json", "ndjson", "csv", "yaml")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("reset")
-@click.argument("dataset", type=DATASET_AT)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
 @click.argument("block")
 @click.option("--force", is_flag=True, help="Drop blocks also if no repository is known to have them.")
 @DRY_RUN

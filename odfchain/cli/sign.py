@@ -12,7 +12,7 @@ from odfchain.cli.support.screen import echo
 
 
 @click.command("sign")
-@click.argument("dataset", type=DATASET_AT)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@BRANCH]")
 @format_option("table", "json")
 def sign_command(dataset: str, output: str) -> None:
     """Sign the head of a dataset, or DATASET@BRANCH, anew, with the time of now.

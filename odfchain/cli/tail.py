@@ -11,7 +11,7 @@ from odfchain.cli.support.parameters import DATASET_AT
 
 
 @click.command("tail")
-@click.argument("dataset", type=DATASET_AT)
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
 @click.option("-n", "--num-records", default=10, show_default=True, type=click.IntRange(min=0))
 @click.option("-s", "--skip-records", default=0, show_default=True, type=click.IntRange(min=0))
 @format_option()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.argument("datasets", nargs=-1, type=DATASET_AT)
+@click.argument("datasets", nargs=-1, type=DATASET_AT, metavar="[DATASET[@POINT]]…")
 @verify_options
 @click.option("--from", "after", metavar="BLOCK", help="Check what comes after this block (hash or number).")
 @click.option("--to", "upto", metavar="BLOCK", help="Check up to this block, which is included.")

@@ -98,8 +98,9 @@ class _Drawing:
         note, after = None, []
         record = self._record(block)
         if record is not None:
-            note = describe_merged(record)
-            if record.mode is MergeMode.MERGE and self._chain.contains(record.source):
+            here = record.mode is MergeMode.MERGE and self._chain.contains(record.source)
+            note = describe_merged(record, drawn=here)
+            if here:
                 after = self._merged(lane, record.source, drawn)
         while self._lanes and self._lanes[-1] is None:
             self._lanes.pop()

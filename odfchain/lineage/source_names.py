@@ -91,12 +91,12 @@ def describe_merge(merge: src.MergeStrategy) -> str:
     return one_line(f"{merge.KIND} by {', '.join(key)}" if key else merge.KIND)
 
 
-def describe_merged(record: MergeRecord) -> str:
-    """Whose changes a block took over, in a line."""
+def describe_merged(record: MergeRecord, *, drawn: bool = False) -> str:
+    """Whose changes a block took over, in a line; without the source's hash where a line is drawn to it."""
     if record.mode is MergeMode.REVERT:
         text = f"reverts block {record.base[0]}"
     else:
-        text = f"merged from {record.source_ref} ({record.source})"
+        text = f"merged from {record.source_ref}" + ("" if drawn else f" ({record.source})")
     if record.conflicts:
         text += f", {counted(record.conflicts, 'conflict')} decided: {record.resolution.value}"
     return one_line(f"{text}: {record.message}" if record.message else text)

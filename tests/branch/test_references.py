@@ -431,3 +431,43 @@ def test_branches_complete_behind_the_at(ws: Workspace) -> None:
     assert offered(["log"], "nothing@") == []
     assert offered(["branch", "delete", "d"], "") == ["fix-names", "other"]
     assert offered(["branch", "delete", "d"], "o") == ["other"]
+
+
+def test_a_copy_has_branches_of_its_own(ws: Workspace, tmp_path: Path) -> None:
+    d = ws["d"]
+    url = (tmp_path / "public").as_uri()
+    d.push(url)
+    other = Workspace.init(tmp_path / "other")
+    copy = other.pull(url, name="copy").dataset
+    mine = copy.create_branch("mine")
+    add(mine, "mine")
+    add(d, "theirs")
+    d.push()
+    copy.pull()
+    assert (copy.head, mine.summary.record_count) == (d.head, 4)
+    (listed,) = copy.branches()
+    assert (listed.ahead, listed.behind, listed.signature) == (1, 1, "unsigned")  # the key is elsewhere
+    assert copy.rename_branch("mine", "ours").label == "copy@ours"
+    with pytest.raises(odf.UnsavedBlocksError):
+        copy.delete_branch("ours")
+    assert d.branch_names == []
+
+
+def test_a_derivative_has_branches(ws: Workspace) -> None:
+    from tests.kit.support import derivative
+
+    (made,) = ws.add(derivative("SELECT * FROM d", name="made", inputs="[{datasetRef: d}]"), check=False)
+    draft = made.create_branch("draft")
+    assert (draft.kind, draft.head) == (odf.DatasetKind.DERIVATIVE, made.head)
+    assert [branch.name for branch in made.branches()] == ["draft"]
+    assert made.delete_branch("draft") is None
+
+
+def test_a_damaged_reference_is_said_to_be_one(ws: Workspace) -> None:
+    d, run = ws["d"], run_here(ws)
+    d.create_branch("fix")
+    (d.path / "refs" / "fix").write_text("f1620zz")
+    said = run("branch", "list", "d")
+    assert (said.code, "refs/fix" in said.err) == (7, True)
+    assert run("log", "d").code == run("verify", "d").code == 0  # the head is as it was
+    assert run("branch", "create", "d", "fix").code == 7
