@@ -11,8 +11,10 @@ are read, and only as many slices as it takes. Source: RFC-037.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -48,6 +50,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.declared_constraints import ForeignKey, OnViolation
 from odfchain.repo.references import branch_names
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.slices.rows_in_force import SliceFile
 from odfchain.store.interfaces import HEAD
 from odfchain.text import first_line
 
@@ -68,6 +71,8 @@ class ForeignKeys:
     merging: bool = False
     """Whether new rows are somebody else's, so that it matters whose rows break a key."""
     found: list[Broken] = field(default_factory=list)
+    pending: Mapping[DatasetId, Rows] = field(default_factory=dict)
+    """Datasets that are about to have other rows: they are judged as they will be."""
 
     @classmethod
     def of(
@@ -107,6 +112,13 @@ class ForeignKeys:
             raise refusal(found)
         for text in notes_on(found):
             self.note(text)
+
+    def settle_together(self) -> None:
+        """Nothing, where all that is pending may be committed; errors as when it is called."""
+        found = [broken for rows in self.pending.values() for broken in self.judge(rows)]
+        if any(item.refused for item in found):
+            self.found += found
+            raise refusal(found)
 
     def judge(self, rows: Rows) -> list[Broken]:
         """What the new rows would break; errors as when it is called."""
@@ -149,6 +161,8 @@ class ForeignKeys:
     def _target(self, key: ForeignKey, rows: Rows) -> Rows | None:
         if key.dataset == rows.dataset.id:
             return rows
+        if (pending := self.pending.get(key.dataset)) is not None:
+            return pending
         dataset = self.find(key.dataset)
         if dataset is None:
             return None
@@ -214,14 +228,14 @@ class ForeignKeys:
         gone = newest_of(wanted, rows.new, rows.columns.key) == TAKEN_BACK
         if not gone.any():
             return
-        new = {item.path for item in rows.new}
         for child, key in referring:
             if _misfit(key, child, rows) is not None:
                 continue  # said where its own rows come
+            new = {item.path for item in (*rows.new, *child.new)}
             missing_in = f"{rows.name} would not have any more as {', '.join(rows.columns.key)}"
             search = Search(
                 child.columns, key.columns, wanted, gone, missing_in,
-                lambda item: ("theirs" if item.path in new else "ours") if self.merging else "",
+                functools.partial(_origin, new) if self.merging else lambda _: "",
             )  # fmt: skip
             count, listed = search.run(child.files())
             if count:
@@ -240,7 +254,7 @@ class ForeignKeys:
                 on = dataset.on(ref)
                 if on.chain.head() is None or dataset.id == own:
                     continue
-                child = Rows.up_to(on, DatasetState.read(on.chain))
+                child = self.pending.get(dataset.id) or Rows.up_to(on, DatasetState.read(on.chain))
             except OdfchainError:
                 continue  # it cannot be read, or what it declares is not understood: it refuses its own rows
             for key in child.constraints.foreign_keys:
@@ -307,6 +321,10 @@ def referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
         ordered += ready
         waiting = [dataset for dataset in waiting if dataset not in ready]
     return ordered
+
+
+def _origin(new: Collection[Path], item: SliceFile) -> str:
+    return "theirs" if item.path in new else "ours"
 
 
 def _is_strict(key: ForeignKey, rows: Rows) -> bool:

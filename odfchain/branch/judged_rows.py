@@ -12,6 +12,7 @@ from odfchain.codec.arrow import to_arrow
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import SliceNotFoundError
 from odfchain.model import events as ev
+from odfchain.model.data_schema import DataSchema
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.constraint_rules import Columns
 from odfchain.repo.dataset_files import DatasetFiles
@@ -72,6 +73,11 @@ class Rows:
         later = (ref for ref in head.slices() if ref.sequence_number > known)
         new = tuple(_file(dataset, ref.slice, head.vocabulary) for ref in later)
         return replace(rows, state=before, new=new)
+
+    def with_slice(self, item: SliceFile | None, schema: DataSchema | None) -> Rows:
+        """The same, and one more slice that is about to be committed."""
+        columns = replace(self.columns, schema=schema or self.columns.schema)
+        return replace(self, columns=columns, new=(*self.new, *([item] if item is not None else [])))
 
     @classmethod
     def committed(

@@ -35,9 +35,10 @@ from odfchain.branch.recording import described, stage_changes, write_batches
 from odfchain.branch.resolving import UNDECIDED, Decided, Resolution, check_decided, lines_schema
 from odfchain.branch.row_diff import net_of
 from odfchain.errors import IngestError, UsageError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import OperationType
-from odfchain.model.events import MetadataEvent, SourceState
+from odfchain.model.events import MetadataEvent, OffsetInterval, SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import on_the_newest_head
@@ -45,6 +46,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import Granularity, MergeRecord
 from odfchain.repo.points import OnBranch, opened_at
+from odfchain.slices.rows_in_force import SliceFile
 from odfchain.slices.writer import SliceFacts
 from odfchain.text import counted
 
@@ -182,7 +184,18 @@ def merge_all(
         progress.phase("Merging")
         first = referenced_first([request.target for request in requests])
         ready = [prepared(request) for request in sorted(requests, key=lambda r: first.index(r.target))]
-        return [_finished(merge, prepared, means, dry_run, progress) for merge in ready]
+        pending: dict[DatasetId, Rows] = {}
+        if len(ready) > 1:
+            # each commits by itself, but what they refer to in each other is judged as all will be
+            pending.update((merge.request.target.id, merge.rows) for merge in ready)
+            means = dataclasses.replace(means, check=dataclasses.replace(means.check, pending=pending))
+            means.check.settle_together()
+        done = []
+        for merge in ready:
+            done.append(_finished(merge, prepared, means, dry_run, progress))
+            if not dry_run:
+                pending.pop(merge.request.target.id, None)
+        return done
 
 
 def _finished(
@@ -216,6 +229,21 @@ class _Prepared:
     resume: SourceState | None = None
     time: Timestamp | None = None
     """System time of the rows that are written."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the target as they will be."""
+        dataset, target = self.request.target, self.target
+        if self.outcome.status is MergeStatus.FAST_FORWARDED:
+            there = DatasetState.read(opened_at(dataset, self.outcome.source).chain)
+            return Rows.after(dataset, target, there)
+        rows = Rows.committed(dataset, target, self.events, ())
+        if self.sides is None or self.facts is None:
+            return rows
+        start = 0 if target.last_offset is None else target.last_offset + 1
+        interval = OffsetInterval(start=start, end=start + self.facts.rows - 1)
+        item = SliceFile(Path(self.facts.path), rows.columns.vocabulary, interval)
+        return rows.with_slice(item, self.sides.columns.declared)
 
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
         """Commit it, or see what would stop that."""
@@ -253,7 +281,7 @@ class _Prepared:
     def _fast_forward(self, check: ForeignKeys, *, dry_run: bool) -> MergeOutcome:
         dataset, source = self.request.target, self.outcome.source
         there = DatasetState.read(opened_at(dataset, source).chain)
-        check.settle(Rows.after(dataset, self.target, there))
+        check.settle(self.rows)
         if not dry_run:
             dataset.set_head(source, expected=self.target.head)
         number = there.head_block.sequence_number

@@ -98,14 +98,11 @@ def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachme
     text = attached_text(event)
     if text is None:
         return event
-    declared, content = parse_constraints(text, resolve), _with_ids(text, resolve)
+    declared = parse_constraints(text, resolve)
+    content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
     if parse_constraints(content, _only_ids) != declared:
         raise ManifestError("write the names of datasets plainly, or in quotes", source=FILE)
-    items = tuple(
-        AttachmentEmbedded(path=FILE, content=content) if item.path == FILE else item
-        for item in event.attachments.items
-    )
-    return SetAttachments(attachments=type(event.attachments)(items=items))
+    return _attached(event, content)
 
 
 def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
@@ -229,8 +226,11 @@ def _dataset(value: Any, path: str, resolve: Resolve) -> DatasetId:
 # --- names become ids --------------------------------------------------------------------------------
 
 
-def _with_ids(text: str, resolve: Resolve) -> str:
-    """The text with ids instead of names, and all else (comments, order) as it was."""
+def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
+    """The text with ids instead of names, and all else (comments, order) as it was.
+
+    `id_of` is given `dataset` or `changesOf`, and what stands there.
+    """
     import yaml  # noqa: PLC0415 - as above
 
     text = text.removeprefix("\ufeff")
@@ -243,10 +243,34 @@ def _with_ids(text: str, resolve: Resolve) -> str:
         for entry in keys.value if list_key.value == "foreignKeys" else ():
             for name, target in entry.value:
                 if name.value == "references":
-                    ((_, node),) = target.value
-                    found = resolve(parse_ref_any(node.value))
-                    places.append((node.start_mark.index, node.end_mark.index, str(found)))
+                    ((kind, node),) = target.value
+                    if (found := str(id_of(kind.value, node.value))) != node.value:
+                        places.append((node.start_mark.index, node.end_mark.index, found))
     for start, end, name in sorted(places, reverse=True):
-        if not text[start:end].strip().startswith("did:"):
-            text = text[:start] + name + text[end:]
+        text = text[:start] + name + text[end:]
     return text
+
+
+def moved_attachments(event: SetAttachments, old: DatasetId, new: DatasetId) -> SetAttachments:
+    """The attachments of a dataset that goes on under another id: records refer to its own ones there.
+
+    Changes stay those of the old one. A file that is not understood stays as it is.
+    """
+    try:
+        text = attached_text(event)
+        if text is None or recorded_constraints(event) == NONE:
+            return event
+        own = str(old)
+        return _attached(
+            event, _with_ids(text, lambda kind, name: new if (kind, name) == ("dataset", own) else name)
+        )
+    except ManifestError:
+        return event
+
+
+def _attached(event: SetAttachments, content: str) -> SetAttachments:
+    items = tuple(
+        AttachmentEmbedded(path=FILE, content=content) if item.path == FILE else item
+        for item in event.attachments.items
+    )
+    return SetAttachments(attachments=type(event.attachments)(items=items))

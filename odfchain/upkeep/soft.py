@@ -32,6 +32,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.declared_constraints import moved_attachments
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.trust.signer import HeadSigner
@@ -167,7 +168,7 @@ def _build(
     progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
     events: list[ev.MetadataEvent] = [
         ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
-        *plan.metadata,
+        *(_moved(event, dataset, key) for event in plan.metadata),
     ]
     with made.staging() as staging:
         for event, file, _ in rewritten(dataset, plan.batches, staging, (), progress):
@@ -185,6 +186,12 @@ def _build(
         history.add(encoded.block)
     made.chain.publish(blocks, expected_head=None)
     return made
+
+
+def _moved(event: ev.MetadataEvent, dataset: DatasetFiles, key: DatasetKey) -> ev.MetadataEvent:
+    if not isinstance(event, ev.SetAttachments):
+        return event
+    return moved_attachments(event, dataset.id, key.dataset_id)
 
 
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:

@@ -16,7 +16,12 @@ from odfchain.errors import ForeignKeyError, GuardError, ManifestError, UsageErr
 from odfchain.ids.did import DatasetId
 from odfchain.model import events as ev
 from odfchain.progress import SILENT
-from odfchain.repo.declared_constraints import OnViolation, parse_constraints, resolved_attachments
+from odfchain.repo.declared_constraints import (
+    OnViolation,
+    moved_attachments,
+    parse_constraints,
+    resolved_attachments,
+)
 from tests.kit.branch_cases import run_here
 from tests.kit.foreign_key_cases import Scene, manifest
 from tests.kit.support import Result
@@ -262,6 +267,15 @@ def test_a_reference_into_the_same_dataset_that_finds_nothing_is_a_fault(tmp_pat
     assert (fault.check, fault.message) == (18, f"1 {expected}")
     earlier = scene.workspace["tree"].verify(upto=1)
     assert (earlier.faults, earlier.state(18)) == ([], "notApplicable")
+
+
+def test_a_copy_under_another_id_refers_to_itself() -> None:
+    old, new = SOME, DatasetId(bytes(reversed(range(32))))
+    text = f"foreignKeys:\n- {{columns: [a], references: {{dataset: {old}}}}}  # itself\n- {{columns: [b], references: {{changesOf: {old}}}}}\n"
+    item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text)
+    event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
+    moved = moved_attachments(event, old, new).attachments.items[0].content
+    assert moved == text.replace(f"dataset: {old}", f"dataset: {new}")
 
 
 def test_what_is_referred_to_must_be_here(scene: Scene) -> None:
