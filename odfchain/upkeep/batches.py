@@ -5,7 +5,8 @@ limits. The result says of the dataset's state what the last of them said:
 
 - the watermark and the checkpoint are those of the last one;
 - a watermark set by hand, which only a block without data may carry ahead of the data, stays apart from data;
-- a merge stays as it is: whoever computes it again compares its slice (RFC-036);
+- a merge stays as it is, because whoever computes it again compares its slice (RFC-036); blocks that only
+  carry its record on are like any other;
 - a batch speaks of one source: where the next event continues another source, or none, a new batch begins.
   So the latest state of every source stays what it was ("AddData", `newSourceState`).
 
@@ -79,8 +80,9 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
     waiting: list[MetadataBlock] = []
     joined = _BatchDraft()
     watermark: Timestamp | None = None
+    merged: set[str] = set()
     for block in blocks:
-        if isinstance(block.event, AddData) and not is_merge_state(block.event.new_source_state):
+        if isinstance(block.event, AddData) and not _is_new_merge(block.event, merged):
             by_hand = block.event.new_data is None and block.event.new_watermark != watermark
             watermark = block.event.new_watermark
             longer = joined.with_(block.event, by_hand=by_hand)
@@ -97,6 +99,15 @@ def batches(blocks: Iterable[MetadataBlock], limits: BatchLimits) -> Iterator[Ba
         yield Batch((block,))
     if waiting:
         yield Batch(tuple(waiting))
+
+
+def _is_new_merge(event: AddData, known: set[str]) -> bool:
+    """Whether a merge record is here for the first time; from now on it is known."""
+    state = event.new_source_state
+    if state is None or not is_merge_state(state) or state.value in known:
+        return False
+    known.add(state.value)
+    return True
 
 
 @dataclass(frozen=True, slots=True)

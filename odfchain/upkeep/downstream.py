@@ -16,6 +16,7 @@ from odfchain.model.events import ExecuteTransform
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.interfaces import HEAD
 from odfchain.transfer.aliases import AliasKind, aliases, resolve_remote
 from odfchain.transfer.open import PeerOptions, open_peer, options_of
 from odfchain.transfer.peer import Peer
@@ -94,7 +95,9 @@ def _ask(
         url = resolve_remote(alias, Repositories(workspace.root))
         shown = str(url) if "://" in alias else alias
         with closing(open_peer(url, options)) as peer:
-            theirs = peer.head()
+            theirs = peer.head(dataset.ref)
+            if theirs is None and dataset.ref != HEAD:
+                theirs = peer.head(HEAD)  # the blocks may have been merged there
             if theirs is None:
                 return Remote(shown, kinds, RemoteState.NOTHING)
             return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))

@@ -14,7 +14,7 @@ import contextlib
 from dataclasses import dataclass
 
 from odfchain.codec.blocks import decode_block
-from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
+from odfchain.errors import CodecError, InvalidIdError, OdfchainError, SignatureError, StoreError
 from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -28,6 +28,8 @@ from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import Part
 from odfchain.trust.offered import signed_last
 from odfchain.trust.seen import Seen, SeenHeads
+from odfchain.trust.signed_head import read_head_signature
+from odfchain.trust.signed_statements import read_branch
 from odfchain.upkeep.reachable import merged_blocks, store_of
 
 
@@ -103,6 +105,18 @@ def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
     digits = ref.removeprefix(prefix)
     named = [n for n in store_of(dataset, Part.BLOCK).names() if n.digest.hex().startswith(digits)]
     return named[0] if len(named) == 1 and digits else None
+
+
+def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
+    """The block that the owner has signed last as a branch's newest, if its chain is here."""
+    stored = stored_blocks(dataset)
+    try:
+        signer, signed = read_branch((read_head_signature(dataset.folder, branch) or b"")[:-1])
+    except (SignatureError, StoreError):
+        return None
+    if stored is None or signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
+        return None
+    return signed.head if stored.is_complete(signed.head) else None
 
 
 def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:

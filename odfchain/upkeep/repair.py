@@ -36,7 +36,7 @@ from odfchain.transfer.partial import is_partial
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of
-from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate
+from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate, signed_tip
 from odfchain.upkeep.reachable import merged_blocks, store_of
 from odfchain.upkeep.spares import Spares
 
@@ -219,13 +219,17 @@ class _Fsck:
         try:
             return refs_of(self._dataset).get(name)
         except StoreError as error:
-            found = by_name(self._dataset, name, OVERWRITTEN) if name.startswith(OVERWRITTEN) else None
+            kept = name.startswith(OVERWRITTEN)
+            found = by_name(self._dataset, name, OVERWRITTEN) if kept else signed_tip(self._dataset, name)
             if found is None:
                 self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
                 return None
             if not self._options.dry_run:
                 self._set_ref(path, found)
-            self._find("reference", path, str(error), self._mended, "the block that its name says")
+            source = (
+                "the block that its name says" if kept else "the owner has signed it as that of the branch"
+            )
+            self._find("reference", path, str(error), self._mended, source)
             return found
 
     def _set_ref(self, path: Path, target: Multihash) -> None:

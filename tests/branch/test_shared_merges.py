@@ -12,10 +12,12 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.audit.checks import MERGES
 from odfchain.conformance import DATASET, main
-from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError
+from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.fetched_branches import is_known_here
 from odfchain.repo.merge_record import merges
+from odfchain.upkeep.batches import BatchLimits
+from odfchain.upkeep.garbage import GcOptions, collect
 from tests.kit.branch_cases import Scene, run_here, steps_of
 from tests.kit.faults import faulty
 from tests.kit.upkeep_scenes import killed_everywhere, later
@@ -50,8 +52,6 @@ def head(scene: Scene) -> Multihash:
 
 
 def test_case_51_the_merge_of_a_branch_that_is_gone_is_checked_after_gc(scene: Scene) -> None:
-    from odfchain.upkeep.garbage import GcOptions, collect
-
     dataset = scene.workspace["d"]
     dataset.merge("theirs")
     assert dataset.delete_branch("theirs") is None
@@ -201,3 +201,42 @@ def test_case_58_a_disk_that_is_full_leaves_the_old_head_until_the_merge_is_ther
         final.merge("theirs")
     assert final.verify().ok
     assert len(merges(final._files.chain, final.summary.head)) == 1
+
+
+# --- compaction ------------------------------------------------------------------------------------------
+
+
+def test_a_merge_can_be_checked_after_what_it_was_made_on_was_compacted(tmp_path: Path) -> None:
+    scene = scene_of(
+        tmp_path,
+        base=["1xy", "2uv"],
+        ours=[["3ab"], ["4cd"]],
+        theirs=["-C 2uv", "+C 2uw"],
+    )
+    with scene.workspace:
+        dataset = scene.workspace["d"]
+        dataset.merge("theirs")
+        for rows in (["5ef"], ["6gh"]):
+            scene.take({"rows": rows})
+        with pytest.raises(UsageError, match="theirs forked from, or merged"):
+            dataset.plan_compact(metadata_only=True)
+        dataset.delete_branch("theirs")
+        before = dataset.state().to_arrow()
+        plan = dataset.plan_compact(limits=BatchLimits(records=2))  # the fork is not in what becomes one
+        assert (plan.slices_before, plan.slices_after) == (6, 4)
+        dataset.compact(plan)
+        collect(dataset._files, GcOptions(drop_refs=True), now=later)
+        dataset = Workspace.open(tmp_path / "workspace")["d"]
+        assert dataset.state().to_arrow().equals(before)
+        report = dataset.verify()
+        assert (report.ok, report.done[MERGES], report.reasons.get(MERGES)) == (True, 1, None)
+
+
+def test_what_a_revert_took_back_is_not_compacted_away(scene: Scene) -> None:
+    dataset = scene.workspace["d"]
+    scene.take({"rows": ["3ab"]})
+    scene.take({"rows": ["4cd"]})
+    dataset.revert(dataset.summary.head_block.sequence_number)
+    dataset.delete_branch("theirs", force=True)
+    with pytest.raises(UsageError, match="forked from, or merged"):
+        dataset.plan_compact()

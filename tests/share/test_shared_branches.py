@@ -19,6 +19,7 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ids.multihash import Multihash
+from odfchain.model.events import AddData
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.fetched_branches import fetched_branch, is_known_here
 from odfchain.repo.references import branch_names
@@ -31,6 +32,7 @@ from odfchain.trust.seen import SeenHeads
 from odfchain.trust.signature_policy import SignaturePolicy
 from odfchain.trust.signed_head import SignatureStatus
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
+from tests.kit.recorded_dataset import add
 from tests.kit.small_s3 import SmallS3
 from tests.kit.support import tree_of
 from tests.kit.upkeep_scenes import head_of, new_workspace, root
@@ -348,6 +350,16 @@ def test_damaged_blocks_are_refused(pushed: Scene) -> None:
         pull(pushed)
     assert tree_of(pushed.copy.folder) == before
     assert branch_names(pushed.copy) == []
+
+
+def test_blocks_that_break_a_rule_are_refused(pushed: Scene) -> None:
+    bad = fork(pushed.cities, "bad")
+    add(bad, AddData(prev_offset=77), unchecked=True)
+    pushed.owner.push(bad, pushed.url)
+    before = tree_of(pushed.copy.folder)
+    with pytest.raises(CorruptedPeerError, match="breaks the rule"):
+        pull(pushed, "bad")
+    assert tree_of(pushed.copy.folder) == before
 
 
 def test_a_required_signature_is_that_of_the_branch(pushed: Scene) -> None:

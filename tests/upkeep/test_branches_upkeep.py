@@ -11,10 +11,14 @@ from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.merge_record import merges
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store import fsio
+from odfchain.store.local import LocalRefStore
+from odfchain.transfer.sharing import Sharing
 from odfchain.trust.seen import SeenHeads
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.upkeep.hard_compaction import CompactOptions, compact, plan_compact
 from odfchain.upkeep.lost_head import candidates
+from odfchain.upkeep.reachable import reachable
 from odfchain.upkeep.repair import FsckOptions, State, fsck
 from odfchain.upkeep.rollback import plan_reset, reset
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
@@ -208,6 +212,48 @@ def test_a_lost_slice_of_a_branch_or_of_what_was_merged_is_found(
     path.unlink()
     (finding,) = fsck(workspace, cities).findings
     assert (finding.kind, finding.file, finding.state) == ("slice", str(path), State.BROKEN)
+
+
+def test_a_damaged_branch_is_what_its_owner_has_signed(
+    workspace: WorkspaceFiles, cities: DatasetFiles
+) -> None:
+    fix, other = fork(cities, "fix"), fork(cities, "other")
+    block = write(fix, "b")
+    for branch in (fix, other):
+        (cities.folder / "refs" / branch.ref).write_text("?")
+    (cities.folder / "refs" / "other.jws").write_bytes((cities.folder / "refs" / "fix.jws").read_bytes())
+    findings = {Path(finding.file).name: finding for finding in fsck(workspace, cities).findings}
+    assert findings["fix"].state is State.REPAIRED
+    assert findings["fix"].source == "the owner has signed it as that of the branch"
+    assert findings["other"].state is State.BROKEN
+    assert head_of(fix) == block
+
+
+def test_blocks_of_a_branch_that_were_pushed_are_not_lost_by_a_reset(
+    workspace: WorkspaceFiles, cities: DatasetFiles, tmp_path: Path
+) -> None:
+    fix, start = fork(cities, "fix"), head_of(cities)
+    write(fix, "b")
+    sharing = Sharing(workspace)
+    sharing.push(cities, (tmp_path / "place").as_uri())
+    assert plan_reset(workspace, fix, start).unsaved
+    sharing.push(fix, (tmp_path / "place").as_uri())
+    assert plan_reset(workspace, fix, start).unsaved == ()
+
+
+def test_all_references_are_read_at_one_moment(cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a branch that is merged and deleted meanwhile may be seen neither before nor after."""
+    fork(cities, "fix")
+    asked, get = [], LocalRefStore.get
+
+    def watched(self: LocalRefStore, name: str) -> Multihash | None:
+        with fsio.try_locked(cities.folder / "info" / "lock") as free:
+            asked.append((name, free))
+        return get(self, name)
+
+    monkeypatch.setattr(LocalRefStore, "get", watched)
+    reachable(cities)
+    assert asked == [("head", False), ("fix", False)]
 
 
 def test_a_damaged_index_of_a_branch_is_made_anew(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
