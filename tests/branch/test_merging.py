@@ -1,0 +1,408 @@
+"""What a merge does to a dataset whatever happens meanwhile, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import odfchain as odf
+from odfchain.api import Dataset, Workspace
+from odfchain.branch import merging
+from odfchain.errors import (
+    ChainError,
+    IngestError,
+    MergeConflictError,
+    RefConflictError,
+    StorageFullError,
+    UsageError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.merge_record import MergeMode, MergeRecord, merges
+from odfchain.store.interfaces import HEAD
+from tests.kit.branch_cases import Scene, run_here, sorted_state, steps_of
+from tests.kit.faults import faulty
+from tests.kit.opened_files import opened_files
+from tests.kit.polled_sources import ABC, SNAPSHOT, file_url, polled, touch
+from tests.kit.support import unchanged
+
+POLLING = {
+    "kind": "SetPollingSource",
+    "fetch": {"kind": "Url", "url": "https://example.org/d.csv"},
+    "read": {"kind": "Csv"},
+    "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
+}
+ONE_CHANGE_EACH = {"base": ["1xy", "2xy"], "ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 2xy", "+C 2xz"]}
+
+
+def made(folder: Path, **case: Any) -> Scene:
+    workspace = Workspace.init(folder / "workspace")
+    scene = Scene.of(case, workspace, folder, run_here(workspace))
+    for step in steps_of(case):
+        scene.take(step)
+    return scene
+
+
+def dataset_of(scene: Scene) -> Dataset:
+    return scene.workspace["d"]
+
+
+def state_of(scene: Scene, on: str = HEAD) -> list[str]:
+    files = scene.on(on)
+    state = DatasetState.read(files.chain)
+    rows = sorted_state(files, state, scene._names(state))
+    return ["".join("∅" if value is None else str(value) for value in values) for _, _, values in rows]
+
+
+def append(scene: Scene, event: ev.MetadataEvent, on: str = HEAD) -> Multihash:
+    files = scene.on(on)
+    state = DatasetState.read(files.chain)
+    return commit(files, state, [event], [], system_time=state.next_system_time())[-1]
+
+
+def source_state(value: str) -> ev.SourceState:
+    return ev.SourceState(source_name="default", kind="odf/etag", value=value)
+
+
+def carrying(scene: Scene, on: str, rows: list[str], state: ev.SourceState) -> None:
+    """A block with rows that a polling brought."""
+    scene.take({"on": on, "rows": rows})
+    files = scene.on(on)
+    newest = DatasetState.read(files.chain)
+    event = newest.head_block.event
+    assert isinstance(event, ev.AddData)
+    before = newest.head_block.prev_block_hash
+    assert before is not None
+    files.chain.set_ref(on, before, expected=newest.head)
+    older = DatasetState.read(files.chain, before)
+    changed = dataclasses.replace(event, new_source_state=state)
+    commit(files, older, [changed], [], system_time=newest.head_block.system_time)
+
+
+# --- whatever happens ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_case_58_a_full_disk_leaves_the_old_head(tmp_path: Path, step: int) -> None:
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    dataset = dataset_of(scene)
+    old, failed = dataset.head, 0
+    for number in range(1, 200, step):
+        with faulty(number, errno.ENOSPC, forever=True):
+            try:
+                dataset.merge("theirs")
+            except StorageFullError:
+                failed += 1
+        assert list((dataset._files.folder / "staging").glob("*/*")) == []
+        if dataset.head != old:  # what is written after it has moved does not take it back
+            break
+        assert state_of(scene) == ["1qy", "2xy"]
+    assert failed > 2
+    assert state_of(scene) == ["1qy", "2xz"]
+    scene.verify([])
+
+
+def test_case_58_interrupted_while_it_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(merging, "stage_changes", interrupted)
+    with unchanged(scene.on(HEAD).folder), pytest.raises(KeyboardInterrupt):
+        dataset_of(scene).merge("theirs")
+    assert list((scene.on(HEAD).folder / "staging").glob("*/*")) == []
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What others do right before the first commit of a merge, one after the other."""
+    others: list[Any] = []
+    stage = merging.stage_changes
+
+    def staged(*args: Any, **kwargs: Any) -> Any:
+        found = stage(*args, **kwargs)
+        if others:
+            others.pop(0)()
+        return found
+
+    monkeypatch.setattr(merging, "stage_changes", staged)
+    yield others
+    assert others == []
+
+
+def test_case_59_a_target_that_moved_is_merged_into_anew(tmp_path: Path, meanwhile: list[Any]) -> None:
+    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    meanwhile += [lambda: scene.take({"rows": ["-C 1xy", "+C 1qy"]}), lambda: scene.take({"rows": ["3ab"]})]
+    outcome = dataset_of(scene).merge("theirs")
+    assert (state_of(scene), outcome.operations["+C"]) == (["1qz", "3ab"], 1)
+    scene.verify([])
+
+
+def test_case_59_a_conflict_that_came_meanwhile(tmp_path: Path, meanwhile: list[Any]) -> None:
+    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    meanwhile.append(lambda: scene.take({"rows": ["-C 1xy", "+C 1xw"]}))
+    with pytest.raises(MergeConflictError) as conflict:
+        dataset_of(scene).merge("theirs")
+    assert (conflict.value.exit_code, conflict.value.conflicts.num_rows) == (5, 1)
+    assert state_of(scene) == ["1xw"]
+
+
+def test_others_that_are_always_faster(tmp_path: Path, meanwhile: list[Any]) -> None:
+    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    meanwhile += [lambda n=n: scene.take({"rows": [f"{n}ab"]}) for n in range(4, 8)]
+    with pytest.raises(RefConflictError):
+        dataset_of(scene).merge("theirs")
+    assert state_of(scene) == ["1xy", "4ab", "5ab", "6ab", "7ab"]
+
+
+def test_a_plan_is_of_one_block_and_computed_anew(tmp_path: Path) -> None:
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    plan = dataset_of(scene).plan_merge("theirs")
+    (change,) = plan.changes.to_pylist()
+    assert (change["k"], change["from"]["b"], change["to"]["b"], change["columns"]) == ("2", "y", "z", ["b"])
+    scene.take({"rows": ["-C 2xy", "+C 2py"]})
+    scene.take({"on": "theirs", "rows": ["3ab"]})
+    assert dataset_of(scene).merge(plan).source == plan.source
+    assert state_of(scene) == ["1qy", "2pz"]
+    assert dataset_of(scene).merge("theirs").operations == {"+A": 1}
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+def test_case_68_the_head_of_a_copy(tmp_path: Path) -> None:
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    with Workspace.init(tmp_path / "other") as workspace:
+        copy = workspace.pull(dataset_of(scene).path.as_uri(), name="d").dataset
+        mine = copy.create_branch("mine", at=3)
+        with unchanged(copy._files.folder), pytest.raises(UsageError, match="d is a copy") as refused:
+            copy.merge("mine")
+        assert "merge d head --into" in str(refused.value.hint)
+        assert mine.merge("head").operations == {"-C": 1, "+C": 1}
+        assert run_here(workspace)("merge", "d", "mine").code == 2
+        assert copy.merge("mine", force=True).status is odf.MergeStatus.MERGED
+
+
+def test_case_36_a_branch_of_another_dataset(tmp_path: Path) -> None:
+    scene, other = made(tmp_path / "one", theirs=["2ab"]), made(tmp_path / "other", ours=["2ab"])
+    files, foreign = scene.on(HEAD), other.on(HEAD)
+    for block in foreign.chain.walk():
+        files.chain._blocks.put(foreign.chain.get_bytes(block.hash))
+    (files.folder / "refs" / "theirs").write_text(str(foreign.chain.head()))
+    with unchanged(files.folder), pytest.raises(ChainError, match="no block in common"):
+        dataset_of(scene).merge("theirs")
+
+
+def test_case_24_one_source_that_both_sides_polled(tmp_path: Path) -> None:
+    scene = made(tmp_path, key=[], base=["1xy"], theirs=[])
+    carrying(scene, HEAD, ["2ab"], source_state("one"))
+    carrying(scene, "theirs", ["2ab"], source_state("two"))
+    with pytest.raises(IngestError, match="both sides took in rows of the source 'default'"):
+        dataset_of(scene).merge("theirs")
+
+
+def test_derivatives_are_never_merged(tmp_path: Path) -> None:
+    scene = made(tmp_path)
+    query = {"kind": "Sql", "engine": "spark", "query": "SELECT * FROM d"}
+    event = {"kind": "SetTransform", "inputs": [{"datasetRef": "d"}], "transform": query}
+    content = {"name": "view", "kind": "Derivative", "metadata": [event]}
+    (view,) = scene.workspace.add(
+        json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content}), check=False
+    )
+    draft = view.create_branch("draft")
+    files = draft._files
+    state = DatasetState.read(files.chain)
+    commit(files, state, [ev.SetInfo(description="a")], [], system_time=state.next_system_time())
+    with pytest.raises(UsageError, match="computed, never merged"):
+        view.merge("draft")
+    with pytest.raises(IngestError, match="SetInfo"):
+        view.merge("draft", fast_forward=True)
+    done = view.merge("draft", fast_forward=True, with_metadata=True)
+    assert (done.status, view.head) == (odf.MergeStatus.FAST_FORWARDED, draft.head)
+
+
+# --- several datasets ------------------------------------------------------------------------------------
+
+
+def several(tmp_path: Path) -> tuple[Workspace, Any]:
+    from tests.kit.query_datasets import make
+
+    workspace = Workspace.init(tmp_path / "several")
+    for name, row in (("parent", ["p", "x"]), ("child", ["c", None])):
+        merge = {"kind": "UpsertStream", "primaryKey": ["k"]}
+        source = {"kind": "AddPushSource", "sourceName": "s", "read": {"kind": "Csv"}, "merge": merge}
+        day = "2025-01-01T00:00:00Z"
+        blocks: list[dict[str, Any]] = [
+            {"at": day, "event": source},
+            {"at": day, "columns": [["k", "string"], ["v", "string"]]},
+            {"at": day, "rows": [["+A", day, *row]]},
+        ]
+        if name == "child":
+            content = f"foreignKeys: [{{columns: [v], references: {{dataset: '{workspace['parent'].id}'}}}}]"
+            blocks.insert(0, {"at": day, "event": {"kind": "SetAttachments", "attachments": {
+                "kind": "Embedded", "items": [{"path": "CONSTRAINTS.yaml", "content": content}]}}})  # fmt: skip
+        make(workspace, name, {"made": day, "blocks": blocks})
+        workspace[name].create_branch("v")
+    return workspace, run_here(workspace)
+
+
+def correct(workspace: Workspace, folder: Path, dataset: str, *lines: str) -> None:
+    path = folder / "lines.csv"
+    path.write_text("\n".join(["k,v", *lines]) + "\n")
+    name, _, branch = dataset.partition("@")
+    workspace[name].branch(branch or HEAD).correct(path, allow_new=True)
+
+
+def test_datasets_that_are_referred_to_are_merged_first(tmp_path: Path) -> None:
+    workspace, run = several(tmp_path)
+    correct(workspace, tmp_path, "parent@v", "new,y")
+    correct(workspace, tmp_path, "child@v", "d,new")
+    before = workspace["child"].head
+    file = tmp_path / "broken.csv"
+    refused = run("merge", "child", "v", "--violations", str(file))
+    assert (refused.code, workspace["child"].head) == (3, before)
+    assert "theirs" in file.read_text()
+    done = run("merge", "child", "parent", "v", "--message", "both")
+    assert done.code == 0, done.err
+    said = [line.partition(":")[0] for line in (done.out + done.err).splitlines() if "merged" in line]
+    assert said == ["parent", "child"]
+    child = workspace["child"]._files
+    (merge,) = merges(child.chain, workspace["child"].head or before)
+    assert merge.record.references == {workspace["parent"].id: workspace["parent"].head}
+    assert merge.record.message == "both"
+
+
+def test_nothing_is_merged_where_one_of_them_conflicts(tmp_path: Path) -> None:
+    workspace, run = several(tmp_path)
+    correct(workspace, tmp_path, "parent@v", "p,theirs")
+    correct(workspace, tmp_path, "parent", "p,ours")
+    correct(workspace, tmp_path, "child@v", "d,p")
+    heads = [workspace[name].head for name in ("parent", "child")]
+    result = run("merge", "parent", "child", "v")
+    assert (result.code, [workspace[name].head for name in ("parent", "child")]) == (5, heads)
+    assert run("merge", "parent", "child", "v", "--resolve", "decided.csv").code == 2
+    assert run("merge", "child", "parent", "v", "--resolve", "theirs").code == 0
+
+
+# --- sources, watermarks, notes --------------------------------------------------------------------------
+
+
+def test_case_57_state_and_watermark_of_a_source_follow_the_merge_block(tmp_path: Path) -> None:
+    steps = [{"event": {"kind": "DisablePushSource", "sourceName": "default"}}, {"event": POLLING}]
+    scene = made(tmp_path, steps=[*steps, {"branch": "upstream"}])
+    carrying(scene, "upstream", ["-C 1xy", "+C 1xz @2"], source_state("etag 2"))
+    last = DatasetState.read(scene.on("upstream").chain)
+    mark = Timestamp.parse("2025-03-01T00:00:00Z")
+    by_hand = ev.AddData(
+        prev_offset=last.last_offset, new_watermark=mark, new_source_state=source_state("etag 2")
+    )
+    append(scene, by_hand, "upstream")
+    outcome = dataset_of(scene).merge("upstream")
+    assert any("polls a Snapshot itself" in note for note in outcome.notes)
+    chain = scene.on(HEAD).chain
+    newest = DatasetState.read(chain)
+    follow, merge = [block.block.event for block in chain.walk()][:2]
+    assert isinstance(merge, ev.AddData)
+    assert isinstance(follow, ev.AddData)
+    assert (merge.new_data is None, follow.new_data) == (False, None)
+    assert (merge.new_watermark, follow.new_watermark) == (Timestamp.parse("2025-01-02T00:00:00Z"), mark)
+    assert (newest.source_state, newest.watermark) == (source_state("etag 2"), mark)
+    scene.verify([])
+    # the target's own polling goes on where it polled itself
+    carrying(scene, HEAD, ["2ab"], source_state("etag 3"))
+    scene.take({"on": "upstream", "rows": ["3ab"]})
+    dataset_of(scene).merge("upstream")
+    assert DatasetState.read(chain).source_state == source_state("etag 3")
+
+
+@pytest.mark.soak
+def test_case_57_a_polled_dataset_that_was_merged_into_is_up_to_date(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.csv"
+    touch(source, ABC, 1_600_000_000)
+    dataset = polled(workspace, file_url(source), merge=SNAPSHOT)
+    dataset.pull()
+    upstream = dataset.create_branch("upstream")
+    (tmp_path / "fix.csv").write_text("city,population\nA,1\n")
+    dataset.correct(tmp_path / "fix.csv")
+    touch(source, ABC.replace("C,3000", "C,5"), 1_600_000_100)
+    upstream.pull()
+    assert dataset.merge("upstream").operations == {"-C": 1, "+C": 1}
+    assert dataset.pull().status == "up to date"
+    found = {row["city"]: row["population"] for row in dataset.state().to_arrow().to_pylist()}
+    assert (int(found["A"]), int(found["C"])) == (1, 5)
+    assert dataset.verify().faults == []
+
+
+def test_case_56_a_record_that_other_tools_carry_on_is_one_merge(tmp_path: Path) -> None:
+    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    dataset = dataset_of(scene)
+    dataset.merge("theirs")
+    newest = DatasetState.read(scene.on(HEAD).chain)
+    event = newest.last_data
+    assert isinstance(event, ev.AddData)
+    carried = ev.AddData(
+        prev_offset=event.last_offset, new_watermark=Timestamp.parse("2025-02-01T00:00:00Z"),
+        new_source_state=event.new_source_state,
+    )  # fmt: skip
+    head = append(scene, carried)
+    assert len(merges(scene.on(HEAD).chain, head)) == 1
+    assert dataset.merge("theirs").status is odf.MergeStatus.ALREADY_MERGED
+    scene.take({"on": "theirs", "rows": ["2ab"]})
+    assert dataset.plan_merge("theirs").bases == (merges(scene.on(HEAD).chain, head)[0].record.source,)
+    assert dataset.merge("theirs").operations == {"+A": 1}
+    assert state_of(scene) == ["1xz", "2ab"]
+    assert len(merges(scene.on(HEAD).chain, scene.on(HEAD).chain.head() or head)) == 2
+
+
+def test_a_merge_that_was_reverted_is_said_not_to_come_again(tmp_path: Path) -> None:
+    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    dataset = dataset_of(scene)
+    merge = dataset.merge("theirs").head
+    before = scene.on(HEAD).chain.get(merge).prev_block_hash
+    assert before is not None
+    state = DatasetState.read(scene.on(HEAD).chain)
+    record = MergeRecord(base=(merge,), source=before, source_ref="head", target=merge, mode=MergeMode.REVERT)
+    append(scene, ev.AddData(
+        prev_offset=state.last_offset, new_watermark=state.watermark, new_source_state=record.to_state()
+    ))  # fmt: skip
+    (note,) = dataset.merge("theirs").notes
+    assert note == (
+        "block 4, which merged theirs, was reverted by block 5: its changes do not come again, unless that "
+        "block is reverted"
+    )
+    scene.take({"on": "theirs", "rows": ["2ab"]})
+    assert dataset.merge("theirs").notes == (note,)
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_be(tmp_path: Path) -> None:
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    with unchanged(scene.on(HEAD).folder):
+        result = scene.run("merge", "d", "theirs", "--dry-run")
+        moved = scene.run("merge", "d", "head", "--into", "theirs", "--dry-run")
+        forward = scene.run("merge", "d", "theirs", "--ff", "--dry-run")
+    assert "would merge theirs (f1620" in result.err
+    assert "into head: 1 corrected, no conflicts" in result.err
+    assert "into theirs: 1 corrected" in moved.err
+    assert forward.code == 3
+
+
+def test_only_slices_after_the_base_are_opened(tmp_path: Path) -> None:
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    files = scene.on(HEAD)
+    base = DatasetState.read(files.chain).slices()[0].slice.physical_hash
+    with opened_files(files.folder / "data") as opened:
+        assert dataset_of(scene).merge("theirs").operations == {"-C": 1, "+C": 1}
+    assert opened
+    assert str(base) not in opened
