@@ -171,7 +171,7 @@ def _check_data(
     check_corrections(readable, report, complete=complete, in_force=not has_several_keys(chain))
     check_states(dataset, chain, after, upto, readable, report, complete=complete)
     check_foreign_keys(dataset, chain, upto, readable, find, report, complete=complete)
-    check_merges(dataset, chain, after, upto, outcomes, report, jobs=scope.jobs, progress=progress)
+    check_merges(dataset, chain, after, upto, outcomes, find, report, jobs=scope.jobs, progress=progress)
 
 
 def count_slices(chain: StoredChain, upto: int) -> int:

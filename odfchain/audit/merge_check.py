@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from odfchain.audit.checks import MERGES
+from odfchain.audit.input_claims import Find
 from odfchain.audit.merged_rows import MergeAgain
 from odfchain.audit.report import Report
 from odfchain.audit.side_chains import MergedSources
@@ -19,6 +20,8 @@ from odfchain.audit.slice_checks import UNREADABLE, SliceOutcome
 from odfchain.audit.walk import StoredChain
 from odfchain.audit.watermarks import Outcomes
 from odfchain.branch.block_graph import BlockGraph
+from odfchain.branch.foreign_keys import ForeignKeys
+from odfchain.branch.judged_rows import Rows
 from odfchain.branch.merge_bases import MergeInput
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import DataEvent
@@ -39,6 +42,7 @@ def check_merges(
     after: int,
     upto: int,
     outcomes: Outcomes,
+    find: Find,
     report: Report,
     *,
     jobs: int = 2,
@@ -57,7 +61,7 @@ def check_merges(
     if not chain.follows:
         report.skip([MERGES], "the chain is damaged, so what it merged cannot be found")
         return
-    checking = _Checking(dataset, chain, outcomes, report, jobs, progress)
+    checking = _Checking(dataset, chain, outcomes, find, report, jobs, progress)
     for merge in reversed(asked):  # the newest source is read first, and has most of the others in its chain
         checking.check(merge)
 
@@ -72,11 +76,12 @@ class _Checking:
         dataset: DatasetFiles,
         chain: StoredChain,
         outcomes: Outcomes,
+        find: Find,
         report: Report,
         jobs: int,
         progress: Progress,
     ) -> None:
-        self._dataset, self._outcomes, self._report = dataset, outcomes, report
+        self._dataset, self._outcomes, self._find, self._report = dataset, outcomes, find, report
         self._own = {item.name: item for item in chain.blocks}
         self._blocks = {item.number: item for item in chain.blocks}
         self._graph = BlockGraph(dataset)
@@ -195,6 +200,22 @@ class _Checking:
         for message in found.faults:
             self._fault(merge, f"not what its two sides merge into: {message}", where)
         self._report.notes += found.notes
+        if not found.faults:
+            self._check_references(merge, state)
+
+    def _check_references(self, merge: RecordedMerge, state: DatasetState) -> None:
+        """What the new rows refer to was there, in the blocks that the record names."""
+        before = DatasetState.read(self._dataset.chain, merge.record.target)
+        rows = Rows.after(self._dataset, before, state)
+        known = {self._dataset.seed.dataset_id, *merge.record.references}
+        check = ForeignKeys(self._find, note=self._skip, references=merge.record.references)
+        for key in rows.constraints.foreign_keys if rows.new else ():
+            if key.dataset not in known and not key.changes:
+                self._skip(f"a merge does not say against what its foreign key {key} was checked")
+                continue
+            broken = check.holds(key, rows)
+            if broken is not None and broken.refused:
+                self._fault(merge, f"it brought rows that break a foreign key: {broken.message}")
 
     def _check_watermark(self, merge: RecordedMerge, outcome: SliceOutcome | None) -> None:
         """No later than the target's, or the latest event time of its rows."""

@@ -11,9 +11,11 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.audit.checks import MERGES
-from odfchain.audit.dataset_checks import verify_dataset
+from odfchain.audit.dataset_checks import examine, verify_dataset
 from odfchain.audit.merged_rows import MergeAgain
 from odfchain.audit.report import Report
+from odfchain.audit.verification import finder
+from odfchain.branch.intervals import Interval, MergedColumns, read_rows
 from odfchain.branch.recording import stage_changes
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
@@ -24,6 +26,7 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import Granularity, MergeMode, MergeRecord, Resolution
 from odfchain.store.interfaces import HEAD
 from tests.kit.branch_cases import OPERATIONS, Case, Scene, parse_row, run_here, steps_of
+from tests.kit.foreign_key_cases import Scene as ForeignScene
 from tests.kit.query_datasets import moment
 
 DISJOINT: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 1xy", "+C 1xz", "2ab"]}
@@ -365,3 +368,50 @@ def test_a_merge_that_is_what_it_should_be_is_known_by_its_logical_hash(
     monkeypatch.setattr(MergeAgain, "_written", None)
     report = merging.verify()
     assert (report.faults, report.done[MERGES]) == ([], 1)
+
+
+FOREIGN: Case = {
+    "datasets": {
+        "parent": {"columns": ["p", "a"], "key": ["p"]},
+        "child": {
+            "columns": ["c", "p"],
+            "key": ["c"],
+            "constraints": "foreignKeys: [{columns: [p], references: {dataset: parent}}]",
+        },
+    },
+    "steps": [
+        {"on": "parent", "rows": [["+A", "p0", "x"]]},
+        {"on": "child", "branch": "v"},
+        {"on": "parent", "rows": [["+A", "p1", "x"]]},
+        {"on": "child@v", "rows": [["+A", "c1", "p1"]]},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("back", "state", "says"),
+    [(0, "passed", ""), (1, "failed", "break a foreign key: 1 row of child"), (None, "notChecked", "")],
+)
+def test_foreign_keys_hold_against_the_blocks_that_the_record_names(
+    tmp_path: Path, back: int | None, state: str, says: str
+) -> None:
+    scene = ForeignScene(FOREIGN, tmp_path)
+    scene.hold()
+    dataset, theirs, parent = scene.at("child"), scene.at("child@v"), scene.at("parent")
+    names = [chain.hashes(head) for chain in (theirs.chain, parent.chain) if (head := chain.head())]
+    before = DatasetState.read(dataset.chain)
+    record = MergeRecord(
+        base=(before.head,), source=names[0][-1], source_ref="v", target=before.head,
+        references={} if back is None else {parent.seed.dataset_id: names[1][-1 - back]},
+    )  # fmt: skip
+    rows = read_rows(Interval(theirs, before.head, record.source), MergedColumns.of(before)).drop_columns(
+        "offset"
+    )
+    time = before.next_system_time()
+    with dataset.staging() as staging:
+        stage_changes(dataset, before, rows, staging=staging, system_time=time, record=record).commit(
+            dataset, before, time
+        )
+    report = examine(dataset, find=finder(scene.workspace._files)).report
+    assert report.state(MERGES) == state, report.faults
+    assert says in " ".join(fault.message for fault in report.faults)
