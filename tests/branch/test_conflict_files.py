@@ -445,3 +445,16 @@ def test_conflicts_are_printed_as_records(capsys: pytest.CaptureFixture[str]) ->
     assert (records[1]["ours"]["n"], records[1]["theirs"]) == (20, None)
     print_conflicts(caught.value.conflicts, "table")
     assert "update-delete" in capsys.readouterr().out
+
+
+def test_17_a_map_has_no_order_and_is_one_cell() -> None:
+    """Datasets of today have no maps, because no logical hash is defined for them; the rule has."""
+    schema = pa.schema([("k", pa.string()), ("t", MOMENT), ("m", pa.map_(pa.string(), pa.int64()))])
+    base: dict[str, Row] = {"a": (DAY, [("p", 1), ("q", 2)]), "b": (DAY, [("p", 1), ("q", 2)])}
+    ours = side({"b": (DAY, [("p", 3), ("q", 2)])}, base, schema)
+    theirs = side({"a": (DAY, [("q", 2), ("p", 1)]), "b": (DAY, [("p", 1), ("q", 4)])}, base, schema)
+    assert len(side({"a": (DAY, [("q", 2), ("p", 1)])}, base, schema)) == 0
+    merged = merge_rows(ours, theirs, event_time="t")
+    assert (len(merged.changes), merged.conflicts.count) == (0, 1)
+    (line,) = resolve(merged).lines.to_pylist()
+    assert (line["column"], line["ours"]) == ("m", '[{"key":"p","value":3},{"key":"q","value":2}]')

@@ -33,7 +33,7 @@ import csv
 import io
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -238,10 +238,10 @@ class Scene:
 
     def _run(self, step: dict[str, Any], on: str) -> None:
         words = shlex.split(step["run"].format(dir=self.folder, **self.labels))
-        before = self.on(on).chain.head()
-        assert before is not None
         if "resolution" in step:
             words += ["--resolve", str(self._decided(words, **step["resolution"]))]
+        before = self.on(on).chain.head()
+        assert before is not None
         expected = step.get("expect", {})
         file = self.folder / "conflicts.ndjson"
         file.unlink(missing_ok=True)
@@ -307,8 +307,9 @@ class Scene:
         form: str = "csv",
         drop: int = 0,
         text: dict[str, str] | None = None,
+        meanwhile: Sequence[dict[str, Any]] = (),
     ) -> Path:
-        """The conflicts of a command as a file in which they are decided."""
+        """The conflicts of a command as a file in which they are decided; steps that are done since."""
         written = self.folder / f"decided.{form}"
         asked = self.run(*words, "--conflicts", str(written))
         assert asked.code == 5, asked.out + asked.err
@@ -325,6 +326,8 @@ class Scene:
             assert old in content, content
             content = content.replace(old, new)
         written.write_bytes(content.encode())
+        for step in meanwhile:
+            self.take(step)
         return written
 
     def verify(self, notes: list[str]) -> None:
@@ -436,11 +439,6 @@ def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
             writer.writerows(lines)
         else:
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-
-
-def commands_of(case: Case) -> set[str]:
-    """The commands that a case runs."""
-    return {step["run"].split()[0] for step in steps_of(case) if "run" in step}
 
 
 def corruptions(case: Case) -> list[tuple[str, Case]]:
