@@ -19,6 +19,7 @@ from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.cells import same_cells
 from odfchain.branch.computing import Engine, Part, compute
 from odfchain.branch.intervals import Interval, MergedColumns, read_rows
+from odfchain.branch.merge_bases import MergeInput, changes_of_source
 from odfchain.branch.row_diff import RowDiff, between, net_of
 from odfchain.branch.written_rows import order_of
 from odfchain.digest.row_hash import Numbers
@@ -83,17 +84,9 @@ class Diff:
 
 
 def diff(
-    one: DatasetFiles,
-    other: DatasetFiles,
-    *,
-    graph: BlockGraph,
-    trusted: Trust,
-    engine: Engine,
-    against: DatasetFiles | None = None,
+    one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
 ) -> Diff:
     """From the state at the head of a dataset to that of the same one opened at another point.
-
-    Where `one` is the merge base of the other with a third, that is counted `against`.
 
     No slice at or before their fork is opened, unless a touched key has to be looked up there
     (`odfchain.branch.earlier_rows`).
@@ -104,27 +97,73 @@ def diff(
         SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
         EngineError: Spark failed, which reads what is large.
     """
-    states = [DatasetState.read(side.chain) for side in (one, other)]
-    a, b = (state.head for state in states)
-    fork = graph.fork(a, b)
-    key, view = common_key(states), MergedColumns.of(*states)
-    sides = [
-        Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head))
-        for side, state in zip((one, other), states, strict=True)
-    ]
-    if key:
-        function = functools.partial(_of_keys, key=key)
-        with one.staging() as folder:
-            changes = compute(sides, view, key, function, engine=engine, folder=folder).rows()
-    else:
-        changes = _of_rows([read_rows(side, view) for side in sides])
-    third = a if against is None else DatasetState.read(against.chain).head
-    return Diff(
-        a, b, fork, key, changes,
-        base=graph.number(fork if against is None else a),
-        ahead=graph.number(b) - graph.number(graph.newest_reached(b, third)),
-        behind=graph.number(third) - graph.number(graph.newest_reached(third, b)),
-    )  # fmt: skip
+    ends = _Ends.of(graph, one, other)
+    fork = graph.fork(*ends.heads)
+    return ends.diff([(fork, head) for head in ends.heads], _between, trusted, engine, since=fork)
+
+
+def diff_since_base(
+    head: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
+) -> Diff:
+    """What another point has changed since its merge base with the head: what a merge would bring.
+
+    Where several bases are the best (two branches have merged each other), since what these merge into; and
+    without a primary key, since the newest of them. Errors as `diff`.
+    """
+    ends = _Ends.of(graph, head, other)
+    asked = MergeInput.of(graph, *ends.heads)
+    base, end = asked.bases[-1], ends.heads[1]
+    if asked.base.more and ends.key:
+        way = functools.partial(changes_of_source, asked=asked, event_time=ends.view.names.event_time_column)
+        return ends.diff(asked.intervals, way, trusted, engine, a=base, since=base)
+    fork = graph.fork(base, end)
+    return ends.diff([(fork, base), (fork, end)], _between, trusted, engine, a=base, since=base)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Two points of a dataset, and in which columns and by which key they are compared."""
+
+    graph: BlockGraph
+    heads: tuple[Multihash, Multihash]
+    files: DatasetFiles
+    key: tuple[str, ...]
+    view: MergedColumns
+
+    @classmethod
+    def of(cls, graph: BlockGraph, one: DatasetFiles, other: DatasetFiles) -> _Ends:
+        states = [DatasetState.read(side.chain) for side in (one, other)]
+        heads = states[0].head, states[1].head
+        return cls(graph, heads, one, common_key(states), MergedColumns.of(*states))
+
+    def diff(
+        self,
+        parts: Sequence[tuple[Multihash, Multihash]],
+        way: Callable[..., RowDiff],
+        trusted: Trust,
+        engine: Engine,
+        *,
+        since: Multihash,
+        a: Multihash | None = None,
+    ) -> Diff:
+        """What `way` makes of the rows of these intervals."""
+        (one, other), graph = self.heads, self.graph
+        sides = []
+        for after, upto in parts:
+            files = graph.files_of(upto)
+            sides.append(Interval.of(files, after, upto, trusted=trusted(files, after, upto)))
+        if self.key:
+            function = functools.partial(_of_keys, key=self.key, way=way)
+            with self.files.staging() as folder:
+                changes = compute(sides, self.view, self.key, function, engine=engine, folder=folder).rows()
+        else:
+            changes = _of_rows([read_rows(side, self.view) for side in sides])
+        return Diff(
+            a or one, other, graph.fork(a or one, other), self.key, changes,
+            base=graph.number(since),
+            ahead=graph.number(other) - graph.number(graph.newest_reached(other, one)),
+            behind=graph.number(one) - graph.number(graph.newest_reached(one, other)),
+        )  # fmt: skip
 
 
 def read_changes(
@@ -176,12 +215,17 @@ def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
     return keys[0]
 
 
-def _of_keys(sides: Sequence[pa.Table], key: tuple[str, ...]) -> Part:
-    """What is computed from the rows of both sides, or of some keys of them."""
+def _between(tables: Sequence[pa.Table], key: tuple[str, ...]) -> RowDiff:
+    """From what the first interval leads to, to what the second one does."""
     one, other = (
-        net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in sides
+        net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), key) for rows in tables
     )
-    return Part(changes_of(between(one, other)))
+    return between(one, other)
+
+
+def _of_keys(tables: Sequence[pa.Table], key: tuple[str, ...], way: Callable[..., RowDiff]) -> Part:
+    """The changes of all rows of some keys."""
+    return Part(changes_of(way(tables, key=key)))
 
 
 def changes_of(found: RowDiff) -> pa.Table:

@@ -132,6 +132,13 @@ def merge_tables(
     return _Merging(tables, asked, tuple(key), event_time).merged(by_row=by_row)
 
 
+def changes_of_source(
+    tables: Sequence[pa.Table], asked: MergeInput, key: Sequence[str], event_time: str
+) -> RowDiff:
+    """What the source changed since the base, by the same rows; errors as `merge_tables`."""
+    return _Merging(tables, asked, tuple(key), event_time).of_source()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
     """A state: how it is reached from a block, and the rows of it for keys whose true row is not known."""
@@ -154,6 +161,10 @@ class _Merging:
         base = self._state(self._asked.base)
         ours, theirs = (self._state(MergedState(block)) for block in (self._asked.target, self._asked.source))
         return self._three_way(base, ours, theirs, by_row=by_row)
+
+    def of_source(self) -> RowDiff:
+        base = self._state(self._asked.base)
+        return _then(base.way.reversed(), self._way(base.block, self._asked.source))
 
     def _way(self, one: Multihash, other: Multihash) -> RowDiff:
         back, on = (self._none if p is None else self._net(p) for p in self._asked.ways[one, other])

@@ -166,3 +166,25 @@ def test_a_missing_slice_is_named(run: Run, workspace: odf.Workspace) -> None:
     assert result.code == 6
     assert path.name in result.err
     assert "odfchain fetch airports" in result.err
+
+
+def test_what_was_merged_crosswise_is_not_shown_again(tmp_path: Path) -> None:
+    """Of two branches that have merged each other the base is the merge of both bases."""
+    with odf.init(tmp_path / "workspace") as workspace:
+        head = keyed(workspace)
+        record(head, [("+A", 1, key, "x", "y") for key in "1234"])
+        fix, dataset, run = branch(head, "fix"), workspace["d"], run_here(workspace)
+        record(head, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "q", "y")])
+        record(fix, [("-C", 1, "2", "x", "y"), ("+C", 1, "2", "p", "y")])
+        dataset.create_branch("head-before")
+        dataset.create_branch("fix-before", at="fix")
+        for command in (["fix-before"], ["head-before", "--into", "fix"]):
+            result = run("merge", "d", *command)
+            assert result.code == 0, result.err
+        assert run("diff", "d", "fix", "-o", "csv").out.splitlines() == ["k,change,column,from,to"]
+        record(fix, [("-C", 1, "3", "x", "y"), ("+C", 1, "3", "x", "z"), ("-R", 1, "4", "x", "y")])
+        result = run("diff", "d", "fix", "--keys-only", "-o", "csv")
+        assert result.out.splitlines() == ["k,change", "3,changed", "4,removed"]
+        assert "fix has 2 blocks since" in result.err
+        merged = dataset.plan_merge("fix").changes
+        assert [row["k"] for row in merged.to_pylist()] == ["3", "4"]
