@@ -133,8 +133,9 @@ class _Ends:
     @classmethod
     def of(cls, graph: BlockGraph, one: DatasetFiles, other: DatasetFiles) -> _Ends:
         states = [DatasetState.read(side.chain) for side in (one, other)]
-        heads = states[0].head, states[1].head
-        return cls(graph, heads, one, common_key(states), MergedColumns.of(*states))
+        heads, view = (states[0].head, states[1].head), MergedColumns.of(*states)
+        # before there is a schema there are no rows
+        return cls(graph, heads, one, common_key(states) if view.declared is not None else (), view)
 
     def diff(
         self,
@@ -181,7 +182,7 @@ def read_changes(
         read_rows(Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head)), view, key)
         for side, state in (one, other)
     ]
-    return _of_keys(rows, key).rows if key else _of_rows(rows)
+    return changes_of(_between(rows, key)) if key else _of_rows(rows)
 
 
 def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema]:
@@ -194,7 +195,7 @@ def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema
     if view.declared is None:
         return key, pa.schema([])
     rows = [view.rows.empty_table()] * len(states)
-    table = _of_keys(rows, key).rows if key else _of_rows(rows)
+    table = changes_of(_between(rows, key)) if key else _of_rows(rows)
     return key, table.schema
 
 

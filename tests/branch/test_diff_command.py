@@ -168,6 +168,16 @@ def test_a_missing_slice_is_named(run: Run, workspace: odf.Workspace) -> None:
     assert "odfchain fetch airports" in result.err
 
 
+def test_before_there_is_a_schema_nothing_differs(tmp_path: Path) -> None:
+    with odf.init(tmp_path / "workspace") as workspace:
+        branch(keyed(workspace, columns=None), "fix")
+        run = run_here(workspace)
+        for points in (["fix"], ["head", "fix"]):
+            for output in ("table", "csv", "json", "ndjson"):
+                result = run("diff", "d", *points, "-o", output)
+                assert (result.code, "no records differ" in result.err) == (0, True), result.err
+
+
 def test_what_was_merged_crosswise_is_not_shown_again(tmp_path: Path) -> None:
     """Of two branches that have merged each other the base is the merge of both bases."""
     with odf.init(tmp_path / "workspace") as workspace:
