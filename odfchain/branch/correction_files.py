@@ -126,8 +126,11 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
         return "error"
 
     try:
-        separator, names = _header(path, wanted)
+        separator, names, filled = _header(path, wanted)
         wanted.check(names, str(path))
+        if not filled:
+            none = pa.schema([wanted.data.field(name) for name in names]).empty_table()
+            return GivenRows(str(path), none, dict.fromkeys(names, np.zeros(0, dtype=bool)))
         table = pacsv.read_csv(
             path,
             # in one block, because no value may be longer than one
@@ -155,13 +158,14 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
     return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
 
 
-def _header(path: Path, wanted: Wanted) -> tuple[str, list[str]]:
-    """The separator, and the names of the columns: those of which most are known."""
-    headers = []
+def _header(path: Path, wanted: Wanted) -> tuple[str, list[str], bool]:
+    """The separator, the names of the columns (as most of them are known), and whether rows follow."""
+    found = []
     for separator in _SEPARATORS:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            headers.append((separator, next(csv.reader(stream, delimiter=separator), [])))
-    return max(headers, key=lambda header: len(set(header[1]).intersection(wanted.data.names)))
+            names = next(csv.reader(stream, delimiter=separator), [])
+            found.append((separator, names, any(line.strip() for line in stream)))
+    return max(found, key=lambda header: len(set(header[1]).intersection(wanted.data.names)))
 
 
 class _Digits(float):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api import Dataset, Workspace
+from odfchain.branch import correcting
 from odfchain.branch.correction_files import Wanted, read_given
 from odfchain.branch.looked_up_rows import rows_of_keys
 from odfchain.branch.recording import stage_changes
@@ -400,9 +401,8 @@ def test_a_correction_reads_no_more_than_it_must(tmp_path: Path, monkeypatch: py
 # --- datasets with a source ------------------------------------------------------------------------------
 
 
-def test_case_64_a_corrected_dataset_is_up_to_date_with_its_source(
-    workspace: Workspace, tmp_path: Path
-) -> None:
+@pytest.mark.soak
+def test_what_is_polled_is_compared_with_corrections(workspace: Workspace, tmp_path: Path) -> None:
     """The state of the source is carried on, past merge records too, and what is polled next is compared."""
     source = tmp_path / "in.csv"
     touch(source, ABC, 1_600_000_000)
@@ -440,3 +440,63 @@ def test_the_head_of_a_copy_is_corrected_on_a_branch(tmp_path: Path) -> None:
     assert refused.value.hint == "`odfchain branch create copied NAME`, then correct copied@NAME"
     assert not copy.create_branch("mine").correct(fixes).up_to_date
     assert not copy.correct(fixes, force=True).up_to_date
+
+
+# --- histories -------------------------------------------------------------------------------------------
+
+
+def states_of(dataset: Dataset) -> dict[str, tuple[Any, ...]]:
+    rows = dataset.state(["k", "a", "n"]).to_arrow().to_pylist()
+    return {row["k"]: (row["a"], row["n"]) for row in rows}
+
+
+def test_random_corrections_are_what_plain_loops_make_and_reverts_undo_them(tmp_path: Path) -> None:
+    """Corrections, additions and removals one after the other; then each block is taken back, newest first."""
+    dataset, chance = cities(tmp_path), random.Random(3)
+    expected = states_of(dataset)
+    seen: list[tuple[int, dict[str, tuple[Any, ...]]]] = []
+    for _ in range(8):
+        before, lines, gone = dict(expected), [], []
+        for key in chance.sample("ABCDEFGH", 4):
+            if key in expected and chance.random() < 0.3:
+                gone.append(key)
+                del expected[key]
+                continue
+            row = {name: chance.choice([None, "x", "y"]) for name in ["a"] if chance.random() < 0.7}
+            row |= {name: chance.choice([None, 1, 2]) for name in ["n"] if chance.random() < 0.7}
+            lines.append(json.dumps({"k": key, **row}))
+            old = expected.get(key, (None, None))
+            expected[key] = (row.get("a", old[0]), row.get("n", old[1]))
+        files = file(tmp_path, "\n".join(lines), "f.ndjson")
+        outcome = dataset.correct(
+            files, remove=file(tmp_path, "\n".join(["k", *gone]), "g.csv"), allow_new=True
+        )
+        assert states_of(dataset) == expected
+        assert outcome.up_to_date == (before == expected)
+        if not outcome.up_to_date:
+            seen.append((outcome.number, before))
+    assert len(seen) > 5
+    for number, before in seen[::-1]:
+        dataset.revert(number)
+        assert states_of(dataset) == before
+    report = dataset.verify()
+    assert (report.faults, report.unchecked) == ([], [])
+
+
+def test_a_correction_is_made_anew_when_another_writer_was_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = cities(tmp_path)
+    looked_up = correcting.rows_of_keys
+    other = file(tmp_path, "k,a\nA,other\n", "other.csv")
+
+    def meanwhile(*args: Any) -> Any:
+        found = looked_up(*args)
+        monkeypatch.setattr(correcting, "rows_of_keys", looked_up)
+        Workspace.open(tmp_path / "ws")["cities"].correct(other)
+        return found
+
+    monkeypatch.setattr(correcting, "rows_of_keys", meanwhile)
+    dataset.correct(file(tmp_path, "k,n\nA,7\n"))
+    assert states_of(dataset)["A"] == ("other", 7)
+    assert dataset.verify().faults == []

@@ -66,6 +66,14 @@ def newest(dataset: Dataset) -> ev.AddData:
     return event
 
 
+def test_case_64_a_corrected_dataset_is_up_to_date_with_its_source(tmp_path: Path) -> None:
+    dataset, _ = polled(tmp_path)
+    dataset.correct(fixes(tmp_path, "A,q\n"))
+    assert newest(dataset).new_source_state == STATE
+    assert dataset.pull().status == "up to date"
+    assert dataset.verify().faults == []
+
+
 def test_case_57_a_polled_dataset_is_up_to_date_after_a_merge(tmp_path: Path) -> None:
     dataset, _ = polled(tmp_path)
     fix = dataset.create_branch("fix")

@@ -268,6 +268,7 @@ def test_a_checkpoint_that_is_due_is_made(tmp_path: Path) -> None:
     assert [fault for fault in faults if fault.check != MERGES] == [], "nobody merged what is recorded here"
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_is_the_file_that_a_snapshot_makes(workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest("{kind: Snapshot, primaryKey: [city]}"))
