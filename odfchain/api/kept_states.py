@@ -9,6 +9,7 @@ from odfchain.api.questions import checked_slices
 from odfchain.query.pins import Pin
 from odfchain.query.relations import Relation, StateOf
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.read_slices import read_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 def state_of(scan: Scan) -> pa.Table:
     """The rows in force that a scan asks for, in order of offset; errors as `Scan.to_arrow`."""
+    if scan.summary.schema is None:  # before the first data no row is in force, whatever the key
+        return read_all(scan.dataset._files, scan.summary, scan.columns)
     checked = checked_slices(scan.dataset._workspace)
     relation = Relation(_pin(scan), StateOf(scan.event_time, scan.key))
     found = relation.state(checked, scan.columns)
