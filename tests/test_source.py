@@ -191,7 +191,7 @@ LINES = {  # raised only by a commit that says why
     "serve": 1_020,  # branches
     "manifest": 680,
     "profile": 1_560,
-    "slices": 1_860,  # the state at an event time; the newest rows from one reading
+    "slices": 1_880,  # the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1150,  # places as locations, which two rooms had as texts

@@ -34,12 +34,12 @@ from odfchain.branch.intervals import (
     earlier_slices,
     parquet_bytes,
     slice_batches,
-    verified_slice,
 )
 from odfchain.branch.written_rows import order_of
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import EngineError, ObjectCorruptedError, OdfchainError
 from odfchain.model.events import DatasetVocabulary, OffsetInterval
+from odfchain.repo.read_slices import verified_slice
 from odfchain.slices.reader import open_parquet
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job

@@ -22,10 +22,7 @@ from odfchain.chain.schema_rules import canonical
 from odfchain.codec.arrow import to_arrow
 from odfchain.errors import (
     BadInputError,
-    ObjectCorruptedError,
-    ObjectNotFoundError,
     SchemaError,
-    SliceNotFoundError,
 )
 from odfchain.ids.multihash import Multihash
 from odfchain.model import data_schema as ds
@@ -40,6 +37,7 @@ from odfchain.model.events import (
 from odfchain.model.sources import MergeStrategyLedger, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.repo.read_slices import unreadable, verified_slice
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import first_line, one_line
 
@@ -211,20 +209,6 @@ def earlier_slices(interval: Interval) -> list[PlacedSlice]:
     return [PlacedSlice(ref, state.vocabulary) for ref in state.slices()]
 
 
-def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
-    """The file of a slice, which hashes to what its block says.
-
-    Raises:
-        SliceNotFoundError: this copy lacks it; says what brings it.
-        ObjectCorruptedError: it hashes to something else.
-    """
-    try:
-        return dataset.data.verified_path(ref.slice.physical_hash)
-    except ObjectNotFoundError:
-        path = dataset.data.locate(ref.slice.physical_hash)
-        raise SliceNotFoundError.of(dataset.alias, path) from None
-
-
 def slice_batches(
     path: Path,
     own: DatasetVocabulary,
@@ -249,28 +233,21 @@ def slice_batches(
             present = file.schema_arrow.names
             taken = [name for name in present if renamed.get(name, name) in schema.names]
             if len(set(taken)) < len(taken):
-                raise _unreadable(path, "a column comes twice")
+                raise unreadable(path, "a column comes twice")
             if missing := {own.offset_column, own.operation_type_column}.difference(taken):
-                raise _unreadable(path, f"column `{one_line(missing.pop())}` is not there")
+                raise unreadable(path, f"column `{one_line(missing.pop())}` is not there")
             for batch in file.batches(taken, groups=groups):
                 own_names = [renamed.get(name, name) for name in batch.schema.names]
                 rows = fitted(batch.rename_columns(own_names), schema)
                 if rows.column(0) != pa.array(np.arange(offset, offset + rows.num_rows, dtype=np.uint64)):
-                    raise _unreadable(path, "its offsets are not those that its block names")
+                    raise unreadable(path, "its offsets are not those that its block names")
                 if rows.column(1).null_count:
-                    raise _unreadable(path, "a row has no operation")
+                    raise unreadable(path, "a row has no operation")
                 offset += rows.num_rows
                 yield rows
         if groups is None and offset != interval.end + 1:
-            raise _unreadable(path, f"it has no row with the offset {offset:,}, which its block promises")
+            raise unreadable(path, f"it has no row with the offset {offset:,}, which its block promises")
     except BadInputError as error:
-        raise _unreadable(path, error.message) from None
+        raise unreadable(path, error.message) from None
     except (pa.ArrowException, ValueError) as error:
-        raise _unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
-
-
-def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
-    return ObjectCorruptedError(
-        f"{path}: the slice cannot be read: {reason}",
-        hint="`odfchain verify` says what else is wrong with it",
-    )
+        raise unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None

@@ -7,10 +7,8 @@ of the row groups that have a newest row. Row groups whose statistics say that n
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +17,14 @@ from pyarrow import types as t
 
 from odfchain.branch.row_diff import either, key_columns, take
 from odfchain.digest.row_hash import Numbers, hash_rows
-from odfchain.errors import BadInputError, ObjectCorruptedError, ObjectNotFoundError, SliceNotFoundError
+from odfchain.errors import BadInputError, ObjectNotFoundError, SliceNotFoundError
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.read_slices import unreadable
 from odfchain.repo.recorded import RecordedRows
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
 from odfchain.slices.rows_in_force import takes_back
+from odfchain.slices.skipped_groups import may_hold, ordered
 from odfchain.text import first_line
 
 _ASKED, _PLACE = "asked", "place"
@@ -54,9 +54,9 @@ def rows_of_keys(
                 place, back = search.newest(names.operation_type_column)
                 found = search.rows(place[(place >= 0) & ~back], nullable)
         except BadInputError as error:
-            raise _unreadable(path, error.message) from None
+            raise unreadable(path, error.message) from None
         except (pa.ArrowException, ValueError, KeyError) as error:
-            raise _unreadable(path, first_line(error)) from None
+            raise unreadable(path, first_line(error)) from None
         decided = place >= 0
         kept = open_[decided & ~back]
         at = np.full(len(keys), -1)
@@ -78,13 +78,6 @@ def _newest_first(dataset: DatasetFiles, state: DatasetState, key: tuple[str, ..
             raise SliceNotFoundError.of(dataset.alias, path) from None
     if recorded.checkpoint is not None and state.checkpoint is not None:
         yield dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
-
-
-def _unreadable(path: Path, reason: str) -> ObjectCorruptedError:
-    return ObjectCorruptedError(
-        f"{path}: the slice cannot be read: {reason}",
-        hint="`odfchain verify` says what else is wrong with it",
-    )
 
 
 class _Search:
@@ -171,23 +164,10 @@ class _Search:
         place = next((i for i in range(footer.num_columns) if footer.schema.column(i).path == name), None)
         if place is None or column.null_count or not (t.is_string(column.type) or t.is_integer(column.type)):
             return every
-        values = sorted(column.unique().to_pylist(), key=_as_statistics)
-        return [group for group in every if _may_hold(footer.row_group(group).column(place), values)]
-
-
-def _as_statistics(value: Any) -> Any:
-    """Texts are ordered by their bytes."""
-    return value.encode() if isinstance(value, str) else value
-
-
-def _may_hold(chunk: Any, values: Sequence[Any]) -> bool:
-    """Whether one of some ordered values may be in a column chunk."""
-    found = chunk.statistics
-    if found is None or not found.has_min_max or not isinstance(found.min, type(values[0])):
-        return True
-    low, high = _as_statistics(found.min), _as_statistics(found.max)
-    at = bisect.bisect_left(values, low, key=_as_statistics)
-    return at < len(values) and _as_statistics(values[at]) <= high
+        values = ordered(column.unique().to_pylist())
+        return [
+            group for group in every if may_hold(footer.row_group(group).column(place).statistics, values)
+        ]
 
 
 def _hashes(keys: pa.Table) -> Numbers:

@@ -23,6 +23,7 @@ from odfchain.branch.cell_text import array_of
 from odfchain.branch.diffing import Change, table_of_changes
 from odfchain.branch.intervals import MergedColumns, slice_batches
 from odfchain.branch.row_diff import RowDiff, take
+from odfchain.chain.chain import MetadataChain
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, ObjectNotFoundError, PointNotFoundError, UsageError
 from odfchain.ids.multihash import Multihash
@@ -36,13 +37,13 @@ from odfchain.repo.read_slices import unreadable
 from odfchain.slices.newest_rows import codes_of
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.rows_in_force import comparable
+from odfchain.slices.skipped_groups import may_hold
 from odfchain.text import one_line
 
 BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
 """What a table of all changes has after the columns that one of a diff has (`odfchain.branch.diffing`)."""
 
 _BACK, _FROM = OperationType.RETRACT.code, OperationType.CORRECT_FROM.code
-_EXACT = (t.is_integer, t.is_boolean, t.is_date, t.is_timestamp, t.is_time)
 _LONGEST_PATH = 32
 """Merges of merges that are followed [count]."""
 
@@ -238,10 +239,7 @@ class _Sought:
                 metadata = file.metadata.row_group(group)
                 chunks = [metadata.column(i) for i in range(metadata.num_columns)]
                 bounds = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
-                if all(
-                    _may_have(bounds.get(name), self.values.column(name)[0], file.schema_arrow, name)
-                    for name in self.key
-                ):
+                if all(may_hold(bounds.get(name), self.values.column(name).to_pylist()) for name in self.key):
                     found.append((group, first))
                 first += metadata.num_rows
         return found
@@ -276,24 +274,6 @@ def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
         return array_of([value], kind) if isinstance(value, str) else pa.array([value], kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
-
-
-def _may_have(bounds: Any, value: pa.Scalar, schema: pa.Schema, name: str) -> bool:
-    """Whether a row group with these statistics of a column may have a value of it."""
-    if bounds is None or name not in schema.names or schema.field(name).type != value.type:
-        return True
-    if not value.is_valid:
-        return not bounds.has_null_count or bounds.null_count > 0
-    if not bounds.has_min_max:
-        return True
-    if t.is_string(value.type):
-        text, low, high = (str(each).encode() for each in (value.as_py(), bounds.min, bounds.max))
-        # the true maximum may be longer than a bound that was cut
-        return low <= text and (text <= high or text.startswith(high))
-    if not any(test(value.type) for test in _EXACT):
-        return True
-    low, high = (pa.scalar(each, value.type) for each in (bounds.min, bounds.max))
-    return bool(pc.and_(pc.less_equal(low, value), pc.less_equal(value, high)).as_py())
 
 
 def _told(
@@ -335,12 +315,12 @@ def _origin(
     """Where the newest change of a key comes from that a merge brought."""
     if record.mode is MergeMode.REVERT:
         return ChangeOrigin("", record.base[0])
-    branch, tip = record.source_ref, record.source
+    branch, tip, chain = record.source_ref, record.source, dataset.chain
     origin = ChangeOrigin(branch, tip)
     for _ in range(_LONGEST_PATH):
         try:
             source = opened_at(dataset, tip)
-            place = _newest(dataset, head, DatasetState.read(source.chain), sought, locate)
+            place = _newest(chain, head, DatasetState.read(source.chain), sought, locate)
             if place is None:
                 return origin
             origin = ChangeOrigin(branch, *place)
@@ -349,16 +329,16 @@ def _origin(
             return origin
         if not made or made[0].record.mode is MergeMode.REVERT:
             return origin
-        head, branch, tip = place[0], made[0].record.source_ref, made[0].record.source
+        chain, head, branch, tip = source.chain, place[0], made[0].record.source_ref, made[0].record.source
     return origin
 
 
 def _newest(
-    dataset: DatasetFiles, head: Multihash, source: DatasetState, sought: _Sought, locate: Locate
+    chain: MetadataChain, head: Multihash, source: DatasetState, sought: _Sought, locate: Locate
 ) -> tuple[Multihash, int] | None:
     """The block and offset of the newest row of a key on a chain, of what another chain has not."""
     for ref in source.slices_newest_first():
-        if dataset.chain.hash_at(ref.sequence_number, head) == ref.block_hash:
+        if chain.hash_at(ref.sequence_number, head) == ref.block_hash:
             return None
         rows = sought.rows(locate(ref), ref)
         if rows.num_rows:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import DatasetNotFoundError, EngineError, OdfchainError, QueryError
-from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.engine_says import engine_says
 from odfchain.query.pins import Pin, Pins
@@ -33,6 +32,8 @@ from odfchain.text import one_line
 if TYPE_CHECKING:
     import datafusion as df
     import pyarrow as pa
+
+    from odfchain.query.change_relations import Changes
 
 DIALECT = "SqlDataFusion"
 SQL_BYTES = 1 << 20

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
-from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import checked_text
 from odfchain.query.pins import Pin, Pins
@@ -32,6 +31,8 @@ from odfchain.sql.refusals import QueryStep, StepChecker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from odfchain.query.change_relations import Changes
 
 T = TypeVar("T")
 

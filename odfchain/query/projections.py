@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import InvalidIdError, QueryError
-from odfchain.query.change_relations import Changes
 from odfchain.query.pins import Pins
 from odfchain.query.relations import Relation, StateOf
 from odfchain.repo.points import parse_time
 from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from odfchain.query.change_relations import Changes
 
 _ARGUMENTS = {"state": (1, 3), "to_table": (1, 1), "diff": (2, 2), "history": (1, 1)}
 """The fewest and the most of each."""
@@ -92,12 +94,11 @@ def relation_of(call: Call, pins: Pins) -> Relation | Changes:
     function, name, *rest = call
     assert name is not None  # noqa: S101 - `arguments_of`
     pin = pins.pin(name)
-    owner = pins.workspace.has_key(pin.id)
-    if function == "history":
-        return Changes(pin, owner=owner)
-    if function == "diff":
-        assert rest[0] is not None  # noqa: S101 - as above
-        return Changes(pin, pins.pin(rest[0]), owner)
+    if function in _USAGES:
+        from odfchain.query.change_relations import Changes  # what compares rows is slow to load
+
+        other = rest[0] if rest else None
+        return Changes(pin, None if other is None else pins.pin(other), pins.workspace.has_key(pin.id))
     time, key = (*rest, None, None)[:2]
     moment = None
     if time is not None:
