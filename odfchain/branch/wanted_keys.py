@@ -5,6 +5,7 @@ A key is compared as state is (`odfchain.slices.rows_in_force.comparable`). A ke
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from odfchain.slices.rows_in_force import SliceFile, comparable, takes_back
 from odfchain.text import one_line
 
 _UNKNOWN, _IN_FORCE, TAKEN_BACK = 0, 1, 2
+_TOGETHER = 4
+"""Batches of rows that are looked up at a time: each lookup begins with hashing the wanted keys."""
 _AT_ONCE = 1 << 20
 """Keys that are gathered before only the distinct ones are kept."""
 
@@ -68,20 +71,21 @@ class WantedKeys:
             codes = np.searchsorted(pairs[-1], joined)
         return cls(schema, rows.num_rows, values, tuple(pairs))
 
-    def find(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    def find(self, batches: Sequence[pa.RecordBatch]) -> tuple[Numbers, Numbers]:
         """(the rows whose key is wanted, in their order; its numbers); columns as those of `schema`."""
         at: Numbers = np.zeros(0, np.int64)
         codes: Numbers = at
-        if not self.count:
+        if not self.count or not batches:
             return at, codes
         pairs = iter(self._pairs)
-        for index, (column, value) in enumerate(zip(_parts(batch), self._values, strict=True)):
+        columns = (pa.chunked_array(list(parts)) for parts in zip(*map(_parts, batches), strict=True))
+        for index, (column, value) in enumerate(zip(columns, self._values, strict=True)):
             # each part is looked up only where those before it were found
             found = pc.index_in(
                 column.take(pa.array(at)) if index else column, value_set=value, skip_nulls=True
             )
             hit = pc.indices_nonzero(found.is_valid())
-            own: Numbers = found.take(hit).to_numpy(zero_copy_only=False).astype(np.int64)
+            own: Numbers = found.take(hit).to_numpy().astype(np.int64)
             kept: Numbers = hit.to_numpy().astype(np.int64)
             if not index:
                 at, codes = kept, own
@@ -95,7 +99,7 @@ class WantedKeys:
     def numbers(self, batch: pa.RecordBatch) -> Numbers:
         """The number of each row's key, -1 where it is not wanted; columns as those of `schema`."""
         numbers = np.full(batch.num_rows, -1, np.int64)
-        at, codes = self.find(batch)
+        at, codes = self.find([batch])
         numbers[at] = codes
         return numbers
 
@@ -139,11 +143,6 @@ class KeyRows:
     def operations(self) -> Numbers:
         """What each row does."""
         return _whole_numbers(self.batch.column(self.item.vocabulary.operation_type_column))
-
-    def takes_back(self, at: Numbers) -> Numbers:
-        """Whether each of some rows takes another back."""
-        column = self.batch.column(self.item.vocabulary.operation_type_column)
-        return takes_back(_whole_numbers(column.take(pa.array(at))))
 
     @property
     def offsets(self) -> Numbers:
@@ -202,24 +201,31 @@ def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence
     """What the newest row of each wanted key says: 0 there is none, 1 it is in force, 2 it is taken back."""
     state = np.zeros(wanted.count, np.uint8)
     for item in slices:
-        for rows in _ahead(key_rows(item, columns, wanted.schema)):
-            at, numbers = wanted.find(rows.keys)
+        operation = item.vocabulary.operation_type_column
+        for group in _ahead(key_rows(item, columns, wanted.schema)):
+            at, numbers = wanted.find([rows.keys for rows in group])
+            operations = pa.chunked_array([rows.batch.column(operation) for rows in group])
+            back = takes_back(_whole_numbers(operations.take(pa.array(at))))
             # of equal places the last one counts, and rows are in order of offset
-            state[numbers] = np.where(rows.takes_back(at), TAKEN_BACK, _IN_FORCE)
+            state[numbers] = np.where(back, TAKEN_BACK, _IN_FORCE)
     return state
 
 
-def _ahead(rows: Iterator[KeyRows]) -> Iterator[KeyRows]:
-    """The same, the next ones decoded by another thread while these are looked at."""
+def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
+    """The same, some together; the next ones are decoded by another thread while these are looked at."""
+
+    def some() -> list[KeyRows]:
+        return list(itertools.islice(rows, _TOGETHER))
+
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, rows, None)
-        while (found := waiting.result()) is not None:
-            waiting = pool.submit(next, rows, None)
+        waiting = pool.submit(some)
+        while found := waiting.result():
+            waiting = pool.submit(some)
             yield found
 
 
-def _whole_numbers(column: pa.Array) -> Numbers:
-    found: Numbers = column.to_numpy(zero_copy_only=False).astype(np.uint64)
+def _whole_numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
+    found: Numbers = np.asarray(column).astype(np.uint64)
     return found
 
 
