@@ -19,8 +19,9 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.references import lock_path
+from odfchain.repo.references import branch_names, lock_path
 from odfchain.store import fsio
+from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.slice_files import EVERYTHING, DataObject, Selection, absent, bring, objects_of
 
@@ -150,8 +151,8 @@ def fetch_missing(
 ) -> FetchOutcome:
     """The missing slices and checkpoints (with `since`, `last`: those of the newest blocks) come from a peer.
 
-    None is stored before all were received. When nothing is missing any more the copy is whole, and later
-    pulls keep it so.
+    None is stored before all were received. When nothing is missing any more, on branches neither, the copy
+    is whole, and later pulls keep it so.
 
     Raises:
         UsageError: `last` is less than 1.
@@ -166,7 +167,8 @@ def fetch_missing(
         size = bring(dataset, peer, wanted, folder / "objects", parallel=parallel, progress=progress)
         shutil.rmtree(folder / "objects", ignore_errors=True)
         rest = missing_objects(dataset)
-        if not rest:
+        others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
+        if not rest and not any(missing_objects(other) for other in others):
             unmark(dataset)
     return FetchOutcome(len(wanted), size, sum(found.offsets is not None for found in rest))
 

@@ -24,6 +24,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.fetched_branches import fetched_branch, is_known_here
 from odfchain.repo.references import branch_names
 from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.transfer.partial import is_partial
 from odfchain.transfer.pushing import PushOptions
 from odfchain.transfer.sharing import Sharing
 from odfchain.transfer.sync import SyncOptions
@@ -389,6 +390,18 @@ def test_a_pull_that_died_before_the_branch_moved_is_done_again(
     assert branch_names(pushed.copy) == []
     assert json.loads((pushed.copy.folder / "info/branches.json").read_text())[0]["branch"] == "fix"
     assert pull(pushed) == "created"
+
+
+def test_a_partial_copy_is_whole_when_its_branches_are(pushed: Scene, tmp_path: Path) -> None:
+    third = Sharing(new_workspace(tmp_path / "third"))
+    third.pull(pushed.url, "cities", SyncOptions(metadata_only=True))
+    copy = third.workspace.dataset("cities")
+    found = third.pull_branch(copy.on("fix"), pushed.url).outcome
+    assert (found.objects, found.missing_slices) == (0, 3)
+    assert third.fetch(copy).missing_slices == 0
+    assert is_partial(copy), "a slice of the branch is missing"
+    assert third.fetch(copy.on("fix"), pushed.url).objects == 1
+    assert not is_partial(copy)
 
 
 # --- the head's protocol ---------------------------------------------------------------------------------
