@@ -27,6 +27,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.repo.read_slices import columns_of, read_state, verified_slice
 from odfchain.repo.recorded import METADATA_KEY, StateCheckpoint, describe, read_description
+from odfchain.store import fsio
 from odfchain.trust.canonical import canonical_json
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class StateCache:
 
         with contextlib.suppress(OSError, StoreError, pa.ArrowException):
             self.folder.mkdir(exist_ok=True)
-            made = self.folder / f".{os.getpid()}-{block}"
+            made = fsio.temp_path(self.folder)
             try:
                 text = {METADATA_KEY: describe(tuple(key), last_offset)}
                 # what is written for this machine alone is written and read as fast as can be

@@ -160,10 +160,14 @@ def read_own(path: Path, schema: pa.Schema) -> pa.Table:
     Raises:
         BadInputError: it is another one.
     """
-    with _readable(path), pq.ParquetFile(path) as file:
-        present = file.schema_arrow.names
     with _readable(path):
-        return fitted(pq.read_table(path, columns=[n for n in schema.names if n in present]), schema)
+        try:
+            found = pq.read_table(path, columns=schema.names)
+        except pa.ArrowInvalid:  # a column came later
+            with pq.ParquetFile(path) as file:
+                present = file.schema_arrow.names
+            found = pq.read_table(path, columns=[name for name in schema.names if name in present])
+        return found if found.schema.equals(schema) else fitted(found, schema)
 
 
 def check_parquet(path: Path) -> None:
