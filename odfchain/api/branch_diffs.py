@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from odfchain.api.branch_points import AnyPoint, as_point
@@ -9,22 +10,40 @@ from odfchain.api.branch_trust import trust_of
 from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.computing import Engine
 from odfchain.branch.diffing import Diff, diff, diff_since_base
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import opened_at
 from odfchain.store.interfaces import HEAD
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
+    from odfchain.ids.multihash import Multihash
     from odfchain.repo.dataset_files import DatasetFiles
 
 
 def difference(workspace: Workspace, files: DatasetFiles, a: AnyPoint, b: AnyPoint | None) -> Diff:
-    """From the state at A to that at B; of one point, from its merge base with the head to it."""
+    """From the state at A to that at B; of one point, from its merge base with the head to it.
+
+    Where a partial copy cannot look up what was before the blocks of others, they are taken at their word.
+    """
     points = [files.on(HEAD)] if b is None else []
     points += [opened_at(files, as_point(point)) for point in (a, b) if point is not None]
     compare = diff_since_base if b is None else diff
+    known, on_trust = trust_of(workspace), False
+
+    def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
+        nonlocal on_trust
+        if known(dataset, after, upto):
+            return True
+        earlier = DatasetState.read(dataset.chain, after).slices_newest_first()
+        if all(dataset.data.contains(ref.slice.physical_hash) for ref in earlier):
+            return False
+        on_trust = True
+        return True
+
     one, other = points
     graph = BlockGraph(files, (one.ref, other.ref))
-    return compare(one, other, graph=graph, trusted=trust_of(workspace), engine=engine_of(workspace))
+    found = compare(one, other, graph=graph, trusted=trusted, engine=engine_of(workspace))
+    return dataclasses.replace(found, on_trust=on_trust)
 
 
 def engine_of(workspace: Workspace) -> Engine:

@@ -67,6 +67,8 @@ class Diff:
     """Blocks of B's chain that A (or the head, whose merge base A is) neither has nor has merged."""
     behind: int
     """Blocks of the other chain that B neither has nor has merged."""
+    on_trust: bool = False
+    """Whether blocks of others say themselves what was before them: slices of that are not in this copy."""
 
     @property
     def counts(self) -> dict[Change, int]:

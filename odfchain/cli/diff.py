@@ -59,6 +59,11 @@ def diff_command(dataset: str, a: str, b: str | None, *, stat: bool, keys_only: 
     else:
         _print_lines(found, output, keys_only=keys_only)
     say(_summary(found, *(("head", a) if b is None else (a, b))))
+    if found.on_trust:
+        say(
+            f"note: slices before these blocks are not here, so the blocks say what was before them; "
+            f"`odfchain fetch {dataset}` brings them"
+        )
 
 
 def _print_stat(found: Diff, output: str) -> None:

@@ -168,6 +168,29 @@ def test_a_missing_slice_is_named(run: Run, workspace: odf.Workspace) -> None:
     assert "odfchain fetch airports" in result.err
 
 
+def test_a_partial_copy_takes_the_blocks_of_others_at_their_word(tmp_path: Path) -> None:
+    """Case 67, in the copy of somebody else's dataset: nothing can be looked up, and that is said."""
+    with odf.init(tmp_path / "owner") as owner, odf.init(tmp_path / "copies") as workspace:
+        theirs = keyed(owner)
+        record(theirs, [("+A", 1, "1", "x", "y"), ("+A", 1, "2", "x", "y")])
+        copy = owner["d"].path
+        assert run_here(workspace)("pull", copy.as_uri(), "--as", "copy").code == 0
+        mine = branch(workspace["copy"]._files, "mine")
+        record(mine, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "x", "z")])
+        record(theirs, [("-R", 1, "2", "x", "y")])
+        run = run_here(workspace)
+        assert run("pull", "copy").code == 0
+        whole = run("diff", "copy", "head", "mine", "-o", "csv", "--keys-only")
+        assert whole.out.splitlines() == ["k,change", "1,changed", "2,inserted"]
+        assert "note" not in whole.err
+        first = odf.DatasetState.read(mine.chain).slices()[0]
+        Path(mine.data.locate(first.slice.physical_hash)).unlink()
+        partial = run("diff", "copy", "head", "mine", "-o", "csv", "--keys-only")
+        assert (partial.code, partial.out) == (0, whole.out)
+        assert "note: slices before these blocks are not here" in partial.err
+        assert "note" not in run("diff", "copy", "mine").err
+
+
 def test_before_there_is_a_schema_nothing_differs(tmp_path: Path) -> None:
     with odf.init(tmp_path / "workspace") as workspace:
         branch(keyed(workspace, columns=None), "fix")
