@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,10 +12,14 @@ from odfchain.api.conflict_views import check_conflict_file, write_conflicts
 from odfchain.api.merging_branches import merge_branches
 from odfchain.cli.support.conflict_output import print_conflicts
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.support.output import format_option
+from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import BRANCH, DATASET, violations_option
 from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo
 from odfchain.errors import MergeConflictError, UsageError
+
+if TYPE_CHECKING:
+    from odfchain import MergeOutcome
 
 
 @click.command("merge")
@@ -77,7 +81,25 @@ def merge_command(
             print_conflicts(error.conflicts, output)
             raise
         progress.stop()
+        for note in [note for outcome in done for note in outcome.notes]:
+            say(f"note: {note}")
+        if output != "table":
+            records = [_row(outcome) for outcome in done]
+            print_records(records, list(records[0]), output)
+            return
         for outcome in done:
-            for note in outcome.notes:
-                say(f"note: {note}")
-            say(outcome.described(dry_run=dry_run, named=len(done) > 1))
+            echo(outcome.described(dry_run=dry_run, named=len(done) > 1))
+
+
+def _row(outcome: MergeOutcome) -> dict[str, Any]:
+    return {
+        "dataset": outcome.dataset,
+        "into": outcome.into,
+        "status": outcome.status.value,
+        "sourceRef": outcome.source_ref,
+        "source": str(outcome.source),
+        **{op: outcome.operations.get(op, 0) for op in ("+A", "-R", "-C", "+C")},
+        "conflicts": sum(outcome.conflicts.values()),
+        "block": outcome.number,
+        "head": str(outcome.head),
+    }

@@ -392,10 +392,28 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(tmp_path: Path) -> Non
         result = scene.run("merge", "d", "theirs", "--dry-run")
         moved = scene.run("merge", "d", "head", "--into", "theirs", "--dry-run")
         forward = scene.run("merge", "d", "theirs", "--ff", "--dry-run")
-    assert "would merge theirs (f1620" in result.err
-    assert "into head: 1 corrected, no conflicts" in result.err
-    assert "into theirs: 1 corrected" in moved.err
+    assert "would merge theirs (f1620" in result.out
+    assert "into head: 1 corrected, no conflicts" in result.out
+    assert "into theirs: 1 corrected" in moved.out
     assert forward.code == 3
+
+
+def test_what_a_merge_brought_is_printed_for_programs_too(tmp_path: Path) -> None:
+    scene = made(tmp_path, ours=["-C 1xy", "+C 1qy"], theirs=["-C 1xy", "+C 1pz"])
+    (refused,) = json.loads(scene.run("merge", "d", "theirs", "-o", "json").out)
+    assert (refused["k"], refused["column"], refused["ours"], refused["theirs"]) == ("1", "a", "q", "p")
+    done = scene.run("merge", "d", "theirs", "--resolve", "theirs", "-o", "ndjson", "--message", "why")
+    row = json.loads(done.out)
+    head = dataset_of(scene).head
+    assert head is not None
+    assert [row[name] for name in ("status", "sourceRef", "conflicts", "+A", "-C", "+C", "head")] == [
+        "merged", "theirs", 1, 0, 1, 1, str(head),
+    ]  # fmt: skip
+    assert merges(scene.on(HEAD).chain, head)[0].record.message == "why"
+    assert "already" in scene.run("merge", "d", "theirs").out
+    file = scene.run("merge", "d", "theirs", "--conflicts", "a.csv", "--resolve", "a.csv")
+    assert (file.code, scene.run("merge", "d", "theirs", "--conflicts", "a.txt").code) == (2, 2)
+    assert scene.run("merge", "d", "nobody").code == 4
 
 
 def test_only_slices_after_the_base_are_opened(tmp_path: Path) -> None:
