@@ -441,6 +441,11 @@ def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
+def commands_of(case: Case) -> set[str]:
+    """The commands that a case runs."""
+    return {step["run"].split()[0] for step in steps_of(case) if "run" in step}
+
+
 def corruptions(case: Case) -> list[tuple[str, Case]]:
     """The case with one expectation after the other made wrong, and what was; of all its steps."""
     wrong: dict[str, Callable[[Any], Any]] = {
