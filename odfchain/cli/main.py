@@ -48,6 +48,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "state": "Show the rows in force, at any point of the history.",
         "history": "Show every change of one row.",
         "log": "Show a dataset's metadata chain, newest block first.",
+        "profile": "Show what the rows in force look like.",
         "inspect": "Show schema, lineage or queries of a dataset.",
         "blame": "Show where a record comes from.",
         "block": "Turn metadata blocks into YAML or JSON and back.",

@@ -1,0 +1,29 @@
+"""The manifest of a dataset at a block, from the slices that are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odfchain.errors import ObjectNotFoundError, SliceNotFoundError
+from odfchain.manifest.footers import FileStats, file_stats
+from odfchain.manifest.snapshot_manifest import manifest_document
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState, SliceRef
+
+
+def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
+    """The manifest at a state's block; each slice is hashed before its footer is believed.
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
+        BadInputError, OversizedInputError: naming a slice whose footer cannot be read.
+    """
+
+    def stats_of(ref: SliceRef) -> FileStats:
+        try:
+            return file_stats(dataset.data.verified_path(ref.slice.physical_hash))
+        except ObjectNotFoundError:
+            path = dataset.data.locate(ref.slice.physical_hash)
+            raise SliceNotFoundError.of(dataset.alias, path) from None
+
+    return manifest_document(state, stats_of)
