@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from odfchain.api.proofs import verify_proof
     from odfchain.api.pull_targets import PullResult, PullTarget
     from odfchain.api.scan import Scan
+    from odfchain.api.snapshots import Profile, compare_profiles
     from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
     from odfchain.audit.auditing import ListedAttestation, NewAttestation
@@ -149,6 +150,7 @@ _PLACES = {
     "api.proofs": "verify_proof",
     "api.pull_targets": "PullResult PullTarget",
     "api.scan": "Scan",
+    "api.snapshots": "Profile compare_profiles",
     "api.views": "Log",
     "api.workspace": "Workspace init open",
     "audit.auditing": "ListedAttestation NewAttestation",
@@ -219,15 +221,16 @@ __all__ = [
     "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent",
     "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
     "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
-    "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "ProofVerdict",
-    "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError",
-    "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError",
-    "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense",
-    "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",
-    "SliceNotFoundError", "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError",
-    "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError",
-    "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "Workspace",
-    "WorkspaceError", "__version__", "init", "open", "open_dataset", "verify_proof",
+    "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "Profile",
+    "ProofVerdict", "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult",
+    "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan",
+    "RollbackError", "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema",
+    "SetInfo", "SetLicense", "SetPollingSource", "SetTransform", "SetVocab", "SignatureError",
+    "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError", "StateChange",
+    "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError",
+    "TransformError", "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError",
+    "Workspace", "WorkspaceError", "__version__", "compare_profiles", "init", "open", "open_dataset",
+    "verify_proof",
 ]  # fmt: skip
 
 

@@ -387,6 +387,27 @@ def branches(scene: Scene) -> None:
     assert ds.branches() == []
 
 
+@case("Dataset.profile", "Dataset.manifest")
+def snapshots(scene: Scene) -> None:
+    ds = scene.cities
+    found = ds.profile(stage="raw", tags={"of": "people"}, hide=["population"])
+    assert found.num_rows == ds.state().to_arrow().num_rows
+    assert found.column_stats["city"]["num_unique"] == found.num_rows
+    assert "mean" not in found.column_stats["population"], "only counts are said"
+    path = scene.folder / "profile.json"
+    path.write_bytes(found.content)
+    again = odf.Profile.read(path)
+    assert (again.hash, again.content) == (found.hash, found.content)
+    assert str(found.document["snapshot_id"]) == str(ds.head)
+    before = ds.at(3).dataset.profile()
+    assert odf.compare_profiles(before, found).before["num_rows"] == before.num_rows
+    manifest = ds.manifest()
+    assert [file["stats"]["row_count"] for file in manifest["files"]] == [
+        ref.slice.offset_interval.count for ref in ds.summary.slices()
+    ]
+    assert manifest["row_count"] == 9
+
+
 @case("Dataset.pull_branch", "Dataset.fetch_merged")
 def shared_branches(scene: Scene) -> None:
     ds = scene.fresh("proposed")
