@@ -228,9 +228,10 @@ class Scene:
         latest = Timestamp.from_datetime(max(days))
         mark = latest if state.watermark is None else max(latest, state.watermark)
         previous = state.last_data
-        kept = {
+        kept: dict[str, Any] = {
             "new_source_state": previous.new_source_state if isinstance(previous, ev.AddData) else None,
             "new_checkpoint": state.checkpoint,
+            "prev_checkpoint": state.checkpoint.physical_hash if state.checkpoint else None,
         }
         return ev.AddData(prev_offset=last, new_data=new, new_watermark=mark, **kept), staged
 
