@@ -25,6 +25,8 @@ from recorded_rows import TIME
 
 from odfchain import AddData, Dataset, SetDataSchema, SetInfo, Timestamp, Workspace
 from odfchain.branch.block_graph import BlockGraph
+from odfchain.branch.foreign_keys import ForeignKeys
+from odfchain.branch.judged_rows import Rows
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
@@ -61,6 +63,13 @@ content:
       sourceName: default
       read: {{kind: Csv, header: true, schema: [key BIGINT, name STRING, elevation BIGINT, note STRING]}}
       merge: {{kind: Snapshot, primaryKey: [key]}}
+"""
+CONSTRAINTS = """    - kind: SetAttachments
+      attachments:
+        kind: Embedded
+        items:
+          - path: CONSTRAINTS.yaml
+            content: "foreignKeys: [{columns: [elevation], references: {dataset: parent}}]"
 """
 Values = np.ndarray  # of a column
 
@@ -313,6 +322,31 @@ def after_merges(root: Path) -> Iterator[Figure]:
         yield compared("state after 100 merges ÷ after 5", times, "100 merges", "5 merges", 1.3)
 
 
+def foreign_keys(root: Path) -> Iterator[Figure]:
+    """New rows that refer to a dataset of 1,000,000 keys, beside reading these keys once."""
+    with Workspace.init(root / "keys") as workspace:
+        tell("branches: foreign keys")
+        parent = made(workspace, "parent", ROWS)._files
+        (dataset,) = workspace.add(MANIFEST.format(name="child") + CONSTRAINTS)
+        child = dataset._files
+        declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
+        commit(child, DatasetState.read(child.chain), [declared], [], system_time=Timestamp.now())
+        append(child, np.zeros(CHANGES), np.arange(CHANGES), np.zeros(CHANGES, dtype=int))
+        rows = Rows.after(child, None, DatasetState.read(child.chain))
+        slices = DatasetState.read(parent.chain).slices()
+        paths = [parent.data.locate(ref.slice.physical_hash) for ref in slices]
+
+        def check() -> None:
+            assert ForeignKeys.of(workspace._files).judge(rows) == []
+
+        def read() -> None:
+            for path in paths:
+                pq.read_table(path, columns=["key"])
+
+        times = in_turns({"check": check, "read": read}, 4 * ROUNDS)
+        yield compared("foreign keys of 10,000 rows ÷ reading 1,000,000 keys", times, "check", "read", 1.3)
+
+
 def bench_branches() -> Iterator[Figure]:
     """Figures of branches; results are checked by the tests, here they are timed."""
     with tempfile.TemporaryDirectory(prefix="odf-") as folder:
@@ -320,4 +354,5 @@ def bench_branches() -> Iterator[Figure]:
         yield from references(root)
         yield from states(root)
         yield from after_merges(root)
+        yield from foreign_keys(root)
         yield from sizes(root)

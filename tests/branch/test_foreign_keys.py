@@ -173,3 +173,27 @@ def test_keys_are_numbered_whatever_their_types() -> None:
     others = pa.table([[2, 1], [[1], [2]], ["b", "a"]], schema=schema).to_batches()[0]
     assert wanted.numbers(others).tolist() == [-1, -1]
     assert WantedKeys.of(schema, []).numbers(others).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int8(), pa.string()])
+@pytest.mark.parametrize("far", [False, True])
+def test_values_are_found_whatever_their_range(kind: pa.DataType, far: bool) -> None:
+    signed, wide = not pa.types.is_unsigned_integer(kind), kind != pa.int8()
+    least, most = (-(2**63), 2**63 - 1) if signed else (0, 2**64 - 1)
+    some: list[Any] = [7, 3, 9, 100, *([least, most] if far and wide else [])]
+    others = [
+        8,
+        0,
+        127,
+        *([-5, -128] if signed else []),
+        *([least, least + 1, most, most - 1] if wide else []),
+    ]
+    chance = random.Random(1)
+    given: list[Any] = [chance.choice([*some, *others, None]) for _ in range(500)]
+    if kind == pa.string():
+        some, given = [str(v) for v in some], [None if v is None else str(v) for v in given]
+    schema = pa.schema([("0", kind)])
+    wanted = WantedKeys.of(schema, pa.table([some], schema=schema).to_batches())
+    for rows in (given, [v for v in given if v is not None]):
+        numbers = wanted.numbers(pa.table([rows], schema=schema).to_batches()[0])
+        assert [int(n) for n in numbers] == [some.index(v) if v in some else -1 for v in rows]
