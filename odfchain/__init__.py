@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from odfchain.audit.report import Fault, Report
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Change, Diff
-    from odfchain.branch.merging import MergeOutcome, MergePlan, MergeStatus
+    from odfchain.branch.merge_values import MergeOutcome, MergePlan, MergeStatus
     from odfchain.branch.recording import ChangeOutcome
     from odfchain.branch.row_history import ChangeOrigin, RowChange
     from odfchain.chain.chain import HashedBlock
@@ -159,7 +159,7 @@ _PLACES = {
     "branch.branches": "Branch",
     "branch.recording": "ChangeOutcome",
     "branch.diffing": "Change Diff",
-    "branch.merging": "MergeOutcome MergePlan MergeStatus",
+    "branch.merge_values": "MergeOutcome MergePlan MergeStatus",
     "branch.row_history": "ChangeOrigin RowChange",
     "chain.chain": "HashedBlock",
     "ids.did": "DatasetId",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.branch.branches import Branch
     from odfchain.branch.diffing import Diff
-    from odfchain.branch.merging import MergeOutcome, MergePlan
+    from odfchain.branch.merge_values import MergeOutcome, MergePlan
     from odfchain.branch.recording import ChangeOutcome
     from odfchain.branch.row_history import RowChange
     from odfchain.lineage.block_drawing import DrawnBlock

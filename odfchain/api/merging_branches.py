@@ -13,7 +13,7 @@ from odfchain.progress import SILENT, Progress
 if TYPE_CHECKING:
     from odfchain.api.branching import Branching
     from odfchain.api.workspace import Workspace
-    from odfchain.branch.merging import MergeMeans, MergeOutcome, MergePlan, MergeRequest
+    from odfchain.branch.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest
 
 Resolve = str | Path
 """Who decides conflicts: `ours`, `theirs`, or a file of conflicts that was filled in."""
@@ -21,7 +21,8 @@ Resolve = str | Path
 
 def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
     """What merging a branch into the dataset would do; see `Dataset.plan_merge`."""
-    from odfchain.branch.merging import MergeRequest, plan_merge
+    from odfchain.branch.merge_values import MergeRequest
+    from odfchain.branch.merging import plan_merge
 
     request = MergeRequest(target=dataset._files, source_ref=source, by_row=by_row)
     with _means(dataset._workspace, SILENT) as means:
@@ -64,7 +65,7 @@ def merge_branches(
 def _request(
     dataset: Branching, source: str | MergePlan, resolve: Resolve | None, **options: Any
 ) -> MergeRequest:
-    from odfchain.branch.merging import MergePlan, MergeRequest
+    from odfchain.branch.merge_values import MergePlan, MergeRequest
     from odfchain.branch.resolving import UNDECIDED, Resolution
 
     decided: Resolution | Path = UNDECIDED
@@ -91,7 +92,7 @@ def _means(
     from odfchain.api.branch_trust import ensure_verified, trust_of
     from odfchain.api.changing import latest_of
     from odfchain.api.foreign_key_checks import foreign_keys
-    from odfchain.branch.merging import MergeMeans
+    from odfchain.branch.merge_values import MergeMeans
 
     with foreign_keys(workspace, progress, violations, merging=True) as check:
         yield MergeMeans(

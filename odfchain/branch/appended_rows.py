@@ -37,7 +37,9 @@ def appended_batches(
     if place is None:
         return
     _refuse_doubling(asked, intervals)
-    taken = None if _follows_base(asked) else _taken(asked, intervals, columns, place)
+    taken = None
+    if not _follows_base(asked):
+        taken = taken_rows(asked, [_hashed(interval, columns) for interval in intervals])
     start = 0
     for batch in interval_batches(intervals[place], columns):
         if takes_back(batch.column(1).to_numpy()).any():
@@ -90,9 +92,13 @@ def _sources(interval: Interval) -> set[str]:
     return found
 
 
-def _taken(asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns, place: int) -> Numbers:
-    """Which rows of the source's interval are not in the base, by position."""
-    hashes, signs = zip(*(_hashed(interval, columns) for interval in intervals), strict=True)
+def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Numbers:
+    """Which rows of the source's interval are not in the base.
+
+    `rows` are the hashes of each interval's rows, and whether a row is added (1) or taken back (-1).
+    """
+    _, place = asked.ways[asked.base.block, asked.source]
+    hashes, signs = zip(*rows, strict=True)
     _, code = np.unique(np.concatenate(hashes), return_inverse=True)
     kinds = int(code.max()) + 1 if len(code) else 0
     ends = np.cumsum([len(part) for part in hashes])
@@ -116,7 +122,7 @@ def _taken(asked: MergeInput, intervals: Sequence[Interval], columns: MergedColu
         return more
 
     wanted = np.maximum(way(asked.base.block, asked.source) - state(asked.base), 0)
-    mine = codes[place]
+    mine = codes[place] if place is not None else np.zeros(0, dtype=np.int64)
     # of equal rows the last ones: those before came from what is merged already
     order = np.argsort(mine, kind="stable")
     count = np.bincount(mine, minlength=kinds)

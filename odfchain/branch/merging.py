@@ -11,10 +11,9 @@ target that moved meanwhile is merged into anew.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +22,15 @@ import pyarrow as pa
 from odfchain.branch.appended_rows import appended_batches, appended_rows
 from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.computed_merge import ComputedMerge, Sides, compute_merge
-from odfchain.branch.computing import Engine
 from odfchain.branch.conflict_file import read_resolution
-from odfchain.branch.diffing import Trust, changes_of, rows_changed
+from odfchain.branch.diffing import changes_of, rows_changed
 from odfchain.branch.foreign_keys import ForeignKeys, referenced_first, references_of
 from odfchain.branch.judged_rows import Rows
 from odfchain.branch.merge_bases import MergeInput
 from odfchain.branch.merge_notes import notes_on
+from odfchain.branch.merge_values import MergeMeans, MergeOutcome, MergePlan, MergeRequest, MergeStatus
 from odfchain.branch.other_events import listed, other_events, refuse_changed
-from odfchain.branch.recording import described, stage_changes, write_batches
+from odfchain.branch.recording import stage_changes, write_batches
 from odfchain.branch.resolving import UNDECIDED, Decided, Resolution, check_decided, lines_schema
 from odfchain.branch.row_diff import net_of
 from odfchain.errors import IngestError, UsageError
@@ -42,122 +41,11 @@ from odfchain.model.events import MetadataEvent, OffsetInterval, SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import on_the_newest_head
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import Granularity, MergeRecord
 from odfchain.repo.points import OnBranch, opened_at
 from odfchain.slices.rows_in_force import SliceFile
 from odfchain.slices.writer import SliceFacts
-from odfchain.text import counted
-
-
-class MergeStatus(Enum):
-    """What became of a merge."""
-
-    MERGED = "merged"
-    FAST_FORWARDED = "fast-forwarded"
-    ALREADY_MERGED = "already merged"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeRequest:
-    """What is to be merged into what, and how."""
-
-    target: DatasetFiles
-    """The dataset on the reference that is merged into."""
-    source_ref: str
-    source: Multihash | None = None
-    """A block of that reference; default is the newest one."""
-    resolve: Resolution | Path = UNDECIDED
-    by_row: bool = False
-    """Without merging cells: two different rows of one key conflict."""
-    fast_forward: bool = False
-    with_metadata: bool = False
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeMeans:
-    """What merges need of those who call them."""
-
-    engine: Engine
-    trusted: Trust
-    verified: Callable[[DatasetFiles, Multihash], None]
-    """Raises where a fetched block is not to be relied on."""
-    check: ForeignKeys
-    """Of the workspace; each merge is checked against its own references."""
-    bound: Callable[[Timestamp], Timestamp | None]
-    """The latest event time that is believed at a system time."""
-    retries: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeOutcome:
-    """What a merge brought; `head` is the old one where it recorded nothing."""
-
-    status: MergeStatus
-    dataset: str
-    into: str
-    source_ref: str
-    source: Multihash
-    old_head: Multihash
-    head: Multihash
-    number: int
-    """The sequence number of `head`."""
-    operations: Mapping[str, int]
-    """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
-    conflicts: Mapping[str, int]
-    """Conflicts by what was taken (`ours`, `theirs`, `base`, `delete`, `value`)."""
-    notes: tuple[str, ...] = ()
-
-    def described(self, *, dry_run: bool = False, named: bool = False) -> str:
-        """What was done, or would be, for people; `named` says in which dataset."""
-        from_where, into = f"{self.source_ref} ({str(self.source)[:7]}…)", self.into
-        about = f"{self.dataset}: " if named else ""
-        if self.status is MergeStatus.ALREADY_MERGED:
-            return f"{about}{into} has merged {from_where} already"
-        if self.status is MergeStatus.FAST_FORWARDED:
-            moved = "would move" if dry_run else "moved"
-            return f"{about}{moved} {into} forward to {from_where}: it is block {self.number:,}"
-        taken = ", ".join(f"{count:,} {take}" for take, count in sorted(self.conflicts.items()))
-        decided = (
-            f"{counted(sum(self.conflicts.values()), 'conflict')} ({taken})" if taken else "no conflicts"
-        )
-        brought = f"{from_where} into {into}: {described(self.operations)}, {decided}"
-        return (
-            f"{about}would merge {brought}"
-            if dry_run
-            else f"{about}merged {brought}; {into} is block {self.number:,}"
-        )
-
-    def __repr__(self) -> str:
-        return f"<{self.described(named=True)}>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MergePlan:
-    """What a merge would do to the two heads as they were."""
-
-    dataset: str
-    into: str
-    """The reference that is merged into."""
-    target: Multihash
-    """Its head."""
-    source_ref: str
-    source: Multihash
-    bases: tuple[Multihash, ...]
-    """The best common ancestors, in order of sequence number and hash."""
-    key: tuple[str, ...]
-    by_row: bool
-    changes: pa.Table
-    """What happens to our rows, as `Diff.changes`; without those in conflict."""
-    conflicts: pa.Table
-    """A line for each conflict (`odfchain.branch.resolving.lines_schema`)."""
-    events: tuple[MetadataEvent, ...]
-    """What the source says beside data, which is taken over only when asked for."""
-    notes: tuple[str, ...]
-    is_merged: bool
-    """Whether there is nothing to do."""
 
 
 def merge_all(
