@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.support.context import open_workspace
+from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import cell_text, format_option, plain, print_records
 from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.errors import UsageError
@@ -31,6 +31,8 @@ def history_command(dataset: str, key: tuple[str, ...], limit: int | None, outpu
     from odfchain.api.branch_points import at_point
 
     changes = at_point(open_workspace(), dataset).history(_values(key), limit=limit)
+    if not changes:
+        say("no row with this key was ever recorded there")
     if output == "table":
         print_records(
             map(_for_people, changes),

@@ -9,7 +9,7 @@ import click
 
 from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import count_of, format_option, numeric_columns, print_records
-from odfchain.cli.support.parameters import DATASET_AT, TIMESTAMP
+from odfchain.cli.support.parameters import DATASET_AT
 from odfchain.cli.support.result_output import TABLE_ROWS
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @click.command("state")
 @click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
-@click.option("--event-time", type=TIMESTAMP, help="What was true then, by all that is known at the point.")
+@click.option("--event-time", metavar="TIME", help="What was true then, by all that is known at the point.")
 @click.option(
     "-n", "--num-records", "newest", type=click.IntRange(min=0), metavar="N", help="Only the newest N."
 )
 @format_option()
-def state_command(dataset: str, event_time: Any, newest: int | None, output: str) -> None:
+def state_command(dataset: str, event_time: str | None, newest: int | None, output: str) -> None:
     """Show the rows in force: of each primary key the newest one, unless it was taken back.
 
     POINT is a branch, a block (its number or hash), or a system time: what was known then. Without a primary

@@ -145,6 +145,7 @@ def test_what_is_no_key(ws: odf.Workspace) -> None:
         result = run("history", "d", *words)
         assert (result.code, message in result.err) == (2, True), result.err
     assert ws["d"].history({"iata": "XXX"}) == []
+    assert "no row with this key" in run("history", "d", "iata=XXX").err
     branch_rows.keyed(ws, ("n",), (pa.field("n", pa.int64()),), name="numbers")
     with pytest.raises(odf.UsageError, match="is not a value of type int64"):
         ws["numbers"].history({"n": "1.5"})

@@ -207,6 +207,9 @@ def test_cases_42_and_44_what_was_true_at_an_event_time(ws: odf.Workspace) -> No
     assert [values("", day) for day in (4, 5, 9)] == [["old"], ["new"], ["new"]]
     assert [values("@fix", day) for day in (4, 9)] == [["old"], []]
     assert [values("@3", day) for day in (4, 5)] == [["old"], ["old"]]
+    assert [row["a"] for row in shown(ws, "d", "--event-time", "2027")] == ["new"]
+    result = run_here(ws)("state", "d", "--event-time", "later")
+    assert (result.code, "is not a time" in result.err) == (2, True)
 
 
 # --- case 40 ---------------------------------------------------------------------------------------
