@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from odfchain.branch.computing import IN_PROCESS_BYTES
 from odfchain.branch.written_rows import order_of
 from odfchain.codec.arrow import to_arrow
 from odfchain.ids.multihash import Multihash
@@ -32,11 +33,9 @@ from odfchain.repo.recorded import (
 )
 from odfchain.slices import rows_in_force
 from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.newest_rows import newest_rows
 from odfchain.slices.observers import PhysicalHash
 from odfchain.slices.writer import ObservedParquet
-
-_LARGEST = 256 << 20
-"""Files that a state is computed from in this process [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def checkpoint_after(
         return kept
     if before.rows.checkpoint is not None and state.checkpoint is not None:
         dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
-    if sum(file.stat().st_size for file in after.paths()) > _LARGEST:
+    if sum(file.stat().st_size for file in after.paths()) > IN_PROCESS_BYTES:
         return kept
     return _made(after, key, state, schema, staging)
 
@@ -93,7 +92,7 @@ def _made(
         for path, interval in zip(recorded.paths(), intervals, strict=True)
     ]
     last = intervals[-1].end
-    rows = rows_in_force.state(files, key, columns)
+    rows = newest_rows(files, key, columns)
     rows = rows.take(pa.array(order_of(rows, key))).combine_chunks()
     physical, path = PhysicalHash(), staging / f"state-{uuid.uuid4().hex}.parquet"
     metadata = {METADATA_KEY: describe(key, last)}

@@ -11,6 +11,7 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.audit.checks import MERGES
+from odfchain.branch import state_file
 from odfchain.branch.recording import Recorded, stage_changes
 from odfchain.branch.state_file import _made
 from odfchain.codec.arrow import from_arrow, to_arrow
@@ -317,3 +318,17 @@ def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest
     other = RecordedRows.since_checkpoint(dataset, state, ("a",))
     assert other.named
     assert (other.rows.checkpoint, len(other.rows.slices)) == (None, 3)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_that_is_too_large_for_one_process_is_left_to_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_file, "IN_PROCESS_BYTES", 100)
+    dataset = cities(tmp_path)
+    write(dataset, table(*CORRECTION))
+    assert newest(dataset).new_checkpoint is None
+    monkeypatch.undo()
+    monkeypatch.setattr(recorded, "_SMALLEST_DELTA", 1)
+    write(dataset, table((1, "2024-01-02", "A", 9)))
+    assert checkpoint_of(dataset)["k"].to_pylist() == ["B", "C"]
