@@ -18,7 +18,7 @@ PLAYED = [
     for name, case in CASES.items()
     if commands_of(case) <= set(COMMANDS) and commands_of(case) & set(COMPARING)
 ]
-ALSO_QUICKLY = ("4", "6-theirs")
+ALSO_QUICKLY = ("6-theirs",)
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_what_is_written_does_not_depend_on_the_engine(
     assert len(found.notes) > 1
 
 
+@pytest.mark.soak
 def test_a_diff_by_spark_is_that_of_this_process(tmp_path: Path, engine: SparkEngine) -> None:
     with odf.init(tmp_path / "workspace") as workspace:
         dataset, states = history(workspace, random.Random(4))
