@@ -35,6 +35,9 @@ def trust_of(workspace: Workspace) -> Trust:
 def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
     """What the chain up to a block has of fetched branches is verified, and noted as such.
 
+    Where there are more rows that take others back than can be compared, and nothing else is left open, it is
+    not noted: then a merge looks up what was there before, and believes none of them.
+
     Raises:
         ObjectCorruptedError: it is faulty; the message has the first fault.
         StoreError: something that has to be checked cannot be.
@@ -43,8 +46,8 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
     from odfchain.repo.fetched_branches import mark_verified, unverified
 
     for part in unverified(dataset, upto):
-        _check(dataset, part, _verified(dataset, part, progress))
-        mark_verified(dataset, part.entry, part.upto)
+        if _is_sound(dataset, part, _verified(dataset, part, progress)):
+            mark_verified(dataset, part.entry, part.upto)
 
 
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
@@ -61,7 +64,9 @@ def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Re
     return report
 
 
-def _check(dataset: DatasetFiles, part: Unverified, report: Report) -> None:
+def _is_sound(dataset: DatasetFiles, part: Unverified, report: Report) -> bool:
+    from odfchain.audit.checks import CORRECTIONS
+
     name = part.entry.branch or "a branch that is gone"
     about = f"{dataset.alias}: {name}, which came from {part.entry.where}"
     faults = [fault for fault in report.faults if _FIRST <= fault.check <= _LAST]
@@ -73,10 +78,14 @@ def _check(dataset: DatasetFiles, part: Unverified, report: Report) -> None:
             f"{f' (and {len(faults) - 1:,} more)' if len(faults) > 1 else ''}; nothing was merged",
             hint=f"`odfchain verify {dataset.alias}@{part.entry.branch or part.upto}` lists all faults",
         )
-    lacking = [reason for number, reason in report.reasons.items() if _FIRST <= number <= _LAST]
-    lacking += [item.message for item in report.unchecked if item.check is None or item.check <= _LAST]
+    left_open = {number: text for number, text in report.reasons.items() if _FIRST <= number <= _LAST}
+    lacking = [item.message for item in report.unchecked if item.check is None or item.check <= _LAST]
+    lacking += left_open.values()
+    if lacking == [left_open.get(CORRECTIONS)]:
+        return False
     if lacking:
         raise StoreError(
             f"{about}, could not be verified: {lacking[0]}; nothing was merged",
             hint=f"bring what is missing: `odfchain fetch {dataset.alias}`",
         )
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +10,10 @@ import pytest
 
 from odfchain.api import Workspace
 from odfchain.api.branch_trust import ensure_verified, trust_of
+from odfchain.audit import correction_check
 from odfchain.errors import ObjectCorruptedError, StoreError
 from odfchain.ids.multihash import Multihash
+from odfchain.limits import AUDIT
 from odfchain.model import events as ev
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -105,6 +108,18 @@ def test_what_cannot_be_verified_is_not_believed(cities: DatasetFiles) -> None:
     with pytest.raises(StoreError, match="could not be verified") as caught:
         ensure_verified(cities, block)
     assert "odfchain fetch cities" in str(caught.value.hint)
+
+
+def test_what_takes_back_more_than_can_be_compared_is_looked_up_instead(
+    workspace: WorkspaceFiles, cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(correction_check, "AUDIT", dataclasses.replace(AUDIT, retractions=1))
+    start, theirs = head_of(cities), fork(cities, "theirs")
+    correct(theirs, "cities 0.0", "Zürich")
+    block = correct(theirs, "never recorded", "Zürich")
+    fetched(theirs, start)
+    ensure_verified(cities, block)
+    assert not trust_of(Workspace(workspace))(cities, start, block)
 
 
 def test_what_was_made_here_is_not_verified(cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
