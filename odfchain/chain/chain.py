@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from odfchain.chain.earlier_blocks import (
     History,
@@ -269,6 +269,10 @@ class MetadataChain:
                 return known
         return [link.hash for link in self._walk_links(head)][::-1]
 
+    def names(self, head: Multihash) -> Sequence[Multihash]:
+        """As `hashes`, each looked up when it is asked for; errors are raised then."""
+        return _Names(self, head, self.get(head).sequence_number + 1)
+
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
         """The block of this number among those up to `head`; None where they are fewer.
 
@@ -277,15 +281,20 @@ class MetadataChain:
         Raises:
             BrokenChainError, StoreError: the chain cannot be followed.
         """
-        block = self.get(head)
-        if number > block.sequence_number:
+        if number > self.get(head).sequence_number:
             return None
-        if self._index is not None:
-            self._index.sync(Link.of(head, block))
-            row, last = self._index.row(number), self._index.row(block.sequence_number)
-            if row is not None and last is not None and last.hash == head:
-                return row.hash
-        return next(link.hash for link in self._walk_links(head) if link.sequence_number == number)
+        return self.indexed_hash(number, head) or next(
+            link.hash for link in self._walk_links(head) if link.sequence_number == number
+        )
+
+    def indexed_hash(self, number: int, head: Multihash) -> Multihash | None:
+        """As `hash_at`, None also where there is no index, or a damaged one; the chain is not walked."""
+        block = self.get(head)
+        if self._index is None:
+            return None
+        self._index.sync(Link.of(head, block))
+        row, last = self._index.row(number), self._index.row(block.sequence_number)
+        return row.hash if row is not None and last is not None and last.hash == head else None
 
     # --- appending ---------------------------------------------------------------------------------
 
@@ -375,6 +384,37 @@ class MetadataChain:
         if not self._blocks.contains(target):
             raise ObjectNotFoundError(f"{self._blocks.locate(target)}: no such block")
         self._refs.compare_and_swap(ref, expected, target)
+
+
+class _Names(Sequence[Multihash]):
+    """Hashes of the blocks up to a head; all are read only where the index does not know one."""
+
+    def __init__(self, chain: MetadataChain, head: Multihash, count: int) -> None:
+        self._chain = chain
+        self._head = head
+        self._count = count
+        self._all: list[Multihash] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> Multihash: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Multihash]: ...
+
+    def __getitem__(self, number: int | slice) -> Multihash | list[Multihash]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(self._count))]
+        if not -self._count <= number < self._count:
+            raise IndexError(number)
+        number %= self._count
+        found = self._chain.indexed_hash(number, self._head) if self._all is None else None
+        if found is None:
+            self._all = self._all or self._chain.hashes(self._head)
+            found = self._all[number]
+        return found
 
 
 class _IndexedHistory:

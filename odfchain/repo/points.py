@@ -129,7 +129,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
             )
         return point
     state = DatasetState.read(dataset.chain, head)
-    names = dataset.chain.hashes(state.head)
+    names = dataset.chain.names(state.head)
     if isinstance(point, int):
         if point >= len(names):
             raise ObjectNotFoundError(

@@ -310,6 +310,23 @@ def test_a_branch_costs_as_much_as_a_head_that_moves(ws: Workspace, monkeypatch:
     assert len(synced) - move <= move
 
 
+def test_points_are_found_without_reading_the_whole_index(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = ws["d"]
+    names = d._files.chain.hashes(d.head)
+    chain = d._files.chain
+    assert [*chain.names(d.head)] == chain.names(d.head)[:] == names
+    assert chain.names(d.head)[-1] == names[-1]
+    with pytest.raises(IndexError):
+        chain.names(d.head)[len(names)]
+    (d.path / "info" / "chain-index").write_bytes(b"damaged")
+    assert [*Workspace.open(ws.path)["d"]._files.chain.names(d.head)] == names
+    monkeypatch.setattr("odfchain.chain.index.ChainIndex.hashes", lambda *_: pytest.fail("all was read"))
+    assert d.create_branch("one", at=2).head == names[2]
+    assert d.create_branch("two", at="2026-01-03T18:00:00Z").head == names[2]
+
+
 # --- the command line ------------------------------------------------------------------------------
 
 
