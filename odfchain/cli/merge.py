@@ -14,6 +14,8 @@ from odfchain.cli.support.conflict_output import print_conflicts
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import BRANCH, DATASET, violations_option
+from odfchain.cli.support.output import format_option
+from odfchain.cli.support.parameters import BRANCH, DATASETS, violations_option
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo
 from odfchain.errors import MergeConflictError, UsageError
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
 
 
 @click.command("merge")
-@click.argument("datasets", metavar="DATASET…", type=DATASET, nargs=-1, required=True)
+@click.argument("datasets", metavar="DATASET…", type=DATASETS, nargs=-1, required=True)
 @click.argument("branch", type=BRANCH)
-@click.option("--into", metavar="BRANCH", default="head", help="Merge into this branch, not the head.")
+@click.option(
+    "--into", type=BRANCH, metavar="BRANCH", default="head", help="Merge into this branch, not the head."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--ff", is_flag=True, help="Move to the branch's block instead, where that is ahead.")
 @click.option("--rows", is_flag=True, help="Merge no cells: other rows of one key conflict.")

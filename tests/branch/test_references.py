@@ -447,6 +447,10 @@ def test_branches_complete_behind_the_at(ws: Workspace) -> None:
     assert offered(["log"], "D") == ["d"]
     assert offered(["log"], "nothing@") == []
     assert offered(["branch", "delete", "d"], "") == ["fix-names", "other"]
+    assert offered(["merge"], "") == ["d"]
+    assert offered(["merge", "d"], "") == ["fix-names", "other", "d"]
+    assert offered(["merge", "d", "fix-names", "--into"], "o") == ["other"]
+    assert offered(["diff", "d"], "f") == ["fix-names"]
     assert offered(["branch", "delete", "d"], "o") == ["other"]
 
 

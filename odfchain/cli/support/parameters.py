@@ -53,10 +53,22 @@ class BranchParam(click.ParamType[str]):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         del param
-        dataset = ctx.params.get("dataset") or ""
-        if not isinstance(dataset, str):  # of several datasets the last argument is the branch
-            dataset = dataset[0]
-        return _completed(references_of(ctx, dataset.partition("@")[0])[1:], incomplete)
+        return _completed(references_of(ctx, _named_before(ctx))[1:], incomplete)
+
+
+class DatasetsParam(NameParam):
+    """One of several datasets before a branch of theirs; completes both, once a dataset is named."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        branches = _completed(references_of(ctx, _named_before(ctx))[1:], incomplete)
+        return [*branches, *super().shell_complete(ctx, param, incomplete)]
+
+
+def _named_before(ctx: click.Context) -> str:
+    """The first dataset of the command line; of `DATASET… BRANCH` a lone one is taken for the branch."""
+    given = [ctx.params.get(name) for name in ("dataset", "datasets", "branch")]
+    found = next((value for value in (*given, *ctx.args) if value), "")  # args: before an option's value
+    return (found if isinstance(found, str) else str(found[0])).partition("@")[0]
 
 
 def references_of(ctx: click.Context, dataset: str) -> list[str]:
@@ -77,6 +89,7 @@ def _completed(names: Iterable[str], incomplete: str) -> list[Any]:
 
 
 DATASET = NameParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
+DATASETS = DatasetsParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
 DATASET_AT = PointParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
 BRANCH = BranchParam()
 REPOSITORY = NameParam("repository", lambda workspace: (r.name for r in workspace.repositories.list()))
