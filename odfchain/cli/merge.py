@@ -13,8 +13,6 @@ from odfchain.api.merging_branches import merge_branches
 from odfchain.cli.support.conflict_output import print_conflicts
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.output import format_option, print_records
-from odfchain.cli.support.parameters import BRANCH, DATASET, violations_option
-from odfchain.cli.support.output import format_option
 from odfchain.cli.support.parameters import BRANCH, DATASETS, violations_option
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo
