@@ -175,7 +175,7 @@ LINES = {  # raised only by a commit that says why
     "audit": 5_430,  # merges are computed again; foreign keys
     "branch": 7_000,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 6_700,  # profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 6_760,  # profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "drift": 560,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
