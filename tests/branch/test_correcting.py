@@ -455,7 +455,7 @@ def test_random_corrections_are_what_plain_loops_make_and_reverts_undo_them(tmp_
     dataset, chance = cities(tmp_path), random.Random(3)
     expected = states_of(dataset)
     seen: list[tuple[int, dict[str, tuple[Any, ...]]]] = []
-    for _ in range(8):
+    for _ in range(5):
         before, lines, gone = dict(expected), [], []
         for key in chance.sample("ABCDEFGH", 4):
             if key in expected and chance.random() < 0.3:
@@ -475,7 +475,7 @@ def test_random_corrections_are_what_plain_loops_make_and_reverts_undo_them(tmp_
         assert outcome.up_to_date == (before == expected)
         if not outcome.up_to_date:
             seen.append((outcome.number, before))
-    assert len(seen) > 5
+    assert len(seen) > 2
     for number, before in seen[::-1]:
         dataset.revert(number)
         assert states_of(dataset) == before
