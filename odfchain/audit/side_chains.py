@@ -6,9 +6,15 @@ fault of the merge, because what it was computed from cannot be relied on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odfchain.audit.checks import CORRECTIONS
 from odfchain.audit.correction_check import (
     ReadableSlice,
     check_corrections,
@@ -20,10 +26,15 @@ from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import check_system_times
 from odfchain.audit.slice_pass import read_slices
 from odfchain.audit.walk import StoredChain, check_rules, read_chain
+from odfchain.branch.intervals import Interval, MergedColumns, read_rows
+from odfchain.branch.row_diff import key_columns, same_rows
+from odfchain.digest.row_hash import Numbers
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import opened_at
+from odfchain.slices.rows_in_force import takes_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,9 @@ class MergedSources:
         outcomes = read_slices(side.dataset, jobs, self.jobs, report, self.progress)
         report.faults += check_system_times(side.dataset.data, jobs, outcomes)
         readable = readable_slices(side.dataset, jobs, outcomes)
-        if any(item.takes_back for item in readable):
+        if report.faults or not any(item.takes_back for item in readable):
+            return report
+        if not self._keyed(side, after, readable, report):
             slices = [*self._earlier(side, after), *readable]
             expected = sum(
                 stored.block.new_data is not None for stored in side.chain.blocks if stored.number <= upto
@@ -91,6 +104,24 @@ class MergedSources:
             in_force = not has_several_keys(side.chain)
             check_corrections(slices, report, complete=complete, in_force=in_force)
         return report
+
+    def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
+        """Check 10 by the primary key, of which only the touched values are looked up; False without one."""
+        names = {number: name for name, number in side.places.items()}
+        state = DatasetState.read(side.dataset.chain, names[slices[-1].job.number])
+        if after < 0 or has_several_keys(side.chain) or not side.chain.follows or not state.primary_key:
+            return False
+        interval = Interval(side.dataset, names[after], state.head, believed=False)
+        rows = read_rows(interval, MergedColumns.of(state), state.primary_key)
+        report.count(CORRECTIONS)
+        wrong = taken_back_in_vain_by_key(rows, state.primary_key)
+        for item in slices:
+            span = item.job.slice.offset_interval
+            mine = wrong[(wrong >= span.start) & (wrong <= span.end)]
+            if len(mine):
+                message = f"row at offset {int(mine[0]):,} takes back values that no row in force has"
+                report.fault(CORRECTIONS, item.path, message, item.job.number)
+        return True
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
         """The slices that may have what is taken back; they are looked into, and are not what is judged."""
@@ -101,3 +132,25 @@ class MergedSources:
             for job in jobs
             if job.expected is not None
         ]
+
+
+def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
+    """The offsets of rows that take back what their key does not have.
+
+    `rows` (`odfchain.branch.intervals.read_rows`) have a row in front for each key, which says what it had.
+    """
+    keys = key_columns(rows, key)
+    place = pa.array(np.arange(rows.num_rows))
+    by = [(name, "ascending") for name in [*keys.column_names, "place"]]
+    order = pc.sort_indices(keys.append_column("place", place), by)
+    rows, keys = rows.take(order), keys.take(order)
+    operations = rows.column(1).to_numpy()
+    follows = same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
+    first = np.concatenate([[True], ~follows])[: len(operations)]
+    # the row in front takes back what is there, so that whoever reads on finds it; else it adds nothing
+    present = np.where(first, takes_back(operations), ~takes_back(operations))
+    data = rows.column_names[2:]
+    same = same_rows(rows.slice(1), rows.slice(0, len(operations) - 1), data)
+    sound = np.concatenate([[True], present[:-1] & same])[: len(operations)]
+    wrong: Numbers = rows.column(0).to_numpy()[takes_back(operations) & ~first & ~sound]
+    return np.sort(wrong)

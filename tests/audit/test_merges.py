@@ -218,9 +218,23 @@ def test_another_base_source_or_target_is_a_fault(workspace: Workspace, tmp_path
         assert (fault.check, text in fault.message) == (MERGES, True), fault
 
 
-def test_a_source_that_is_not_sound_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        ["-C 1xw", "+C 1xz"],
+        [["-C 1xy", "+C 1xw"], ["-C 1xy", "+C 1xz"]],
+        [["-R 1xy"], ["-C 1xy", "+C 1xz"]],
+        [["-C 3xy", "+C 3xz"], ["-C 1xy", "+C 1xz"]],
+        [["-C 1xy @2", "+C 1xz"]],
+    ],
+    ids=["at the fork", "later", "gone", "never there", "event time"],
+)
+@pytest.mark.parametrize("key", [["k"], ["k", "a"]])
+def test_a_source_that_is_not_sound_is_a_fault(
+    workspace: Workspace, tmp_path: Path, theirs: list[Any], key: list[str]
+) -> None:
     """A forged `-C` would move the base, and override ours in silence."""
-    merging = Merging(workspace, tmp_path, {"ours": ["2ab"], "theirs": ["-C 1xw", "+C 1xz"]})
+    merging = Merging(workspace, tmp_path, {"ours": ["2ab"], "theirs": theirs, "key": key})
     merging.write(["-C 1xy", "+C 1xz"])
     (fault,) = merging.verify().faults
     assert fault.check == MERGES
