@@ -181,7 +181,9 @@ def _cells(
         ]
         whole = both_changed[0] & both_changed[1] & unequal
         torn = {name: np.where(whole, differs[name], torn[name] & unequal) for name in columns}
-        taken = {name: taken[name] & ~whole for name in columns}
+        # rows that both changed to the same are the same, whenever each side observed it
+        alike = both_changed[0] & both_changed[1] & ~unequal
+        taken = {name: taken[name] & ~(whole | alike) for name in columns}
     if event_time in torn:
         only_time = nothing.copy()
         for side in (mine, other):
