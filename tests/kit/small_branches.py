@@ -30,7 +30,7 @@ def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
         event, staged = query_datasets._slice(
             folder, state, schema, [["+A", DAYS[1], key, 0]], Timestamp.parse(at)
         )
-        commit(files, state, [event], [staged], system_time=Timestamp.parse(at))
+        commit(files, state, [event], [staged], system_time=state.next_system_time(Timestamp.parse(at)))
 
 
 def merged(into: odf.Dataset, source: odf.Dataset, at: str | None = None) -> None:
