@@ -171,6 +171,16 @@ WALKED: dict[str, list[str]] = {
     "serve": ["serve", "--host", EVIL],
     "add effects": ["add", "effects.yaml"],
     "source": ["source", "disable", "evil", "--source", f"no {EVIL}"],
+    "branch": ["branch", "create", "evil", EVIL],
+    "correct": ["correct", "evil", "rows.csv"],
+    "correct no file": ["correct", "evil", f"{EVIL}.csv"],
+    "diff": ["diff", "evil", "1", "head", "-o", "csv"],
+    "diff no point": ["diff", "evil", EVIL],
+    "merge": ["merge", "evil", EVIL],
+    "revert": ["revert", "evil", EVIL],
+    **{f"state {o}": ["state", "evil", "-o", o] for o in ("table", "csv")},
+    "history": ["history", "evil", f"{EVIL}=1"],
+    "profile": ["profile", "evil"],
     "debug": ["--debug", "tail", EVIL],
 }  # fmt: skip
 
