@@ -132,13 +132,16 @@ def copied(folder: Path) -> Callable[[], Path]:
 
 
 def merged_each_time(folder: Path, name: str) -> dict[str, list[float]]:
-    """Seconds of `merge` and of check 17 on what it made, on a fresh copy each."""
+    """Seconds of `merge`, and of `verify` of what it made, on a fresh copy each."""
     fresh, times = copied(folder), {"merge": list[float](), "verify": list[float]()}
     for _ in range(ROUNDS):
         where = fresh()
-        start = time.perf_counter()
-        command(where, "merge", name, "theirs")()
-        times["merge"].append(time.perf_counter() - start)
+        with Workspace.open(where) as workspace:
+            target = str(workspace[name].head)
+        for what, args in (("merge", ("theirs",)), ("verify", ("--from", target))):
+            start = time.perf_counter()
+            command(where, what, name, *args)()
+            times[what].append(time.perf_counter() - start)
         shutil.rmtree(where)
     return times
 
@@ -164,6 +167,9 @@ def sizes(root: Path) -> Iterator[Figure]:
             "100,000 rows",
             1.2,
         )
+    yield compared(
+        "verify of a merge (check 17) ÷ the merge, 1,000,000 rows", found[ROWS], "verify", "merge", 1.5
+    )
     yield from beside_dolt(root, found[ROWS])
 
 
