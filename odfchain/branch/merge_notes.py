@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odfchain.branch.block_graph import BlockGraph
+from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE
 from odfchain.errors import CodecError
 from odfchain.ids.multihash import Multihash
+from odfchain.model.events import AddData
 from odfchain.model.sources import MergeStrategySnapshot
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeMode, MergeRecord, record_of
+from odfchain.repo.merge_record import MergeMode, MergeRecord, is_merge_state, record_of
 from odfchain.text import one_line
 
 
@@ -55,8 +57,26 @@ def _understood(event: object) -> MergeRecord | None:
 
 def _polled(target: DatasetState) -> Iterator[str]:
     source = target.polling_source
-    if source is not None and isinstance(source.merge, MergeStrategySnapshot):
+    if source is not None and isinstance(source.merge, MergeStrategySnapshot) and _polls_itself(target):
         yield (
             f"{target.chain.ref} polls a Snapshot itself: its next pull takes back what is not like that "
             "upstream; poll on a branch, and merge that one"
         )
+
+
+def _polls_itself(target: DatasetState) -> bool:
+    """Whether the state of the source came by a poll here, and not with the merge of a branch that polls."""
+    state = target.source_state
+    if state is None:
+        return False
+    first: HashedBlock | None = None
+    for block in target.chain.nearest_all("AddData", head=target.head):
+        event = block.block.event
+        given = event.new_source_state if isinstance(event, AddData) else None
+        if is_merge_state(given):
+            continue
+        if given != state:
+            break
+        first = block
+    before = first.block.prev_block_hash if first is not None else None
+    return before is None or _understood(target.chain.get(before).event) is None
