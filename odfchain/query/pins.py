@@ -2,7 +2,7 @@
 
     NAME[@POINT]      an alias or a `did:odf` id, exactly as it is written; POINT as in `odfchain.repo.points`
 
-A block may be any that is stored, also one that no reference leads to (RFC-035).
+A block is one of the chain, or of a branch: answers about others could not be computed again elsewhere.
 What is committed while a query runs does not change its answer: the head of each dataset is read at the
 first name, and every name without a point gets the block that was found then.
 """
@@ -35,6 +35,7 @@ from odfchain.repo.points import (
     opened_at,
     parse_point,
 )
+from odfchain.repo.references import branch_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.text import one_line
 
@@ -161,6 +162,12 @@ class Pins:
             if isinstance(point, OnBranch):
                 dataset = on_branch(dataset, point.branch)
             elif isinstance(point, Multihash):
+                if not _is_on_a_chain(dataset, block, head):
+                    raise PointNotFoundError(
+                        f"{dataset.alias}: block {block} is stored but no part of the chain any more, "
+                        "nor of a branch",
+                        hint=f"`odfchain state {dataset.alias}@{block}` shows the rows in force there",
+                    )
                 dataset = opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
 
@@ -174,8 +181,8 @@ class Pins:
         dataset_id, block = self._given[text]
         dataset = self._workspace.dataset(dataset_id)
         head = self._head(dataset)
-        if not dataset.chain.contains(block):
-            raise PointNotFoundError(f"{dataset.alias}: block {block} is not here")
+        if not dataset.chain.contains(block) or not _is_on_a_chain(dataset, block, head):
+            raise PointNotFoundError(f"{dataset.alias}: block {block} is no part of its chain here")
         if not is_referenced(dataset, block, head=head):
             dataset = opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
@@ -202,6 +209,14 @@ class Pins:
         if dataset.id not in self._heads:
             self._heads[dataset.id] = DatasetState.read(dataset.chain).head
         return self._heads[dataset.id]
+
+
+def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> bool:
+    """Whether the head or a branch is made of a stored block; heads that were given up do not count."""
+    if is_referenced(dataset, block, head=head):
+        return True
+    heads = ((on, on.chain.head()) for on in map(dataset.on, branch_names(dataset)))
+    return any(is_referenced(on, block, head=there) for on, there in heads if there is not None)
 
 
 def _check_past(time: Timestamp, name: str = "") -> None:

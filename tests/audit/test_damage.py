@@ -18,6 +18,7 @@ import pytest
 from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
 from odfchain.chain.chain import link_blocks
+from odfchain.chain.index import ROW_BYTES
 from odfchain.digest.physical import hash_bytes
 from odfchain.ids.did import DidKey
 from odfchain.ids.keys import DatasetKey
@@ -247,7 +248,7 @@ def is_harmless(whole: bytes, content: bytes) -> bool:
     return all(n % ROW >= ROW - 4 for n in differ)
 
 
-ROW = 152
+ROW = ROW_BYTES
 """Bytes of a row of the index; the last four of each mean nothing."""
 
 

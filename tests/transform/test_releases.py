@@ -55,6 +55,7 @@ def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
     return [(row["op"], f"{row['event_time']:%m-%d}", row["country"], row["n"]) for row in table]
 
 
+@pytest.mark.soak
 def test_releases_count_at_once_and_correct_what_was_made_of_them(
     workspace: Workspace, home: Path, tmp_path: Path, run_cli: Callable[..., Result]
 ) -> None:

@@ -21,9 +21,12 @@ def foreign(tmp_path: Path) -> Workspace:
     return Workspace.open(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_replay_in_the_sandbox_finds_what_was_recorded(foreign: Workspace) -> None:
     (report,) = foreign.verify(["totals"], replay=True)
-    assert (report.faults, report.unchecked, report.notes) == ([], [], [])
+    assert (report.faults, report.unchecked) == ([], [])
+    # the index is one of an earlier release, whose rows were shorter
+    assert [note for note in report.notes if "chain-index" not in note] == []
     assert report.replay is not None
     assert report.replay.transactions == 4
     assert foreign._engines.spark is None or not foreign._engines.spark.started
