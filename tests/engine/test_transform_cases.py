@@ -217,7 +217,6 @@ def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
 @pytest.mark.parametrize(
     ("cores", "fresh", "every"),
     [
-        (1, False, EVERY),
         pytest.param(1, False, 1, marks=pytest.mark.soak),
         pytest.param(1, True, 1, marks=pytest.mark.soak),
         pytest.param(4, True, 1, marks=pytest.mark.soak),

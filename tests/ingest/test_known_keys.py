@@ -85,7 +85,7 @@ def test_only_slices_with_such_a_key_are_read(
     assert dataset.verify().ok
 
 
-@pytest.mark.parametrize("edits", [LateEdits.IGNORE, LateEdits.CORRECT])
+@pytest.mark.parametrize("edits", [pytest.param(LateEdits.IGNORE, marks=pytest.mark.soak), LateEdits.CORRECT])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 12))])
 def test_the_rows_are_those_without(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, edits: LateEdits
