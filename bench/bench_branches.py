@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from bench_query import command, compared, in_turns
@@ -79,10 +80,16 @@ def append(files: DatasetFiles, op: Values, key: Values, changed: Values) -> Non
     state = DatasetState.read(files.chain)
     start = state.record_count
     made = np.full(len(op), MADE.epoch_ms)
-    notes = [f"a note on number {k % 999}" for k in key]
-    offsets, names = np.arange(start, start + len(op)), [f"name of {k}" for k in key]
+    notes = pc.binary_join_element_wise("a note on number", as_text(key % 999), " ")
+    offsets, names = (
+        np.arange(start, start + len(op)),
+        pc.binary_join_element_wise("name of", as_text(key), " "),
+    )
     values = [offsets, op, made, made, key, names, key % 9_000 + changed, notes]
-    table = pa.table([pa.array(v, f.type) for v, f in zip(values, SCHEMA, strict=True)], schema=SCHEMA)
+    columns = [
+        v if isinstance(v, pa.Array) else pa.array(v, f.type) for v, f in zip(values, SCHEMA, strict=True)
+    ]
+    table = pa.table(columns, schema=SCHEMA)
     with files.staging() as folder:
         path = Path(folder) / "slice"
         pq.write_table(table, path)
@@ -91,6 +98,11 @@ def append(files: DatasetFiles, op: Values, key: Values, changed: Values) -> Non
         new = DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
         event = AddData(prev_offset=state.last_offset, new_data=new, new_watermark=MADE)
         commit(files, state, [event], [StagedFile(path, physical)], system_time=Timestamp.now())
+
+
+def as_text(numbers: Values) -> pa.Array:
+    """Numbers as their digits."""
+    return pa.array(numbers).cast(pa.string())
 
 
 def change(files: DatasetFiles, keys: Values, *, before: int, after: int) -> None:
@@ -105,9 +117,8 @@ def made(workspace: Workspace, name: str, rows: int) -> Dataset:
     files = dataset._files
     declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
     commit(files, DatasetState.read(files.chain), [declared], [], system_time=Timestamp.now())
-    for start in range(0, rows, 1_000_000):
-        keys = np.arange(start, min(start + 1_000_000, rows))
-        append(files, np.zeros(len(keys)), keys, np.zeros(len(keys), dtype=int))
+    # one slice: of several, the first merge would make the state checkpoint that is due
+    append(files, np.zeros(rows), np.arange(rows), np.zeros(rows, dtype=int))
     dataset.create_branch("theirs")
     step = rows // CHANGES
     change(files, np.arange(CHANGES) * step, before=0, after=1)
@@ -181,9 +192,10 @@ def beside_dolt(root: Path, ours: dict[str, list[float]]) -> Iterator[Figure]:
             middle = statistics.median(ours[what])
             yield Figure(f"{what} of 1,000,000 rows (no dolt here)", middle, "s", samples=tuple(ours[what]))
         return
-    folder = root / "dolt"
+    folder, home = root / "dolt", root / "dolt-home"
     folder.mkdir()
-    env = {**os.environ, "HOME": str(folder), "DOLT_ROOT_PATH": str(folder)}
+    home.mkdir()
+    env = {**os.environ, "HOME": str(home), "DOLT_ROOT_PATH": str(home)}
 
     def run(*args: str) -> None:
         subprocess.run([dolt, *args], cwd=folder, env=env, check=True, capture_output=True)
@@ -215,12 +227,13 @@ def beside_dolt(root: Path, ours: dict[str, list[float]]) -> Iterator[Figure]:
     run("checkout", "main")
     theirs: dict[str, list[float]] = {"diff": [], "merge": []}
     for _ in range(3):
-        for what, args in (
-            ("diff", ("diff", "main", "theirs")),
-            ("merge", ("merge", "theirs", "-m", "merged")),
+        for what, steps in (
+            ("diff", [("diff", "main", "theirs")]),
+            ("merge", [("merge", "theirs"), ("add", "."), ("commit", "-m", "merged")]),
         ):
             start = time.perf_counter()
-            run(*args)
+            for args in steps:
+                run(*args)
             theirs[what].append(time.perf_counter() - start)
         run("reset", "--hard", "HEAD~1")
     version = subprocess.run([dolt, "version"], capture_output=True, text=True, check=True).stdout.split()[-1]
