@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.codec.tree import to_tree
 from odfchain.codec.yaml_writer import dump_json, dump_yaml
-from odfchain.errors import CodecError
 from odfchain.model.ddl import format_ddl, type_name
 
 if TYPE_CHECKING:
@@ -39,12 +38,9 @@ def schema_of(event: SetDataSchema) -> DataSchema:
 def merged_text(event: MetadataEvent) -> str | None:
     """What a merge or a revert took over, in a line; None for every other event."""
     from odfchain.lineage.source_names import describe_merged
-    from odfchain.repo.merge_record import record_of
+    from odfchain.repo.merge_record import understood_record
 
-    try:
-        record = record_of(event)
-    except CodecError:
-        return None
+    record = understood_record(event)
     return None if record is None else describe_merged(record)
 
 

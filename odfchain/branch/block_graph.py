@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from odfchain.chain.index import MERGE
-from odfchain.errors import ChainError, CodecError, ObjectNotFoundError
+from odfchain.errors import ChainError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.merge_record import MergeMode, record_of
+from odfchain.repo.merge_record import MergeMode, understood_record
 from odfchain.repo.points import opened_at
 from odfchain.repo.references import ref_names
 
@@ -214,8 +214,5 @@ class BlockGraph:
 
 def _source_of(block: MetadataBlock) -> list[Multihash]:
     """The source of the merge that a block records; what is not understood is no merge."""
-    try:
-        record = record_of(block.event)
-    except CodecError:
-        return []
+    record = understood_record(block.event)
     return [record.source] if record is not None and record.mode is MergeMode.MERGE else []

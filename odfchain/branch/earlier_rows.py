@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from odfchain.branch.row_diff import either, key_columns, take
-from odfchain.digest.row_hash import Numbers, hash_rows
+from odfchain.branch.row_diff import either, key_columns, key_hashes, take
+from odfchain.digest.row_hash import Numbers
 from odfchain.model.enums import OperationType
 from odfchain.slices.rows_in_force import takes_back
 
@@ -29,7 +29,7 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
     All have offset and operation first, and then the data (`MergedColumns.rows`).
     """
     touched = key_columns(rows, key)
-    asked = np.unique(_hashes(touched))
+    asked = np.unique(key_hashes(touched))
     parts = (_only(pa.Table.from_batches([batch]), asked, key) for batch in earlier)
     known = pa.concat_tables([rows.schema.empty_table(), *parts])
     first, last = _places(touched, key_columns(known, key))
@@ -63,10 +63,4 @@ def _places(touched: pa.Table, known: pa.Table) -> tuple[Numbers, Numbers]:
 
 def _only(rows: pa.Table, asked: Numbers, key: Sequence[str]) -> pa.Table:
     """The rows whose keys have one of these hashes."""
-    return rows.filter(pa.array(np.isin(_hashes(key_columns(rows, key)), asked)))
-
-
-def _hashes(keys: pa.Table) -> Numbers:
-    """64 bits for each key; who has the same ones may be another key."""
-    found = [hash_rows(batch, ())[:, 0] for batch in keys.to_batches()]
-    return np.concatenate([np.zeros(0, np.uint64), *found])
+    return rows.filter(pa.array(np.isin(key_hashes(key_columns(rows, key)), asked)))

@@ -19,7 +19,6 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.declared_constraints import Constraints, recorded_constraints
 from odfchain.slices.rows_in_force import SliceFile
-from odfchain.store.interfaces import HEAD
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +34,7 @@ class Rows:
     @property
     def name(self) -> str:
         """The alias, with the branch."""
-        ref = self.dataset.ref
-        return str(self.dataset.alias) if ref == HEAD else f"{self.dataset.alias}@{ref}"
+        return self.dataset.label
 
     @property
     def schema(self) -> pa.Schema:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.branch.row_diff import either, key_columns, take
-from odfchain.digest.row_hash import Numbers, hash_rows
+from odfchain.branch.row_diff import either, key_columns, key_hashes, take
+from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, ObjectNotFoundError, SliceNotFoundError
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -87,7 +87,7 @@ class _Search:
         self._file, self._asked, self._keys, self._key = file, asked, keys, list(key)
         self._own = pa.schema([asked.schema.field(name).with_nullable(True) for name in key])
         self._values = [pc.unique(keys.column(name)) for name in keys.column_names]
-        self._hashes = np.unique(_hashes(keys))
+        self._hashes = np.unique(key_hashes(keys))
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
@@ -136,7 +136,7 @@ class _Search:
             mask &= pc.is_in(column, value_set=values).to_numpy()
         at = np.flatnonzero(mask)
         if len(self._values) > 1:
-            at = at[np.isin(_hashes(keys.take(pa.array(at))), self._hashes)]
+            at = at[np.isin(key_hashes(keys.take(pa.array(at))), self._hashes)]
         found: Numbers = at
         return found
 
@@ -168,9 +168,3 @@ class _Search:
         return [
             group for group in every if may_hold(footer.row_group(group).column(place).statistics, values)
         ]
-
-
-def _hashes(keys: pa.Table) -> Numbers:
-    """64 bits for each key; who has the same ones may be another key."""
-    found = [hash_rows(batch, ())[:, 0] for batch in keys.to_batches()]
-    return np.concatenate([np.zeros(0, np.uint64), *found])

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from odfchain.branch.block_graph import BlockGraph
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE
-from odfchain.errors import CodecError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import AddData
 from odfchain.model.sources import MergeStrategySnapshot
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import MergeMode, MergeRecord, is_merge_state, record_of
+from odfchain.repo.merge_record import MergeMode, is_merge_state, understood_record
 from odfchain.text import one_line
 
 
@@ -34,7 +33,7 @@ def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Ite
         number = block.block.sequence_number
         if number <= oldest:
             return
-        record = _understood(block.block.event)
+        record = understood_record(block.block.event)
         if record is None:
             continue
         if record.mode is MergeMode.REVERT:
@@ -46,13 +45,6 @@ def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Ite
                 f"block {number:,}, which merged {one_line(record.source_ref)}, was reverted by block "
                 f"{reverted[block.hash]:,}: its changes do not come again, unless that block is reverted"
             )
-
-
-def _understood(event: object) -> MergeRecord | None:
-    try:
-        return record_of(event)  # type: ignore[arg-type]
-    except CodecError:
-        return None
 
 
 def _polled(target: DatasetState) -> Iterator[str]:
@@ -79,4 +71,4 @@ def _polls_itself(target: DatasetState) -> bool:
             break
         first = block
     before = first.block.prev_block_hash if first is not None else None
-    return before is None or _understood(target.chain.get(before).event) is None
+    return before is None or understood_record(target.chain.get(before).event) is None

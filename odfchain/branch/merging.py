@@ -37,7 +37,7 @@ from odfchain.errors import IngestError, UsageError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import OperationType
-from odfchain.model.events import MetadataEvent, OffsetInterval, SourceState
+from odfchain.model.events import MetadataEvent, SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import on_the_newest_head
@@ -128,8 +128,7 @@ class _Prepared:
         rows = Rows.committed(dataset, target, self.events, ())
         if self.sides is None or self.facts is None:
             return rows
-        start = 0 if target.last_offset is None else target.last_offset + 1
-        interval = OffsetInterval(start=start, end=start + self.facts.rows - 1)
+        interval = self.facts.slice_at(target.record_count).offset_interval
         item = SliceFile(Path(self.facts.path), rows.columns.vocabulary, interval)
         return rows.with_slice(item, self.sides.columns.declared)
 

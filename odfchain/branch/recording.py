@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from odfchain.branch.state_file import CheckpointDue, checkpoint_after
-from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.codec.raw_arrow import schema_event
 from odfchain.errors import NothingToCommitError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
@@ -29,10 +29,7 @@ from odfchain.model.enums import OperationType
 from odfchain.model.events import (
     AddData,
     Checkpoint,
-    DataSlice,
     MetadataEvent,
-    OffsetInterval,
-    SetDataSchema,
     SourceState,
 )
 from odfchain.model.timestamp import Timestamp
@@ -173,12 +170,12 @@ def stage_changes(
         raise NothingToCommitError("nothing to commit", input_rows=0)
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
-        events.append(_schema_event(state, target))
+        events.append(schema_event(target, odf_form=state.odf_schema))
     due = CheckpointDue(state.checkpoint)
     new_data = None
     staged: tuple[StagedFile, ...] = ()
     if facts is not None and target is not None:
-        new_data = _slice_of(facts, state)
+        new_data = facts.slice_at(state.record_count)
         staged = (StagedFile(Path(facts.path), new_data.physical_hash),)
         due = checkpoint_after(dataset, state, new_data.offset_interval, Path(facts.path), target, staging)
     latest = facts.max_event_time_ms if facts is not None else None
@@ -230,9 +227,7 @@ def write_batches(
     """
     if schema is None:
         return None
-    last = state.last_offset
-    start = 0 if last is None else last + 1
-    spec = SliceSpec.of(schema, state.vocabulary, start, system_time.epoch_ms, staging)
+    spec = SliceSpec.of(schema, state.vocabulary, state.record_count, system_time.epoch_ms, staging)
     try:
         return write_slice(batches, spec)
     except (SliceInputError, OSError) as error:
@@ -242,21 +237,3 @@ def write_batches(
 def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """In the sizes in which Spark brings them, so that the same rows become the same file."""
     yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-
-
-def _slice_of(facts: SliceFacts, state: DatasetState) -> DataSlice:
-    last = state.last_offset
-    start = 0 if last is None else last + 1
-    return DataSlice(
-        logical_hash=Multihash.parse(facts.logical_hash),
-        physical_hash=Multihash.parse(facts.physical_hash),
-        offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
-        size=facts.size,
-    )
-
-
-def _schema_event(state: DatasetState, schema: DataSchema) -> SetDataSchema:
-    """In the form in which the schema in force is declared."""
-    if state.odf_schema:
-        return SetDataSchema(schema=schema)
-    return SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from odfchain.branch.cells import same_cells
-from odfchain.digest.row_hash import Numbers
+from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import ChainError
 from odfchain.model.enums import OperationType
 from odfchain.slices.rows_in_force import comparable, takes_back
@@ -177,6 +177,12 @@ def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     batch = whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], schema=whole.schema)
     columns = [column for name in key for column in comparable(batch, name)]
     return pa.table(columns, [str(number) for number in range(len(columns))])
+
+
+def key_hashes(keys: pa.Table) -> Numbers:
+    """64 bits for each key (`key_columns`); who has the same ones may be another key."""
+    found = [hash_rows(batch, ())[:, 0] for batch in keys.to_batches()]
+    return np.concatenate([np.zeros(0, np.uint64), *found])
 
 
 def key_text(rows: pa.Table, index: int = 0) -> str:

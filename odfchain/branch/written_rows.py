@@ -18,18 +18,8 @@ from pyarrow import types as t
 
 from odfchain.branch.row_diff import RowDiff
 from odfchain.digest.row_hash import Numbers
-from odfchain.model.enums import OperationType
+from odfchain.model.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from odfchain.model.events import DatasetVocabulary
-
-_APPEND, _RETRACT, _FROM, _TO = (
-    op.code
-    for op in (
-        OperationType.APPEND,
-        OperationType.RETRACT,
-        OperationType.CORRECT_FROM,
-        OperationType.CORRECT_TO,
-    )
-)
 
 
 def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
@@ -37,8 +27,8 @@ def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
     keys = diff.rows_of_keys()
     diff = diff.only(order_of(keys, keys.column_names))
     had, has = diff.had, diff.has
-    old = np.stack([had, np.where(has, _FROM, _RETRACT)], axis=1)
-    new = np.stack([has, np.where(had, _TO, _APPEND)], axis=1)
+    old = np.stack([had, np.where(has, CORRECT_FROM, RETRACT)], axis=1)
+    new = np.stack([has, np.where(had, CORRECT_TO, APPEND)], axis=1)
     # two places for each key: what was there before, then what is there after
     there, operations = np.stack([old, new], axis=1).reshape(-1, 2).T
     positions = np.arange(2 * len(diff)).reshape(2, -1).T.reshape(-1)
@@ -50,7 +40,7 @@ def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:
 
 def all_added(rows: pa.Table, names: DatasetVocabulary) -> pa.Table:
     """New rows as they come."""
-    codes = pa.array(np.full(rows.num_rows, _APPEND, dtype=np.int32))
+    codes = pa.array(np.full(rows.num_rows, APPEND, dtype=np.int32))
     return rows.add_column(0, names.operation_type_column, codes)
 
 

@@ -19,6 +19,7 @@ from odfchain.codec.flatbuffer import FlatBuffer, TableView
 from odfchain.errors import CodecError, DecodeError, SchemaError
 from odfchain.model import data_schema as ds
 from odfchain.model.enums import TimeUnit
+from odfchain.model.events import SetDataSchema
 
 EXTENSION_NAME = "ARROW:extension:name"
 """Key of a field's metadata that names the extension type of the column (Arrow, "Extension types")."""
@@ -363,6 +364,13 @@ def _read_type(kind: str, params: _TypeTable, children: list[ds.DataField]) -> d
     if reader is None:
         raise DecodeError(f"Arrow type {kind} has no counterpart in ODF")
     return reader(params, children)
+
+
+def schema_event(schema: ds.DataSchema, *, odf_form: bool) -> SetDataSchema:
+    """The event that declares a schema, in the ODF form or as raw Arrow: as the dataset has it already."""
+    return (
+        SetDataSchema(schema=schema) if odf_form else SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema))
+    )
 
 
 def schema_of_event(raw_arrow_schema: bytes | None, schema: ds.DataSchema | None) -> ds.DataSchema:

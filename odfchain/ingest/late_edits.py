@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from odfchain.errors import BadInputError
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.merge_strategies import (
-    APPEND,
     OLD,
     Merged,
     correction,
@@ -23,7 +22,7 @@ from odfchain.ingest.merge_strategies import (
     row_struct,
 )
 from odfchain.ingest.primary_keys import one_row_per_key
-from odfchain.model.enums import TAKES_BACK
+from odfchain.model.enums import APPEND, TAKES_BACK
 from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
 from odfchain.spark.columns import RESERVED, any_of, col
 from odfchain.spark.input_frames import ROW_ID

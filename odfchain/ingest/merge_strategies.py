@@ -25,7 +25,7 @@ from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.primary_keys import comparable, one_row_per_key, refuse_null_keys
 from odfchain.model import data_schema as ds
-from odfchain.model.enums import OperationType
+from odfchain.model.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from odfchain.model.sources import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -48,15 +48,6 @@ OLD = "__odfchain_old"
 """Beside an input row: the operation of the recorded row of its key, null where there is none."""
 
 _NEW, _RANK, _ROW, _OP = "__odfchain_new", "__odfchain_rank", "__odfchain_record", "__odfchain_op"
-APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = (
-    op.code
-    for op in (
-        OperationType.APPEND,
-        OperationType.RETRACT,
-        OperationType.CORRECT_FROM,
-        OperationType.CORRECT_TO,
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import to_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.codec.raw_arrow import schema_event
 from odfchain.digest.logical import check_hashable
 from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
-from odfchain.ids.multihash import Multihash
 from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
 from odfchain.ingest.future_rows import first_future_row, times_after
 from odfchain.ingest.known_keys import LARGEST_INPUT, only_relevant
 from odfchain.ingest.late_edits import first_edit, merge_with_edits
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.ingest.merge_strategies import (
-    CORRECT_FROM,
-    CORRECT_TO,
     Merged,
     check_strategy,
     first_bad_operation,
@@ -46,14 +43,13 @@ from odfchain.ingest.schema_fit import (
 )
 from odfchain.model import data_schema as ds
 from odfchain.model.duration import Duration
+from odfchain.model.enums import CORRECT_FROM, CORRECT_TO
 from odfchain.model.events import (
     AddData,
     Checkpoint,
     DatasetVocabulary,
-    DataSlice,
     MetadataEvent,
     OffsetInterval,
-    SetDataSchema,
     SourceState,
 )
 from odfchain.model.sources import (
@@ -494,22 +490,11 @@ def _record(
     source_state = options.new_source_state or state.source_state
     new_data = staged = None
     if facts is not None:
-        start = state.next_offset
-        physical = Multihash.parse(facts.physical_hash)
-        new_data = DataSlice(
-            logical_hash=Multihash.parse(facts.logical_hash),
-            physical_hash=physical,
-            offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
-            size=facts.size,
-        )
-        staged = StagedFile(Path(facts.path), physical)
+        new_data = facts.slice_at(state.next_offset)
+        staged = StagedFile(Path(facts.path), new_data.physical_hash)
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
-        events.append(
-            SetDataSchema(schema=target)
-            if state.odf_schema
-            else SetDataSchema(raw_arrow_schema=encode_raw_arrow(target))
-        )
+        events.append(schema_event(target, odf_form=state.odf_schema))
     if new_data is not None or watermark != state.watermark or source_state != state.source_state:
         events.append(
             AddData(

@@ -79,5 +79,7 @@ _OP_CODES = {
     OperationType.CORRECT_TO: 3,
 }
 
-TAKES_BACK = (OperationType.RETRACT.code, OperationType.CORRECT_FROM.code)
+APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = (op.code for op in OperationType)
+"""The codes by themselves."""
+TAKES_BACK = (RETRACT, CORRECT_FROM)
 """Codes of the operations that take a row out of force; the others put one in force."""

@@ -123,6 +123,14 @@ def record_of(event: MetadataEvent) -> MergeRecord | None:
         raise CodecError(f"the merge record is not understood: {one_line(str(error))}") from None
 
 
+def understood_record(event: MetadataEvent) -> MergeRecord | None:
+    """As `record_of`; one that is not understood is none: nobody who merges as is done here has made it."""
+    try:
+        return record_of(event)
+    except CodecError:
+        return None
+
+
 def first_record(chain: MetadataChain, block: HashedBlock) -> MergeRecord | None:
     """The merge record of a block in which it first appears; None where it has none, or carries one on.
 
@@ -168,10 +176,7 @@ def _parse(state: SourceState) -> MergeRecord:
 
 def merged_names(event: MetadataEvent) -> tuple[Multihash, ...]:
     """What a merge names beside its target: the source, then the bases; nothing where it is no merge."""
-    try:
-        record = record_of(event)
-    except CodecError:
-        return ()  # whatever it is, it was made by nobody who merges as is done here
+    record = understood_record(event)
     return (record.source, *record.base) if record is not None else ()
 
 

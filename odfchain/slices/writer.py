@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 
 from odfchain.codec.arrow import to_arrow
 from odfchain.codec.uuids import with_extensions
+from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
-from odfchain.model.events import DatasetVocabulary
+from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
 from odfchain.slices.marker import marker
 from odfchain.slices.observers import LogicalHash, PhysicalHash, RowTotals, SliceObserver
 from odfchain.slices.values import check_values
@@ -72,6 +73,15 @@ class SliceFacts:
     """Rows for each operation code (as text, for JSON)."""
     finer: dict[str, int] = field(default_factory=dict)
     """Times that were cut to the unit of their column, by column."""
+
+    def slice_at(self, start: int) -> DataSlice:
+        """The slice as a block names it, its first record at an offset."""
+        return DataSlice(
+            logical_hash=Multihash.parse(self.logical_hash),
+            physical_hash=Multihash.parse(self.physical_hash),
+            offset_interval=OffsetInterval(start=start, end=start + self.rows - 1),
+            size=self.size,
+        )
 
 
 class _ObservedFile:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.codec.raw_arrow import schema_event
 from odfchain.digest.physical import hash_file
 from odfchain.engine.interface import Executed, TransformEngine
 from odfchain.errors import DivergedInputError, RefConflictError
@@ -30,7 +30,6 @@ from odfchain.model.events import (
     ExecuteTransform,
     MetadataEvent,
     OffsetInterval,
-    SetDataSchema,
 )
 from odfchain.model.rebuild import unmarked
 from odfchain.model.sources import Transform
@@ -155,13 +154,7 @@ def execute_step(
     new_data = None
     if facts is not None:
         data = Path(facts.path)
-        start = step.next_offset
-        new_data = DataSlice(
-            logical_hash=Multihash.parse(facts.logical_hash),
-            physical_hash=Multihash.parse(facts.physical_hash),
-            offset_interval=OffsetInterval(start=start, end=start + facts.rows - 1),
-            size=facts.size,
-        )
+        new_data = facts.slice_at(step.next_offset)
     kept, written = (step.read_checkpoint if executed.keeps_checkpoint else None), None
     if checkpoint.exists():
         name, size = hash_file(checkpoint)
@@ -359,11 +352,7 @@ def _check_taken_back(
 def _events(step: PlannedStep, state: DatasetState, executed: ExecutedStep) -> list[MetadataEvent]:
     events: list[MetadataEvent] = []
     if executed.schema is not None and executed.schema != step.schema:
-        events.append(
-            SetDataSchema(schema=executed.schema)
-            if state.odf_schema
-            else SetDataSchema(raw_arrow_schema=encode_raw_arrow(executed.schema))
-        )
+        events.append(schema_event(executed.schema, odf_form=state.odf_schema))
     # a step that brought nothing goes along with the next one: a block must say something
     if step.output is not None and not _changes(step, executed):
         # a rebuild is done of which nothing came: the transform without the mark says so

@@ -22,7 +22,7 @@ from pathlib import Path
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.earlier_blocks import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.errors import CodecError, UnsavedBlocksError, UsageError
+from odfchain.errors import UnsavedBlocksError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import AddData, DatasetVocabulary, MetadataEvent, SetVocab
@@ -31,7 +31,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from odfchain.repo.merge_record import record_of
+from odfchain.repo.merge_record import understood_record
 from odfchain.repo.references import keep_reachable
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.trust.seen import Seen
@@ -258,10 +258,7 @@ def rewritten(
 
 def _retargeted(event: MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> MetadataEvent:
     """The event, which names the new block where it says what a merge was made on."""
-    try:
-        record = record_of(event)
-    except CodecError:
-        return event
+    record = understood_record(event)
     if record is None or not isinstance(event, AddData):
         return event
     target = renamed.get(record.target, record.target)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.errors import CodecError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.merge_record import record_of
+from odfchain.repo.merge_record import understood_record
 from odfchain.repo.references import branch_names
 from odfchain.store.interfaces import HEAD
 from odfchain.upkeep.reachable import merged_blocks
@@ -52,8 +51,5 @@ def branches_on(
 
 def _merged(dataset: DatasetFiles, found: HashedBlock) -> list[tuple[Multihash, str]]:
     merged = merged_blocks(dataset, found.block.event)
-    try:
-        record = record_of(found.block.event)
-    except CodecError:
-        return []
+    record = understood_record(found.block.event)
     return [(name, record.source_ref) for name in merged] if record is not None else []
