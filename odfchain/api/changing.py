@@ -110,17 +110,16 @@ def revert(
     from odfchain.api.branch_diffs import engine_of
     from odfchain.api.branch_points import as_point
     from odfchain.api.branch_trust import trust_of
-    from odfchain.branch.resolving import UNDECIDED, Resolution
+    from odfchain.branch.conflict_file import resolution_of
     from odfchain.branch.reverting import RevertMeans, RevertRequest
     from odfchain.branch.reverting import revert as revert_block
     from odfchain.repo.points import named_block
 
     check_head_is_ours(workspace, files, "revert", force=force)
-    decided: Resolution | Path = UNDECIDED
-    if resolve is not None:
-        decided = Resolution.of_side(str(resolve)) if resolve in ("ours", "theirs") else Path(resolve)
     block = named_block(files, as_point(block))
-    request = RevertRequest(block=block, resolve=decided, message=message, system_time=system_time)
+    request = RevertRequest(
+        block=block, resolve=resolution_of(resolve), message=message, system_time=system_time
+    )
     with foreign_keys(workspace, progress, violations, merging=True) as check:
         means = RevertMeans(
             engine=engine_of(workspace),

@@ -65,13 +65,10 @@ def merge_branches(
 def _request(
     dataset: Branching, source: str | MergePlan, resolve: Resolve | None, **options: Any
 ) -> MergeRequest:
+    from odfchain.branch.conflict_file import resolution_of
     from odfchain.branch.merge_values import MergePlan, MergeRequest
-    from odfchain.branch.resolving import UNDECIDED, Resolution
 
-    decided: Resolution | Path = UNDECIDED
-    if resolve is not None:
-        named = resolve in ("ours", "theirs")
-        decided = Resolution.of_side(str(resolve)) if named else Path(resolve)
+    decided = resolution_of(resolve)
     if isinstance(source, MergePlan):
         if (source.dataset, source.into) != (str(dataset._files.alias), dataset.ref):
             raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {dataset.label}")

@@ -25,6 +25,7 @@ import pyarrow as pa
 from odfchain.branch.cell_text import canonical_text, json_text
 from odfchain.branch.resolving import (
     DECISION_COLUMNS,
+    UNDECIDED,
     WHOLE_ROW,
     Cell,
     Decision,
@@ -41,6 +42,7 @@ MOST_BYTES = 256 << 20
 """A file that is read [bytes]."""
 _SEPARATORS = (",", ";", "\t")
 _BY_BOM = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+_SIDES = ("ours", "theirs")
 _WORDS = ("conflict", "column", "take")
 _ADVICE = (
     "write numbers with digits and a point only, and times like 2026-01-31T12:00:00Z; spreadsheets change "
@@ -123,8 +125,15 @@ def _unmistakable(text: str) -> str:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def read_resolution(path: Path, data: pa.Schema, key: Sequence[str]) -> Resolution:
-    """What a filled-in file decides; lines without `take` decide nothing.
+def resolution_of(who: str | Path | None) -> Resolution | Path:
+    """Who decides conflicts: nobody, `ours`, `theirs`, or a file that is read when its columns are known."""
+    if who is None:
+        return UNDECIDED
+    return Resolution.of_side(str(who)) if who in _SIDES else Path(who)
+
+
+def read_resolution(given: Resolution | Path, data: pa.Schema, key: Sequence[str]) -> Resolution:
+    """What a filled-in file decides; lines without `take` decide nothing. What is decided already stays.
 
     `data` are the columns of the data, the key among them.
 
@@ -132,6 +141,9 @@ def read_resolution(path: Path, data: pa.Schema, key: Sequence[str]) -> Resoluti
         BadInputError: it is not such a file, or a line cannot be understood; names the line.
         StoreError: it cannot be read.
     """
+    if isinstance(given, Resolution):
+        return given
+    path = given
     found = read_regular(path, MOST_BYTES, follow=True)
     if found is None:
         raise UsageError(

@@ -311,9 +311,7 @@ def _computed(
         batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
         facts = write_batches(target, batches, schema, time, folder)
         return facts, check_decided(lines_schema(()).empty_table(), UNDECIDED, ())
-    resolution = request.resolve
-    if isinstance(resolution, Path):
-        resolution = read_resolution(resolution, sides.columns.data, sides.key)
+    resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
     merged = _merged(request, sides, means, folder, resolution)
     decided = check_decided(merged.notes.lines, resolution, sides.key)
     return write_batches(target, merged.computed.batches(), schema, time, folder), decided

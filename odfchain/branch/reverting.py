@@ -71,9 +71,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
     graph = BlockGraph(dataset)
     asked = MergeInput.between(graph, (request.block,), state.head, before)
     sides = Sides.of(graph, state.head, before, asked)
-    resolution = request.resolve
-    if isinstance(resolution, Path):
-        resolution = read_resolution(resolution, sides.columns.data, sides.key)
+    resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
     system_time = state.next_system_time(request.system_time)
     with dataset.staging() as staging:
         found = compute_merge(

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branch_points import on_branch
-from odfchain.api.conflict_views import check_conflict_file, write_conflicts
 from odfchain.api.merging_branches import merge_branches
-from odfchain.cli.support.conflict_output import print_conflicts
+from odfchain.cli.support.conflict_output import check_conflict_options, conflict_options, conflicts_shown
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import BRANCH, DATASETS, violations_option
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo
-from odfchain.errors import MergeConflictError, UsageError
+from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain import MergeOutcome
@@ -31,14 +30,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--ff", is_flag=True, help="Move to the branch's block instead, where that is ahead.")
 @click.option("--rows", is_flag=True, help="Merge no cells: other rows of one key conflict.")
-@click.option(
-    "--resolve", metavar="WHO", help="Decide conflicts: ours, theirs, or a file of --conflicts, filled in."
-)
-@click.option(
-    "--conflicts",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the conflicts to this .csv or .ndjson file.",
-)
+@conflict_options
 @click.option("--with-metadata", is_flag=True, help="Take over what the branch says beside data, too.")
 @click.option("--message", metavar="TEXT", default="", help="Why; recorded with the merge.")
 @violations_option
@@ -63,25 +55,18 @@ def merge_command(
 
     Several datasets that have a branch of this name are all computed before the first is changed.
     """
-    if conflicts is not None:
-        check_conflict_file(conflicts)
-        if len(datasets) > 1 or (resolve is not None and Path(resolve) == conflicts):
-            raise UsageError("--conflicts writes the conflicts of one dataset, to a file that is not read")
+    check_conflict_options(resolve, conflicts)
+    if conflicts is not None and len(datasets) > 1:
+        raise UsageError("--conflicts writes the conflicts of one dataset: merge them one by one")
     if not options().debug:
         silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         targets = [on_branch(workspace, f"{name}@{into}") for name in datasets]
-        try:
+        with conflicts_shown(conflicts, output, progress):
             done = merge_branches(
                 targets, branch, resolve=resolve, by_row=rows, fast_forward=ff, dry_run=dry_run,
                 progress=progress, **chosen,
             )  # fmt: skip
-        except MergeConflictError as error:
-            progress.stop()
-            if conflicts is not None:
-                write_conflicts(error.conflicts, conflicts)
-            print_conflicts(error.conflicts, output)
-            raise
         progress.stop()
         for note in [note for outcome in done for note in outcome.notes]:
             say(f"note: {note}")

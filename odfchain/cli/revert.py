@@ -8,27 +8,18 @@ from typing import Any
 import click
 
 from odfchain.api.branch_points import on_branch
-from odfchain.api.conflict_views import check_conflict_file, write_conflicts
 from odfchain.cli.support.changes import print_changes
-from odfchain.cli.support.conflict_output import print_conflicts
+from odfchain.cli.support.conflict_output import check_conflict_options, conflict_options, conflicts_shown
 from odfchain.cli.support.context import open_workspace, options, silence_libraries
 from odfchain.cli.support.output import format_option
 from odfchain.cli.support.parameters import DATASET_AT, TIMESTAMP, given, violations_option
 from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.errors import MergeConflictError, UsageError
 
 
 @click.command("revert")
 @click.argument("dataset", metavar="DATASET[@BRANCH]", type=DATASET_AT)
 @click.argument("block")
-@click.option(
-    "--resolve", metavar="WHO", help="Decide conflicts: ours, theirs, or a file of --conflicts, filled in."
-)
-@click.option(
-    "--conflicts",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the conflicts to this .csv or .ndjson file.",
-)
+@conflict_options
 @click.option("--message", metavar="TEXT", help="Why; recorded with the block.")
 @violations_option
 @click.option("--force", is_flag=True, help="Write to the head also where the dataset is a copy.")
@@ -41,21 +32,12 @@ def revert_command(dataset: str, block: str, conflicts: Path | None, output: str
     again since then conflicts, as in `merge`: ours is what is there now, theirs what was there before BLOCK.
     Then nothing is recorded, the conflicts are printed, and the command ends with code 5.
     """
-    if conflicts is not None:
-        check_conflict_file(conflicts)
-        if chosen["resolve"] is not None and Path(chosen["resolve"]) == conflicts:
-            raise UsageError("--conflicts writes to a file that --resolve does not read")
+    check_conflict_options(chosen["resolve"], conflicts)
     if not options().debug:
         silence_libraries()
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         target = on_branch(workspace, dataset)
-        try:
+        with conflicts_shown(conflicts, output, progress):
             outcome = target.revert(block, progress=progress, **given(**chosen))
-        except MergeConflictError as error:
-            progress.stop()
-            if conflicts is not None:
-                write_conflicts(error.conflicts, conflicts)
-            print_conflicts(error.conflicts, output)
-            raise
         progress.stop()
     print_changes(target.label, outcome, output)
