@@ -26,11 +26,10 @@ def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
     files = dataset._files
     state = DatasetState.read(files.chain)
     schema = query_datasets._schema([("k", "string"), ("v", "int64")])
+    time = state.next_system_time(Timestamp.parse(at))  # of the rows and of their block
     with files.staging() as folder:
-        event, staged = query_datasets._slice(
-            folder, state, schema, [["+A", DAYS[1], key, 0]], Timestamp.parse(at)
-        )
-        commit(files, state, [event], [staged], system_time=state.next_system_time(Timestamp.parse(at)))
+        event, staged = query_datasets._slice(folder, state, schema, [["+A", DAYS[1], key, 0]], time)
+        commit(files, state, [event], [staged], system_time=time)
 
 
 def merged(into: odf.Dataset, source: odf.Dataset, at: str | None = None) -> None:
