@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from odfchain.codec.json_schema import manifest_schema
-from odfchain.codec.manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
+from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT
 from odfchain.repo.dataset_config import DATASET_CONFIG
 from odfchain.repo.workspace_config import WORKSPACE_CONFIG
 from odfchain.transfer.repositories import REPOSITORY

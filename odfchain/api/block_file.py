@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odfchain.codec.blocks import block_hash, decode_block, encode_block, open_manifest
-from odfchain.codec.manifest import block_document, read_block
+from odfchain.codec.yaml_manifest import block_document, read_block
 from odfchain.ids.multihash import Multihash
 
 

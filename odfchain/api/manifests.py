@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import ManifestError
 from odfchain.limits import LIMITS
 from odfchain.repo.creation import in_creation_order

@@ -31,14 +31,9 @@ class Profile:
             UsageError: there is no such file.
             CodecError, UnsupportedVersionError: it is no profile, or of another format.
         """
-        from odfchain.errors import UsageError
         from odfchain.profile.profile_document import MOST_BYTES, read_profile
-        from odfchain.store import fsio
 
-        data = fsio.read_start(Path(path), MOST_BYTES + 1)
-        if data is None:
-            raise UsageError(f"{path}: there is no such file")
-        return cls(read_profile(data))
+        return cls(read_profile(_bytes_of(path, MOST_BYTES)))
 
     @property
     def num_rows(self) -> int:
@@ -54,7 +49,7 @@ class Profile:
     @property
     def content(self) -> bytes:
         """The one text of the profile: canonical JSON (RFC 8785)."""
-        from odfchain.profile.profile_document import canonical_bytes
+        from odfchain.codec.document_bytes import canonical_bytes
 
         return canonical_bytes(self.document)
 
@@ -73,6 +68,17 @@ class Profile:
         )
 
 
+def _bytes_of(path: str | Path, most: int) -> bytes:
+    """The content of a file; one byte more than it may have says that it is too large."""
+    from odfchain.errors import UsageError
+    from odfchain.store import fsio
+
+    found = fsio.read_start(Path(path), most + 1)
+    if found is None:
+        raise UsageError(f"{path}: there is no such file")
+    return found
+
+
 def compare_profiles(before: Profile, after: Profile, policy: str | Path | None = None) -> Drift:
     """How far two profiles are apart, by the limits of a policy file; no data are read.
 
@@ -82,16 +88,11 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     """
     from odfchain.drift.comparison import compare_profiles as compared
     from odfchain.drift.policy import read_policy
-    from odfchain.errors import UsageError
     from odfchain.limits import LIMITS
-    from odfchain.store import fsio
 
     chosen = None
     if policy is not None:
-        text = fsio.read_start(Path(policy), LIMITS.manifest_bytes + 1)
-        if text is None:
-            raise UsageError(f"{policy}: there is no such file")
-        chosen = read_policy(text, source=str(policy))
+        chosen = read_policy(_bytes_of(policy, LIMITS.manifest_bytes), source=str(policy))
     return compared(before.document, after.document, chosen)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.codec.manifest import read_snapshots, snapshot_document
+from odfchain.codec.yaml_manifest import read_snapshots, snapshot_document
 from odfchain.codec.yaml_writer import dump_yaml
 from odfchain.errors import BadInputError, InvalidIdError, UsageError
 from odfchain.ids.names import DatasetAlias

@@ -1,4 +1,4 @@
-"""A profile as a document, and its one text: RFC 8785, with large integers and infinities as text.
+"""A profile as a document.
 
 The fields are flat and have the names of ADR-0001. Those in `DESCRIPTIVE` are the publisher's words: hashed
 and signed, never computed again. Source: RFC-040.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +29,6 @@ DESCRIPTIVE = (
     "created_by", "dataset_name", "dataset_path", "source_type", "description", "tags", "pipeline_stage",
     "transform_description",
 )  # fmt: skip
-LARGEST_INTEGER = 2**53 - 1
-"""Larger integers are text: a reader that has doubles only would round them."""
 MOST_BYTES = 64 * 1024 * 1024
 _MOSTLY_NULL = 0.5
 _LANGUAGES = "languages"
@@ -104,26 +101,6 @@ def _hidden(statistics: Mapping[str, Any]) -> dict[str, Any]:
     """Counts and fractions only."""
     kept = ("kind", "null_count", "null_fraction", "num_unique", "non_finite_count", "estimated")
     return {name: statistics[name] for name in kept if name in statistics}
-
-
-def canonical_bytes(document: Mapping[str, Any]) -> bytes:
-    """The one text of a document; infinities are texts, and so are integers that doubles do not hold."""
-    return bytes(rfc8785.dumps(_plain(document)))
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {name: _plain(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_plain(inner) for inner in value]
-        case bool() | None | str():
-            return value
-        case int() if abs(value) > LARGEST_INTEGER:
-            return str(value)
-        case float() if math.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def read_profile(data: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from odfchain.codec.manifest import ManifestKind, read_manifest
+from odfchain.codec.yaml_manifest import ManifestKind, read_manifest
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.model.duration import Duration

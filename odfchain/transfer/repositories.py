@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.codec.manifest import ManifestKind, read_manifest
 from odfchain.codec.tree import to_tree
+from odfchain.codec.yaml_manifest import ManifestKind, read_manifest
 from odfchain.codec.yaml_reader import read_document
 from odfchain.codec.yaml_writer import dump_yaml
 from odfchain.errors import (

@@ -17,7 +17,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.options import PullKeywords
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.spark.session import SparkEngine
 from tests.kit.support import derivative, manifest
 

@@ -146,7 +146,7 @@ def test_without_a_key_a_diff_is_the_rows_that_each_side_added(tmp_path: Path) -
 
 
 def test_other_primary_keys_are_refused(tmp_path: Path) -> None:
-    from odfchain.codec.manifest import read_snapshots
+    from odfchain.codec.yaml_manifest import read_snapshots
     from tests.kit.branch_rows import add
 
     with odf.init(tmp_path / "workspace") as workspace:

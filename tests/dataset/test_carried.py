@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.chain.schema_rules import canonical
-from odfchain.codec.manifest import DATASET_SNAPSHOT, read_manifest, read_snapshots, snapshot_document
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.codec.tree import from_tree
+from odfchain.codec.yaml_manifest import DATASET_SNAPSHOT, read_manifest, read_snapshots, snapshot_document
 from odfchain.codec.yaml_reader import Document
 from odfchain.errors import ManifestError
 from odfchain.model import data_schema as ds

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.codec.manifest import read_snapshots
 from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import AppendError
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import BadInputError, IncompatibleSchemaError, ManifestError
 from tests.kit.support import manifest, unchanged
 

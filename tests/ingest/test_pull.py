@@ -468,7 +468,7 @@ def test_a_new_manifest_is_valid_as_it_is(
     assert run_cli("new", "org.example.cities", kind).code == 0
     text = (tmp_path / "org.example.cities.yaml").read_text()
     assert text == run_cli("new", "org.example.cities", kind, "--output", "-").out
-    from odfchain.codec.manifest import read_snapshots
+    from odfchain.codec.yaml_manifest import read_snapshots
 
     (snapshot,) = read_snapshots(text)
     assert str(snapshot.name) == "org.example.cities"

@@ -44,7 +44,7 @@ import pyarrow.parquet as pq
 from odfchain.api import Workspace
 from odfchain.audit.checks import SIGNATURE
 from odfchain.audit.dataset_checks import verify_dataset
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from odfchain.api import Workspace
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from odfchain.codec.blocks import block_hash, decode_block, decode_header, encode_block, open_manifest
-from odfchain.codec.manifest import block_document, read_block
 from odfchain.codec.tree import from_tree, to_tree
+from odfchain.codec.yaml_manifest import block_document, read_block
 from odfchain.codec.yaml_writer import dump_json, dump_yaml
 from odfchain.errors import CodecError, DecodeError, UnsupportedVersionError
 from odfchain.ids.multihash import Multihash

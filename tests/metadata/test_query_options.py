@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import ManifestError, TransformError
 from odfchain.model.events import SetTransform
 from odfchain.model.query_options import lateness_option, split_version

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from odfchain.codec.manifest import METADATA_EVENT, read_manifest, read_snapshots
+from odfchain.codec.yaml_manifest import METADATA_EVENT, read_manifest, read_snapshots
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.model.duration import Duration

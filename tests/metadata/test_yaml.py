@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.codec.extra import dump_attributes, load_attributes
-from odfchain.codec.manifest import (
+from odfchain.codec.tree import from_tree, to_tree
+from odfchain.codec.yaml_manifest import (
     DATASET_SNAPSHOT,
     METADATA_BLOCK,
     METADATA_EVENT,
@@ -21,7 +22,6 @@ from odfchain.codec.manifest import (
     read_snapshots,
     snapshot_document,
 )
-from odfchain.codec.tree import from_tree, to_tree
 from odfchain.codec.yaml_reader import Document, read_document, read_documents
 from odfchain.codec.yaml_writer import dump_json, dump_yaml
 from odfchain.errors import ManifestError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odfchain import Workspace
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetNotFoundError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.errors import QueryError
+from odfchain.codec.document_bytes import canonical_bytes
+from odfchain.errors import CodecError, QueryError
 from odfchain.manifest.footers import ColumnStats, FileStats, file_stats
 from odfchain.manifest.skipping import may_match, parse_where
 from odfchain.manifest.snapshot_manifest import times_of
-from odfchain.profile.profile_document import canonical_bytes
 from tests.kit.snapshot_columns import column, fixture, type_of, value_of
 
 COLUMNS = fixture("columns")["cases"]
@@ -73,3 +74,9 @@ def test_conditions_skip_what_cannot_match(text: str, kept: bool) -> None:
 def test_what_is_no_condition_is_refused(text: str) -> None:
     with pytest.raises(QueryError):
         parse_where(text, pa.schema([("i", pa.int64())]))
+
+
+def test_what_canonical_json_cannot_hold_is_an_error() -> None:
+    for value in (math.nan, "\ud800", b"", {1: 2}):
+        with pytest.raises(CodecError):
+            canonical_bytes({"value": value})

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.digest.physical import hash_bytes
 from odfchain.drift import metrics
 from odfchain.errors import CodecError
 from odfchain.profile.near_duplicates import band_keys, near_duplicate_share
-from odfchain.profile.profile_document import canonical_bytes, merkle_root, schema_hash
+from odfchain.profile.profile_document import merkle_root, schema_hash
 from odfchain.profile.sketches import Hll, Kmv, jaccard, sampled
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals

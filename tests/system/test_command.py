@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from odfchain.api import Workspace
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from tests.kit.processes import (
     ODFCHAIN,
     TIMEOUT,

@@ -55,7 +55,7 @@ def derived(query: str, name: str = "derived") -> str:
 
 
 def snapshot_of(text: str) -> Any:
-    from odfchain.codec.manifest import read_snapshots
+    from odfchain.codec.yaml_manifest import read_snapshots
 
     (found,) = read_snapshots(text)
     return found

@@ -9,7 +9,7 @@ import pytest
 
 from odfchain import Workspace
 from odfchain.cli.main import main
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.engine.engine_version import engine_version
 from odfchain.errors import TransformError
 from odfchain.model.own_engine import is_own, with_own_name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api import Workspace
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.engine.engine_version import RULES, EngineRules, engine_version, rules_of, same_results
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.session import SparkEngine

@@ -242,7 +242,7 @@ def test_what_the_user_should_know(workspace: Workspace, cities: Dataset, query:
 
 
 def snapshot_of(text: str) -> object:
-    from odfchain.codec.manifest import read_snapshots
+    from odfchain.codec.yaml_manifest import read_snapshots
 
     (found,) = read_snapshots(text)
     return found

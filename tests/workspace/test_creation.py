@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import ManifestError
 from odfchain.model import events as ev
 from odfchain.model.metadata_block import DatasetSnapshot

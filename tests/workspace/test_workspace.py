@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.codec.manifest import read_snapshots
+from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.errors import (
     BrokenChainError,
     DatasetNotFoundError,
@@ -250,7 +250,7 @@ def test_two_processes_making_the_same_name(workspace: WorkspaceFiles, tmp_path:
         import sys
         from pathlib import Path
         from odfchain.errors import NameCollisionError
-        from odfchain.codec.manifest import read_snapshots
+        from odfchain.codec.yaml_manifest import read_snapshots
         from odfchain.repo.workspace_files import WorkspaceFiles
         text = "kind: DatasetSnapshot\\nversion: 1\\ncontent: {name: same, kind: Root, metadata: []}"
         workspace = WorkspaceFiles.find(Path(sys.argv[1]))
