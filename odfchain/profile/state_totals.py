@@ -10,14 +10,17 @@ Otherwise rows are netted by their hashes. Both ways end in the same bytes. Sour
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError, SliceNotFoundError, StoreError
+from odfchain.ids.multihash import Multihash
 from odfchain.manifest.footers import file_stats, quoted
+from odfchain.model.events import DatasetVocabulary, DataSlice
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.profile.value_hashes import Hashes
@@ -42,50 +45,77 @@ def state_totals(
         SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
         BadInputError, OversizedInputError: naming a slice that cannot be read.
     """
-    schema = profiled_columns(state)
-    refs = state.slices()
-    paths = [_verified(dataset, ref) for ref in refs]
-    progress.phase(f"Profiling {dataset.alias}", sum(ref.slice.size for ref in refs))
-    if all(_only_adds(path, state) for path in paths):
-        found = Totals(schema)
-        for ref, path in zip(refs, paths, strict=True):
-            found.merge(_part(dataset, state, ref, path, schema, keep=keep))
-            progress.advance(ref.slice.size)
-        return found
-    names = state.vocabulary
-    files = [SliceFile(p, names, ref.slice.offset_interval) for ref, p in zip(refs, paths, strict=True)]
-    offsets = in_force(files, (), net=True)
+    slices = [ProfiledSlice(_verified(dataset, ref), ref.slice) for ref in state.slices()]
+    return totals_of_slices(dataset, profiled_columns(state), state.vocabulary, slices, progress, keep=keep)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledSlice:
+    """A slice that can be relied on, or one that is about to be committed."""
+
+    path: Path
+    named: DataSlice
+    """As its block names it."""
+
+
+def totals_of_slices(
+    dataset: DatasetFiles,
+    schema: pa.Schema,
+    names: DatasetVocabulary,
+    slices: Sequence[ProfiledSlice],
+    progress: Progress = SILENT,
+    *,
+    keep: bool = True,
+) -> Totals:
+    """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
+    progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
     found = Totals(schema)
-    for item in files:
-        for rows, numbers in rows_with_offsets(item, offsets, schema):
+    if all(_only_adds(item.path, names) for item in slices):
+        for item in slices:
+            found.merge(_part(dataset, names, item, schema, keep=keep))
+            progress.advance(item.named.size)
+        return found
+    files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
+    offsets = in_force(files, (), net=True)
+    for file in files:
+        for rows, numbers in rows_with_offsets(file, offsets, schema):
             found.update(rows, numbers)
-        progress.advance(item.path.stat().st_size)
+        progress.advance(file.path.stat().st_size)
     return found
 
 
 def profiled_columns(state: DatasetState) -> pa.Schema:
     """The declared columns but offset, operation and system time."""
-    names = state.vocabulary
+    return without_system(columns_of(state, None), state.vocabulary)
+
+
+def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
+    """The columns of a schema that a profile is of."""
     system = {names.offset_column, names.operation_type_column, names.system_time_column}
-    return pa.schema([field for field in columns_of(state, None) if field.name not in system])
+    return pa.schema([field for field in schema if field.name not in system])
 
 
-def _only_adds(path: Path, state: DatasetState) -> bool:
+def part_path(dataset: DatasetFiles, slice_hash: Multihash) -> Path:
+    """Where the totals of a slice are kept."""
+    return dataset.folder / "info" / "profile-parts" / f"{slice_hash}.arrow"
+
+
+def _only_adds(path: Path, names: DatasetVocabulary) -> bool:
     """Whether a slice's footer says that no row takes another back."""
-    found = file_stats(path).column(quoted(state.vocabulary.operation_type_column))
+    found = file_stats(path).column(quoted(names.operation_type_column))
     return found is not None and found.high == 0
 
 
 def _part(
-    dataset: DatasetFiles, state: DatasetState, ref: SliceRef, path: Path, schema: pa.Schema, *, keep: bool
+    dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, schema: pa.Schema, *, keep: bool
 ) -> Totals:
-    kept = dataset.folder / "info" / "profile-parts" / f"{ref.slice.physical_hash}.arrow"
+    kept = part_path(dataset, item.named.physical_hash)
     data = fsio.read_start(kept, _MOST_BYTES)
     if data is not None:
         with contextlib.suppress(CodecError):
             return from_bytes(data, schema)
     found = Totals(schema)
-    for rows, offsets in _all_rows(path, state, schema):
+    for rows, offsets in _all_rows(item.path, names, schema):
         found.update(rows, offsets)
     if keep:
         with contextlib.suppress(StoreError):  # it only saves time
@@ -94,8 +124,10 @@ def _part(
     return found
 
 
-def _all_rows(path: Path, state: DatasetState, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
-    offset = state.vocabulary.offset_column
+def _all_rows(
+    path: Path, names: DatasetVocabulary, schema: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+    offset = names.offset_column
     with open_parquet(path) as file:
         present = file.schema_arrow.names
         if offset not in present:
