@@ -189,9 +189,9 @@ LINES = {  # raised only by a commit that says why
     "query": 4_012,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "repo": 4_030,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
-    "manifest": 680,
+    "manifest": 490,
     "profile": 1_560,
-    "slices": 1_880,  # the state at an event time; the newest rows from one reading
+    "slices": 2_080,  # what footers report came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1150,  # places as locations, which two rooms had as texts

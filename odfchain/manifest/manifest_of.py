@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from odfchain.errors import ObjectNotFoundError, SliceNotFoundError
-from odfchain.manifest.footers import FileStats, file_stats
 from odfchain.manifest.snapshot_manifest import manifest_document
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.slices.footers import FileStats, file_stats
 
 
 def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from pyarrow import types as t
 from sqlglot import exp
 
 from odfchain.errors import InvalidIdError, QueryError
-from odfchain.manifest.footers import ColumnStats, FileStats, Value, quoted
 from odfchain.model.timestamp import Timestamp
+from odfchain.slices.footers import ColumnStats, FileStats, Value, quoted
 from odfchain.text import first_line, one_line
 
 _DIALECT = "spark"

@@ -17,10 +17,10 @@ from pyarrow import types as t
 
 from odfchain.errors import CodecError, UnsupportedVersionError
 from odfchain.ids.multihash import Multihash
-from odfchain.manifest.footers import FileStats
 from odfchain.model.events import AddData
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.slices.footers import FileStats
 from odfchain.text import one_line
 
 SCHEMA_NAME, FORMAT_VERSION = "lode-manifest", "1.0.0"

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError, SliceNotFoundError, StoreError
 from odfchain.ids.multihash import Multihash
-from odfchain.manifest.footers import file_stats, quoted
 from odfchain.model.events import DatasetVocabulary, DataSlice
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
@@ -28,6 +27,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.repo.read_slices import columns_of
+from odfchain.slices.footers import file_stats, quoted
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.rows_in_force import SliceFile, in_force, rows_with_offsets
 from odfchain.store import fsio

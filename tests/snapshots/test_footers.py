@@ -13,9 +13,9 @@ import pytest
 
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import CodecError, QueryError
-from odfchain.manifest.footers import ColumnStats, FileStats, file_stats
 from odfchain.manifest.skipping import may_match, parse_where
 from odfchain.manifest.snapshot_manifest import times_of
+from odfchain.slices.footers import ColumnStats, FileStats, file_stats
 from tests.kit.snapshot_columns import column, fixture, type_of, value_of
 
 COLUMNS = fixture("columns")["cases"]
