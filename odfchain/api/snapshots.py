@@ -31,7 +31,7 @@ class Profile:
             UsageError: there is no such file.
             CodecError, UnsupportedVersionError: it is no profile, or of another format.
         """
-        from odfchain.profile.profile_document import MOST_BYTES, read_profile
+        from odfchain.profile.profile_reader import MOST_BYTES, read_profile
 
         return cls(read_profile(_bytes_of(path, MOST_BYTES)))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from odfchain.drift import metrics
 from odfchain.drift.policy import DriftPolicy, Reaction
-from odfchain.profile.sketches import Kmv, jaccard
+from odfchain.profile.row_likeness import jaccard, published_hashes
 from odfchain.text import counted
 
 Statistics = Mapping[str, Any]
@@ -152,7 +152,7 @@ def _rows(before: int, after: int, policy: DriftPolicy) -> DriftLine:
 def _dataset(before: Mapping[str, Any], after: Mapping[str, Any], policy: DriftPolicy) -> Iterator[DriftLine]:
     fractions = before["duplicate_row_fraction"], after["duplicate_row_fraction"]
     yield _judged("duplicate_row_fraction", None, fractions[1] - fractions[0], policy, _percents(*fractions))
-    hashes = [Kmv.from_bytes(base64.b64decode(side["row_minhash"])).hashes for side in (before, after)]
+    hashes = [published_hashes(base64.b64decode(side["row_minhash"])) for side in (before, after)]
     alike = rounded(jaccard(*hashes))
     limit = policy.limit("jaccard")  # a likeness: it must not fall below
     breach = limit is not None and alike < limit

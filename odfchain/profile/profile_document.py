@@ -1,4 +1,4 @@
-"""A profile as a document.
+"""A profile as a document: what its columns are like, and what chain and publisher say of the rows.
 
 The fields are flat and have the names of ADR-0001. Those in `DESCRIPTIVE` are the publisher's words: hashed
 and signed, never computed again. Source: RFC-040.
@@ -7,7 +7,6 @@ and signed, never computed again. Source: RFC-040.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,18 +17,15 @@ from pyarrow import types as t
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.digest.sha3 import sha3_256
-from odfchain.errors import CodecError, UnsupportedVersionError
 from odfchain.ids.multihash import Multihash
+from odfchain.profile.profile_reader import FORMAT_VERSION
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals
-from odfchain.text import one_line
 
-FORMAT_VERSION = "1"
 DESCRIPTIVE = (
     "created_by", "dataset_name", "dataset_path", "source_type", "description", "tags", "pipeline_stage",
     "transform_description",
 )  # fmt: skip
-MOST_BYTES = 64 * 1024 * 1024
 _MOSTLY_NULL = 0.5
 _LANGUAGES = "languages"
 
@@ -101,29 +97,6 @@ def _hidden(statistics: Mapping[str, Any]) -> dict[str, Any]:
     """Counts and fractions only."""
     kept = ("kind", "null_count", "null_fraction", "num_unique", "non_finite_count", "estimated")
     return {name: statistics[name] for name in kept if name in statistics}
-
-
-def read_profile(data: bytes) -> dict[str, Any]:
-    """The document of a profile's bytes.
-
-    Raises:
-        CodecError: it is none, or not in its one text.
-        UnsupportedVersionError: it has another format version.
-    """
-    if len(data) > MOST_BYTES:
-        raise CodecError(f"a profile of {len(data):,} bytes, at most {MOST_BYTES:,} are read")
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CodecError(f"not a profile: {one_line(str(error))}") from None
-    if not isinstance(tree, dict) or "format_version" not in tree:
-        raise CodecError("not a profile: it has no format_version")
-    if tree["format_version"] != FORMAT_VERSION:
-        raise UnsupportedVersionError(
-            f"a profile of format {one_line(str(tree['format_version']))}, {FORMAT_VERSION} is read",
-            hint="make it again with this program",
-        )
-    return tree
 
 
 def merkle_root(slices: Sequence[Multihash]) -> Multihash:

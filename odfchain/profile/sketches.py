@@ -17,9 +17,9 @@ from typing import Any
 import datasketches as ds
 import numpy as np
 
+from odfchain.profile.row_likeness import KMV_SIZE
 from odfchain.profile.value_hashes import Hashes, splitmix64
 
-KMV_SIZE = 4_096
 SAMPLE_ROWS = 16_384
 _LG_REGISTERS = 12
 _KIND = ds.tgt_hll_type.HLL_8
@@ -58,29 +58,9 @@ class Kmv:
             return float(len(self.hashes))
         return (KMV_SIZE - 1) * 2.0**64 / (int(self.hashes[-1]) + 1)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Kmv:
-        """Hashes that were published; how often each occurs is not.
-
-        Raises:
-            ValueError: it is no list of ascending hashes.
-        """
-        found = np.frombuffer(data, dtype="<u8").astype(np.uint64)
-        if len(found) > KMV_SIZE or (found[1:] <= found[:-1]).any():
-            raise ValueError("not the smallest hashes of rows, in order")
-        return cls(found, np.ones(len(found), dtype=np.int64))
-
     def to_bytes(self) -> bytes:
         """The hashes as little-endian numbers of 8 bytes."""
         return self.hashes.astype("<u8").tobytes()
-
-
-def jaccard(one: Hashes, other: Hashes) -> float:
-    """The share of the 4,096 smallest hashes of both that both have; two empty sets are equal."""
-    union = np.union1d(one, other)[:KMV_SIZE]
-    if not len(union):
-        return 1.0
-    return float(np.isin(union, one).__and__(np.isin(union, other)).sum()) / len(union)
 
 
 class Hll:

@@ -19,7 +19,8 @@ from odfchain.drift import metrics
 from odfchain.errors import CodecError
 from odfchain.profile.near_duplicates import band_keys, near_duplicate_share
 from odfchain.profile.profile_document import merkle_root, schema_hash
-from odfchain.profile.sketches import Hll, Kmv, jaccard, sampled
+from odfchain.profile.row_likeness import jaccard, published_hashes
+from odfchain.profile.sketches import Hll, Kmv, sampled
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
@@ -111,7 +112,7 @@ def test_sketches_of_many_rows() -> None:
 
 @cases("jaccard")
 def test_likeness_of_rows(case: dict[str, Any]) -> None:
-    one, other = (Kmv.of(of_ids(*case[side])).hashes for side in ("one", "other"))
+    one, other = (published_hashes(Kmv.of(of_ids(*case[side])).to_bytes()) for side in ("one", "other"))
     assert jaccard(one, other) == case["expect"]
 
 
