@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from odfchain.errors import ObjectNotFoundError, SliceNotFoundError
 from odfchain.manifest.snapshot_manifest import manifest_document
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.repo.read_slices import verified_slice
 from odfchain.slices.footers import FileStats, file_stats
 
 
@@ -20,10 +20,6 @@ def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
     """
 
     def stats_of(ref: SliceRef) -> FileStats:
-        try:
-            return file_stats(dataset.data.verified_path(ref.slice.physical_hash))
-        except ObjectNotFoundError:
-            path = dataset.data.locate(ref.slice.physical_hash)
-            raise SliceNotFoundError.of(dataset.alias, path) from None
+        return file_stats(verified_slice(dataset, ref))
 
     return manifest_document(state, stats_of)

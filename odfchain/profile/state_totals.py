@@ -17,35 +17,31 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError, SliceNotFoundError, StoreError
-from odfchain.ids.multihash import Multihash
+from odfchain.branch.wanted_keys import takes_any_back
+from odfchain.errors import BadInputError, CodecError
 from odfchain.model.events import DatasetVocabulary, DataSlice
+from odfchain.profile.kept_parts import keep_part, kept_part
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.profile.value_hashes import Hashes
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState, SliceRef
-from odfchain.repo.read_slices import columns_of
-from odfchain.slices.footers import file_stats, quoted
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.read_slices import columns_of, verified_slice
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.rows_in_force import SliceFile, in_force, rows_with_offsets
-from odfchain.store import fsio
-
-_MOST_BYTES = 256 * 1024 * 1024
-"""A kept part of this size is not one of ours."""
 
 
 def state_totals(
     dataset: DatasetFiles, state: DatasetState, progress: Progress = SILENT, *, keep: bool = True
 ) -> Totals:
-    """The totals of the rows in force at a state's block; parts are kept, unless nothing is to be written.
+    """The totals of the rows in force at a state's block; parts are kept and used, unless all is to be read.
 
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
         BadInputError, OversizedInputError: naming a slice that cannot be read.
     """
-    slices = [ProfiledSlice(_verified(dataset, ref), ref.slice) for ref in state.slices()]
+    slices = [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
     return totals_of_slices(dataset, profiled_columns(state), state.vocabulary, slices, progress, keep=keep)
 
 
@@ -70,12 +66,12 @@ def totals_of_slices(
     """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
     progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
     found = Totals(schema)
-    if all(_only_adds(item.path, names) for item in slices):
+    files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
+    if not any(map(takes_any_back, files)):
         for item in slices:
             found.merge(_part(dataset, names, item, schema, keep=keep))
             progress.advance(item.named.size)
         return found
-    files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
     offsets = in_force(files, (), net=True)
     for file in files:
         for rows, numbers in rows_with_offsets(file, offsets, schema):
@@ -95,22 +91,10 @@ def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in system])
 
 
-def part_path(dataset: DatasetFiles, slice_hash: Multihash) -> Path:
-    """Where the totals of a slice are kept."""
-    return dataset.folder / "info" / "profile-parts" / f"{slice_hash}.arrow"
-
-
-def _only_adds(path: Path, names: DatasetVocabulary) -> bool:
-    """Whether a slice's footer says that no row takes another back."""
-    found = file_stats(path).column(quoted(names.operation_type_column))
-    return found is not None and found.high == 0
-
-
 def _part(
     dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, schema: pa.Schema, *, keep: bool
 ) -> Totals:
-    kept = part_path(dataset, item.named.physical_hash)
-    data = fsio.read_start(kept, _MOST_BYTES)
+    data = kept_part(dataset, item.named.physical_hash) if keep else None
     if data is not None:
         with contextlib.suppress(CodecError):
             return from_bytes(data, schema)
@@ -118,28 +102,18 @@ def _part(
     for rows, offsets in _all_rows(item.path, names, schema):
         found.update(rows, offsets)
     if keep:
-        with contextlib.suppress(StoreError):  # it only saves time
-            fsio.make_folder(kept.parent)
-            fsio.replace_file(kept, to_bytes(found))
+        keep_part(dataset, item.named.physical_hash, to_bytes(found))
     return found
 
 
 def _all_rows(
     path: Path, names: DatasetVocabulary, schema: pa.Schema
 ) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
-    offset = names.offset_column
+    offset, operation = names.columns[:2]
     with open_parquet(path) as file:
         present = file.schema_arrow.names
-        if offset not in present:
-            raise BadInputError(f"column `{offset}` is not there", file=str(path))
+        if missing := next((name for name in (offset, operation) if name not in present), None):
+            raise BadInputError(f"column `{missing}` is not there", file=str(path))
         for batch in file.batches([n for n in present if n in schema.names or n == offset]):
             numbers = batch.column(offset).to_numpy(zero_copy_only=False).astype(np.uint64)
             yield fitted(batch, schema), numbers
-
-
-def _verified(dataset: DatasetFiles, ref: SliceRef) -> Path:
-    try:
-        return dataset.data.verified_path(ref.slice.physical_hash)
-    except ObjectNotFoundError:
-        path = dataset.data.locate(ref.slice.physical_hash)
-        raise SliceNotFoundError.of(dataset.alias, path) from None

@@ -20,6 +20,7 @@ from pyarrow import types as t
 from odfchain.model.timestamp import Timestamp
 from odfchain.profile.column_totals import ColumnKind, ColumnTotals, exact_value, keys_of
 from odfchain.profile.exact_numbers import Distribution, rounded
+from odfchain.slices.values import PER_SECOND
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 TOP_VALUES = 50
@@ -147,13 +148,10 @@ def _times(totals: ColumnTotals) -> dict[str, Any]:
     return {"min": str(Timestamp(low)), "max": str(Timestamp(high)), "range_days": days}
 
 
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-
-
 def _nanoseconds(value: int, kind: pa.DataType) -> int:
     if t.is_date32(kind):
         return value * 86_400 * 10**9
-    return value * (10**6 if t.is_date64(kind) else _UNITS[kind.unit])
+    return value * (10**6 if t.is_date64(kind) else 10**9 // PER_SECOND[kind.unit])
 
 
 def _sampled(sample: pa.ChunkedArray) -> list[Hashable]:

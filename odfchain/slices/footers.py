@@ -23,11 +23,11 @@ from pyarrow import types as t
 
 from odfchain.model.timestamp import Timestamp
 from odfchain.slices.reader import open_parquet
+from odfchain.slices.values import PER_SECOND
 
 _WHOLE_BOUNDS = "parquet-cpp"
 """The writer that leaves long bounds out instead of cutting them."""
 _LONGEST_OF_OTHERS = 60
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 Value = bool | int | float | str | bytes | Decimal
 """Bounds as they are compared: dates as days, timestamps and times of day as nanoseconds."""
@@ -164,12 +164,8 @@ def _raw(value: Any, kind: pa.DataType) -> Value | None:
     if t.is_floating(kind):
         return float(value) if isinstance(value, int | float) else None
     if (t.is_timestamp(kind) or t.is_time(kind)) and isinstance(value, int):
-        return value * _nanoseconds(kind)
+        return value * (10**9 // PER_SECOND[str(kind.unit)])
     return bytes(value) if isinstance(value, bytes) else None
-
-
-def _nanoseconds(kind: pa.DataType) -> int:
-    return _UNITS[str(kind.unit)]
 
 
 def shown(value: Value, kind: pa.DataType) -> Any:

@@ -22,6 +22,7 @@ from odfchain.branch.state_cache import states_folder
 from odfchain.chain.index import ROW_BYTES
 from odfchain.errors import BusyError, UsageError
 from odfchain.ids.multihash import Multihash
+from odfchain.profile.kept_parts import parts_folder
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.fetched_branches import forget_gone
 from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
@@ -146,6 +147,7 @@ class _Collection:
         left = [incoming] if fsio.is_unused_since(incoming, self.before_ns) else []
         removed += [
             self._temporary(),
+            self._profile_parts({str(name) for name in needed.of(Part.DATA)}),
             Garbage("staging", *dead),
             _remove("incoming", left, dry_run=self.options.dry_run),
             _remove("states", list(states_folder(self.dataset).glob("*")), dry_run=self.options.dry_run),
@@ -187,6 +189,11 @@ class _Collection:
             if self._is_old(folder, path.name)
         ]
         return _remove("unfinished files", files, dry_run=self.options.dry_run)
+
+    def _profile_parts(self, slices: set[str]) -> Garbage:
+        """What profiles found of slices that are not needed any more; that is never kept for a while."""
+        parts = [path for path in parts_folder(self.dataset).glob("*") if path.stem not in slices]
+        return _remove("parts of profiles", parts, dry_run=self.options.dry_run)
 
     def _of_references(self) -> Iterator[Garbage]:
         """What belongs to references that are gone, and indexes with rows of blocks that a chain has not."""
