@@ -20,6 +20,7 @@ PACKAGE = ROOT / "odfchain"
 LAYERS = (
     ("text", "versions"),
     ("errors", "imports", "limits", "progress"),
+    ("pages",),
     ("ids",),
     ("digest",),
     ("model",),
@@ -187,6 +188,7 @@ LINES = {  # raised only by a commit that says why
     "model": 2100,
     "net": 1700,
     "query": 4_012,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
+    "pages": 160,  # what the pages of verifications, profiles and drift have in common
     "repo": 4_030,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
     "manifest": 490,

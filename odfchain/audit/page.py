@@ -1,20 +1,13 @@
 """Verification reports as one HTML page that a person sends to a colleague.
 
-The page has everything inside it: it asks for no other file, runs no script, and its content security policy
-lets a browser use nothing but the one style sheet that it carries. All that comes from the reports is escaped
-text on one line. What there is no room for is counted, and said to be left out. The same reports always give
-the same page.
+The page is one file that asks for nothing and runs nothing (`odfchain.pages`). What there is no room for is
+counted, and said to be left out. The same reports always give the same page.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
-from importlib import resources
-from typing import TYPE_CHECKING
 
 from odfchain.audit.page_blocks import KINDS, STATES
 from odfchain.audit.page_document import DocumentNode, checked_document
@@ -23,10 +16,8 @@ from odfchain.audit.page_views import dataset_view
 from odfchain.audit.page_words import excerpt, listed
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
+from odfchain.pages.one_file import one_page
 from odfchain.text import counted
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = PAGE) -> str:
@@ -61,11 +52,10 @@ def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:
     detailed = [dataset_view(node, limits.for_each(len(parts))) for node in parts[: limits.sections]]
     facts = [facts_of(node, limits) for node in parts]
     state, title, lead = _overall(facts)
-    style = _packaged("page.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _template().render(
-        style=style,
-        style_source=f"sha256-{digest}",
+    return one_page(
+        "audit",
+        "page.html.j2",
+        "page.css",
         state=state,
         title=title,
         lead=lead,
@@ -87,18 +77,3 @@ def _overall(facts: Sequence[DatasetSummary]) -> tuple[str, str, str]:
     worst = next(iter(tally))
     words = listed([f"{number:,} {verdict}" for verdict, number in tally.items()])
     return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."
-
-
-def _packaged(name: str) -> str:
-    return resources.files("odfchain.audit").joinpath(name).read_text(encoding="utf-8")
-
-
-@lru_cache(maxsize=1)
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - for pages only
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["counted"] = counted
-    return environment.from_string(_packaged("page.html.j2"))

@@ -257,7 +257,8 @@ def test_all_colours_have_contrast_in_every_scheme() -> None:
         for ground in ("page", "card", "ok-back", "faulty-back", "unchecked-back"):
             for text in ("ink", "quiet", "link", "ok", "faulty", "unchecked", "none"):
                 assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-        for mark in ("data", "merge", "transform", "definition", "seed"):
+        assert contrast(colours["outline"], colours["bars"]) >= 3  # one lies on the other
+        for mark in ("data", "merge", "transform", "definition", "seed", "bars", "outline"):
             assert contrast(colours[mark], colours["card"]) >= 3, mark
         for mark in ("ok", "faulty", "unchecked", "none"):
             assert contrast(colours[mark], colours["on"]) >= 3, mark

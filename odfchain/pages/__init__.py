@@ -1,0 +1,1 @@
+"""Pages for people: one file each, without scripts, and the pictures on them."""

@@ -1,0 +1,56 @@
+"""HTML pages that a person sends to a colleague: one file, no script, nothing that is asked for elsewhere.
+
+A page's content security policy lets a browser use nothing but the one style sheet that it carries. Whatever
+a template shows is escaped, and text is shown on one line in which no character acts, unless it is marked as
+markup. The same values always give the same page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from odfchain.text import counted, printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+
+def one_page(room: str, template: str, style: str, **values: Any) -> str:
+    """The page that a template makes of some values, in the common style and one of its own.
+
+    Both are names of files in a room of the package, such as `audit`. The template extends `frame.html.j2`
+    (blocks `title` and `body`), and finds macros in `parts.html.j2`.
+    """
+    sheet = _packaged("pages", "base.css") + _packaged(room, style)
+    digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
+    return _template(room, template).render(style=sheet, style_source=f"sha256-{digest}", **values)
+
+
+@lru_cache(maxsize=16)
+def _packaged(room: str, name: str) -> str:
+    return resources.files("odfchain").joinpath(room, name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=16)
+def _template(room: str, name: str) -> Template:
+    return _environment().from_string(_packaged(room, name))
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415 - for pages only
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda name: _packaged("pages", name)),
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters["counted"] = counted
+    return environment
