@@ -18,14 +18,14 @@ from odfchain.audit.correction_check import ReadableSlice
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import UNREADABLE
 from odfchain.audit.walk import StoredChain
-from odfchain.digest.row_hash import Numbers
+from odfchain.digest.row_hash import PAIR, Numbers
 from odfchain.errors import OdfchainError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import AUDIT
 from odfchain.model.events import AddData, ExecuteTransform, OffsetInterval
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.recorded import StateCheckpoint, read_description
-from odfchain.slices.rows_in_force import PAIR, SliceFile, hashed_rows, in_force
+from odfchain.slices.rows_in_force import SliceFile, hashed_rows, in_force
 from odfchain.text import one_line
 
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from odfchain.branch.intervals import Interval, MergedColumns, interval_batches
 from odfchain.branch.merge_bases import MergedState, MergeInput
-from odfchain.digest.row_hash import Numbers, hash_rows
+from odfchain.digest.row_hash import PAIR, Numbers, hash_rows
 from odfchain.errors import IngestError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import OperationType
 from odfchain.model.events import AddData
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import is_merge_state
-from odfchain.slices.rows_in_force import PAIR, takes_back
+from odfchain.slices.rows_in_force import takes_back
 from odfchain.text import one_line
 
 
@@ -136,7 +136,6 @@ def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Number
     """The hash of each row, and whether it is added (1) or taken back (-1)."""
     found, signs = [np.zeros(0, PAIR)], [np.zeros(0, dtype=np.int64)]
     for batch in interval_batches(interval, columns):
-        hashes = hash_rows(batch, set(batch.schema.names[:2]))
-        found.append(np.ascontiguousarray(hashes).view(PAIR).reshape(-1))
+        found.append(hash_rows(batch, set(batch.schema.names[:2])))
         signs.append(np.where(takes_back(batch.column(1).to_numpy()), -1, 1))
     return np.concatenate(found), np.concatenate(signs)

@@ -181,7 +181,7 @@ def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 def key_hashes(keys: pa.Table) -> Numbers:
     """64 bits for each key (`key_columns`); who has the same ones may be another key."""
-    found = [hash_rows(batch, ())[:, 0] for batch in keys.to_batches()]
+    found = [hash_rows(batch, ())["high"] for batch in keys.to_batches()]
     return np.concatenate([np.zeros(0, np.uint64), *found])
 
 

@@ -18,17 +18,20 @@ from pyarrow import types as t
 
 Numbers = np.ndarray[Any, Any]
 
+PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
+"""The hash of a row as one value."""
+
 _KEY = secrets.token_bytes(32)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _INTEGERS = {1: pa.uint8(), 4: pa.uint32(), 8: pa.uint64()}
 
 
 def hash_rows(batch: pa.RecordBatch, leave_out: Collection[str]) -> Numbers:
-    """An array of (high, low) for each row, by all columns but those left out."""
+    """The hash of each row as a `PAIR`, by all columns but those left out."""
     total = np.zeros((batch.num_rows, 2), dtype=np.uint64)
     for name, column in _leaves(batch, leave_out):
         total += _hash_column(name, column)  # modulo 2**64, both halves
-    return total
+    return total.view(PAIR).reshape(-1)
 
 
 def _leaves(batch: pa.RecordBatch, leave_out: Collection[str]) -> Iterator[tuple[str, pa.Array]]:

@@ -36,9 +36,6 @@ from odfchain.model.events import DatasetVocabulary, OffsetInterval
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import one_line
 
-PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
-"""The hash of a row as one value."""
-
 _AT_ONCE = 1 << 20
 """Rows of keys that are gathered before only the newest of each is kept."""
 
@@ -107,8 +104,7 @@ def hashed_rows(item: SliceFile, upto: int | None = None) -> Iterator[tuple[Numb
         pyarrow.ArrowException, ValueError: a value cannot be hashed.
     """
     for batch, offsets, operations in rows_of(item, None, upto):
-        hashes = hash_rows(batch, set(item.vocabulary.columns[:3]))
-        yield offsets, operations, np.ascontiguousarray(hashes).view(PAIR).reshape(-1)
+        yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +192,7 @@ def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
         column = column.dictionary_decode()
     if t.is_nested(column.type):
         hashes = hash_rows(pa.RecordBatch.from_arrays([column], [name]), ())
-        return [pa.array(hashes[:, 0]), pa.array(hashes[:, 1])]
+        return [pa.array(hashes["high"]), pa.array(hashes["low"])]
     if t.is_floating(column.type):
         number = pc.add(column.cast(pa.float64()), 0.0)
         column = pc.if_else(pc.is_nan(number), pa.scalar(float("nan")), number)

@@ -19,7 +19,7 @@ from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import BadInputError
 from odfchain.model.enums import OperationType
 from odfchain.model.timestamp import Timestamp
-from odfchain.slices.rows_in_force import PAIR, SliceFile, comparable, in_force, rows_at, rows_of, takes_back
+from odfchain.slices.rows_in_force import SliceFile, comparable, in_force, rows_at, rows_of, takes_back
 
 _MICROS, _NANOS = 10**6, 10**9
 """Times are compared in microseconds, in nanoseconds where the dataset declares them [1/s]."""
@@ -81,7 +81,7 @@ def _entries(item: SliceFile, key: Sequence[str], scale: int) -> Iterator[tuple[
             times, valid = _times(batch.column(name), scale)
         except BadInputError as error:
             raise BadInputError(error.message, file=str(item.path)) from None
-        yield np.ascontiguousarray(hashes).view(PAIR).reshape(-1), times, valid, offsets, operations
+        yield hashes, times, valid, offsets, operations
 
 
 def _times(column: pa.Array, scale: int) -> tuple[Numbers, Numbers]:

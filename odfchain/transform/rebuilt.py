@@ -74,7 +74,8 @@ class _SliceRows:
     def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:
         import numpy as np
 
-        from odfchain.slices.rows_in_force import PAIR, Walk, hashed_rows, takes_back
+        from odfchain.digest.row_hash import PAIR
+        from odfchain.slices.rows_in_force import Walk, hashed_rows, takes_back
 
         nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
         rows = [nothing, *(found for item in slices for found in hashed_rows(item))]
