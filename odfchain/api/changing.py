@@ -44,7 +44,9 @@ def check_head_is_ours(
             branch (`then`).
         ManifestError, StoreError: what is remembered of the dataset cannot be read.
     """
-    if force or files.ref != HEAD or not workspace._sharing.is_copy(files):
+    from odfchain.transfer.aliases import is_copy
+
+    if force or files.ref != HEAD or not is_copy(workspace._files, files):
         return
     raise UsageError(
         f"{files.alias} is a copy: its head moves by `pull` only",

@@ -113,11 +113,17 @@ def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: 
 
 def target_of(dataset: Dataset) -> PullTarget:
     """How a dataset of the workspace is brought up to date."""
-    if _is_fetched(dataset) if dataset.ref != HEAD else dataset._workspace._sharing.is_copy(dataset._files):
+    if _is_fetched(dataset) if dataset.ref != HEAD else _is_copy(dataset):
         way = Way.PEER
     else:
         way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
     return PullTarget(dataset.label, way, dataset)
+
+
+def _is_copy(dataset: Dataset) -> bool:
+    from odfchain.transfer.aliases import is_copy
+
+    return is_copy(dataset._workspace._files, dataset._files)
 
 
 def _is_fetched(dataset: Dataset) -> bool:
@@ -169,16 +175,17 @@ def _is_pullable(dataset: Dataset) -> bool:
     return (
         dataset.kind is DatasetKind.DERIVATIVE
         or dataset.summary.polling_source is not None
-        or dataset._workspace._sharing.is_copy(dataset._files)
+        or _is_copy(dataset)
     )
 
 
 def _with_upstream(workspace: Workspace, datasets: list[Dataset]) -> Iterator[Dataset]:
     from odfchain.api.dataset import Dataset
     from odfchain.repo.dependencies import with_upstream
+    from odfchain.transfer.aliases import is_copy
 
     files = [d._files for d in datasets]
-    for found in with_upstream(workspace._files, files, workspace._sharing.is_copy):
+    for found in with_upstream(workspace._files, files, functools.partial(is_copy, workspace._files)):
         yield Dataset(workspace, found)
 
 

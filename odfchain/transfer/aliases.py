@@ -18,8 +18,11 @@ from odfchain.ids.refs import (
     parse_ref_any,
     parse_ref_remote,
 )
+from odfchain.model.enums import DatasetKind
 from odfchain.repo.dataset_config import DatasetConfig, change_config, config_path, read_config
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.repositories import Repositories, intended_url, parse_peer_url
 from odfchain.trust.signature_policy import SignaturePolicy, as_fields, from_fields
@@ -90,6 +93,23 @@ def aliases(dataset: DatasetFiles, kind: AliasKind) -> tuple[str, ...]:
         ManifestError, StoreError: as `read_config`.
     """
     return _places(read_config(dataset), kind)
+
+
+def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
+    """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
+
+    It does so when the dataset was pulled from there, and was not created here or has nothing else to be
+    pulled from: whoever extends a copy of somebody's dataset leaves their chain.
+
+    Raises:
+        ManifestError, StoreError: what is remembered of it cannot be read.
+        BrokenChainError, CodecError: its chain cannot be read.
+    """
+    if not aliases(dataset, AliasKind.PULL):
+        return False
+    if not workspace.has_key(dataset.id):
+        return True
+    return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
 
 
 def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:

@@ -26,11 +26,9 @@ from odfchain.ids.did import DID_ODF_PREFIX, DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias, RepoName
 from odfchain.ids.refs import DatasetRefAny, RemoteDatasetId
-from odfchain.model.enums import DatasetKind
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.fetched_branches import fetched_branch
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
@@ -195,25 +193,6 @@ class Sharing:
                 f"{error.message}, and no repository {prefix!r}",
                 hint=f"`odfchain repo add {prefix} URL` makes one known",
             ) from None
-
-    def is_copy(self, dataset: Ref | DatasetFiles) -> bool:
-        """Whether a plain pull brings the dataset from a peer, not from its source or its inputs.
-
-        It does so when the dataset was pulled from there, and was not created here or has nothing else to be
-        pulled from: whoever extends a copy of somebody's dataset leaves their chain.
-
-        Raises:
-            ManifestError, StoreError: what is remembered of it cannot be read.
-            BrokenChainError, CodecError: its chain cannot be read.
-            DatasetNotFoundError: there is no such dataset.
-        """
-        if not isinstance(dataset, DatasetFiles):
-            dataset = self.workspace.dataset(dataset)
-        if not aliases(dataset, AliasKind.PULL):
-            return False
-        if not self.workspace.has_key(dataset.id):
-            return True
-        return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
 
     # --- carrying datasets -------------------------------------------------------------------------
 

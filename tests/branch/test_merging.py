@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,21 @@ def test_case_68_the_head_of_a_copy(tmp_path: Path) -> None:
         assert mine.merge("head").operations == {"-C": 1, "+C": 1}
         assert run_here(workspace)("merge", "d", "mine").code == 2
         assert copy.merge("mine", force=True).status is odf.MergeStatus.MERGED
+
+
+def test_what_speaks_to_other_places_is_not_loaded_to_change_rows_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer to load than a small merge takes."""
+    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    fixes = tmp_path / "fixes.csv"
+    fixes.write_text("k,a\n1,z\n")
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "odfchain.transfer.sharing", None)
+        dataset_of(scene).merge("theirs")
+        dataset_of(scene).revert(str(dataset_of(scene).head))
+        dataset_of(scene).correct(fixes)
+    assert state_of(scene) == ["1zy", "2xy"]
 
 
 def test_case_36_a_branch_of_another_dataset(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from odfchain.repo.dependencies import with_upstream
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve.server import RepositoryServer
 from odfchain.transfer import by_id
+from odfchain.transfer.aliases import is_copy
 from odfchain.transfer.catalog import RepositoryEntry
 from odfchain.transfer.partial import LocalSlices
 from odfchain.transfer.sync import SyncOptions, SyncStatus
@@ -118,6 +120,7 @@ def test_a_peer_that_went_back_is_refused_until_force(
 
 
 def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspace, shelf: str) -> None:
+    copied_here = functools.partial(is_copy, theirs._files)
     theirs.add(
         POLLED.replace("name: cities", "name: polled") + "---\n" + derivative(name="made"), check=False
     )
@@ -125,15 +128,14 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
         theirs._sharing.push(name, "shelf")
         theirs[name].add_alias("pull", f"shelf/{name}")
         mine._sharing.pull(f"shelf/{name}")
-        assert mine._sharing.is_copy(name), "its source and its query are its owner's business"
-        assert not theirs._sharing.is_copy(name), "it is continued here; the peer only has a backup"
-    assert not theirs._sharing.is_copy("cities")
+        assert is_copy(mine._files, mine[name]._files), "its source and its query are its owner's business"
+        assert not copied_here(theirs[name]._files), "it is continued here; the peer only has a backup"
+    assert not copied_here(theirs["cities"]._files)
     theirs["cities"].add_alias("pull", shelf)
-    assert theirs._sharing.is_copy("cities"), "there is nothing else to pull it from"
+    assert copied_here(theirs["cities"]._files), "there is nothing else to pull it from"
     assert [str(t) for t in mine.pull_targets(["made"], recursive=True)] == ["made"]
-    assert {
-        str(d.alias) for d in with_upstream(theirs._files, [theirs["made"]._files], theirs._sharing.is_copy)
-    } == {"made", "cities"}
+    upstream = with_upstream(theirs._files, [theirs["made"]._files], copied_here)
+    assert {str(d.alias) for d in upstream} == {"made", "cities"}
 
 
 def test_the_slices_of_a_partial_copy_are_counted(mine: Workspace, shelf: str) -> None:
