@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odfchain.branch.cell_text import tree_of
-from odfchain.branch.correction_files import GivenRows, Wanted, check_distinct, key_text, place, read_given
+from odfchain.branch.correction_files import GivenRows, Wanted, check_distinct, place, read_given
 from odfchain.branch.looked_up_rows import rows_of_keys
 from odfchain.branch.recording import ChangeOutcome, stage_changes
-from odfchain.branch.row_diff import RowDiff, changed, either, key_columns
+from odfchain.branch.row_diff import RowDiff, changed, either, key_columns, key_text
 from odfchain.branch.written_rows import rows_of_changes
 from odfchain.codec.arrow import to_arrow
 from odfchain.digest.row_hash import Numbers
@@ -183,7 +183,8 @@ def _check_known(
         if not unknown.any() or (not removing and allow_new):
             continue
         at = np.flatnonzero(unknown)
-        named = [key_text(each.rows, wanted.key, row) for each, row in (place(files, n) for n in at[:_SHOWN])]
+        places = [place(files, number) for number in at[:_SHOWN]]
+        named = [key_text(each.rows.select(wanted.key), row) for each, row in places]
         keys = "1 key is" if len(at) == 1 else f"{len(at):,} keys are"
         more = ", …" if len(at) > _SHOWN else ""
         problem = f"{keys} not recorded in {dataset.alias}: {'; '.join(named)}{more}"

@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from pyarrow import types as t
 
 from odfchain.branch.cell_text import array_of
-from odfchain.branch.row_diff import key_columns
+from odfchain.branch.row_diff import key_columns, key_text
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, OversizedInputError, UsageError
 from odfchain.slices.reader import open_parquet
@@ -324,7 +323,7 @@ def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
     (there, row), (here, again) = places
     where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
     raise BadInputError(
-        f"{key_text(here.rows, wanted.key, again)} comes twice: also in {where}",
+        f"{key_text(here.rows.select(wanted.key), again)} comes twice: also in {where}",
         file=here.file,
         row=again + 1,
     )
@@ -337,11 +336,3 @@ def place(files: Sequence[GivenRows], number: int) -> tuple[GivenRows, int]:
             return each, number
         number -= len(each)
     raise AssertionError("unreachable")
-
-
-def key_text(rows: pa.Table, key: Sequence[str], at: int) -> str:
-    """The key of a row for a message."""
-    values = pc.take(rows.select(list(key)), pa.array([at])).to_pylist()[0]
-    return ", ".join(
-        f"{one_line(name)}={cut(one_line(str(value)), _SHOWN)}" for name, value in values.items()
-    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from odfchain.branch.cell_text import json_text, tree_of
 from odfchain.branch.cells import same_cells
 from odfchain.digest.row_hash import Numbers, hash_rows
 from odfchain.errors import ChainError
@@ -22,6 +23,8 @@ from odfchain.text import one_line
 
 _ADDED, _CORRECTED = OperationType.APPEND.code, OperationType.CORRECT_TO.code
 _FIRST, _LAST = "first", "last"
+_SHOWN = 60
+"""Of a value in a message [characters]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,9 +189,10 @@ def key_hashes(keys: pa.Table) -> Numbers:
 
 
 def key_text(rows: pa.Table, index: int = 0) -> str:
-    """One row of the columns of a key, for messages: `iata = 'ZRH'`."""
-    row = rows.slice(index, 1)
-    return one_line(", ".join(f"{name} = {row.column(name)[0].as_py()!r}" for name in row.column_names))
+    """One row of the columns of a key, for messages, as `history` takes it: `iata=ZRH`."""
+    trees = {name: tree_of(rows.column(name)[index]) for name in rows.column_names}
+    texts = {name: tree if isinstance(tree, str) else json_text(tree) for name, tree in trees.items()}
+    return ", ".join(f"{one_line(name)}={one_line(text, _SHOWN)}" for name, text in texts.items())
 
 
 def take(rows: pa.Table, at: Numbers) -> pa.Table:
