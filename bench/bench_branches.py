@@ -22,25 +22,19 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from bench_query import command, compared, in_turns
 from figures import Figure, tell
-from recorded_rows import TIME
+from recorded_rows import MADE, TIME, declare, record_slice
 
-from odfchain import AddData, Dataset, SetDataSchema, SetInfo, Timestamp, Workspace
+from odfchain import Dataset, SetInfo, Timestamp, Workspace
 from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.foreign_keys import ForeignKeys
 from odfchain.branch.judged_rows import Rows
-from odfchain.codec.arrow import from_arrow
-from odfchain.codec.raw_arrow import encode_raw_arrow
-from odfchain.digest.physical import hash_file
-from odfchain.model.events import DataSlice, OffsetInterval
-from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.points import block_at
-from odfchain.slices.hashes import hash_parquet
 from odfchain.store import fsio
 
 ROWS, CHANGES, ROUNDS = 1_000_000, 10_000, 5
-MADE = Timestamp.parse("2026-01-01T00:00:00Z")
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.uint64(), nullable=False),
@@ -77,8 +71,7 @@ Values = np.ndarray  # of a column
 
 def append(files: DatasetFiles, op: Values, key: Values, changed: Values) -> None:
     """A slice with these operations on these keys; `changed` rows have another elevation."""
-    state = DatasetState.read(files.chain)
-    start = state.record_count
+    start = DatasetState.read(files.chain).record_count
     made = np.full(len(op), MADE.epoch_ms)
     notes = pc.binary_join_element_wise("a note on number", as_text(key % 999), " ")
     offsets, names = (
@@ -89,15 +82,7 @@ def append(files: DatasetFiles, op: Values, key: Values, changed: Values) -> Non
     columns = [
         v if isinstance(v, pa.Array) else pa.array(v, f.type) for v, f in zip(values, SCHEMA, strict=True)
     ]
-    table = pa.table(columns, schema=SCHEMA)
-    with files.staging() as folder:
-        path = Path(folder) / "slice"
-        pq.write_table(table, path)
-        (physical, size), (logical, count) = hash_file(path), hash_parquet(path)
-        interval = OffsetInterval(start=start, end=start + count - 1)
-        new = DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
-        event = AddData(prev_offset=state.last_offset, new_data=new, new_watermark=MADE)
-        commit(files, state, [event], [StagedFile(path, physical)], system_time=Timestamp.now())
+    record_slice(files, pa.table(columns, schema=SCHEMA), watermark=MADE)
 
 
 def as_text(numbers: Values) -> pa.Array:
@@ -115,8 +100,7 @@ def made(workspace: Workspace, name: str, rows: int) -> Dataset:
     """A root of so many keys, and a branch; each side has changed others of them."""
     (dataset,) = workspace.add(MANIFEST.format(name=name))
     files = dataset._files
-    declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-    commit(files, DatasetState.read(files.chain), [declared], [], system_time=Timestamp.now())
+    declare(files, SCHEMA)
     # one slice: of several, the first merge would make the state checkpoint that is due
     append(files, np.zeros(rows), np.arange(rows), np.zeros(rows, dtype=int))
     dataset.create_branch("theirs")
@@ -291,8 +275,7 @@ def states(root: Path) -> Iterator[Figure]:
         tell("branches: states")
         (dataset,) = workspace.add(MANIFEST.format(name="s"))
         files = dataset._files
-        declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-        commit(files, DatasetState.read(files.chain), [declared], [], system_time=Timestamp.now())
+        declare(files, SCHEMA)
         append(files, np.zeros(ROWS), np.arange(ROWS), np.zeros(ROWS, dtype=int))
         for part in range(19):
             change(files, np.arange(part, ROWS, 100), before=0, after=part + 1)
@@ -348,8 +331,7 @@ def foreign_keys(root: Path) -> Iterator[Figure]:
         parent = made(workspace, "parent", ROWS)._files
         (dataset,) = workspace.add(MANIFEST.format(name="child") + CONSTRAINTS)
         child = dataset._files
-        declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-        commit(child, DatasetState.read(child.chain), [declared], [], system_time=Timestamp.now())
+        declare(child, SCHEMA)
         append(child, np.zeros(CHANGES), np.arange(CHANGES), np.zeros(CHANGES, dtype=int))
         rows = Rows.after(child, None, DatasetState.read(child.chain))
         slices = DatasetState.read(parent.chain).slices()

@@ -15,6 +15,7 @@ from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.digest.physical import hash_file
 from odfchain.model.events import DataSlice, OffsetInterval
 from odfchain.repo.commit import StagedFile, commit
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.slices.hashes import hash_parquet
 
@@ -52,21 +53,32 @@ def record(workspace: Workspace, name: str, tables: Iterable[pa.Table]) -> Datas
     """A root with these slices, each in a block of its own."""
     text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
     (dataset,) = workspace.add(text)
-    files = dataset._files
-    declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
-    commit(files, DatasetState.read(files.chain), [declared], [], system_time=Timestamp.now())
+    declare(dataset._files, SCHEMA)
     for table in tables:
-        state = DatasetState.read(files.chain)
-        with files.staging() as folder:
-            path = Path(folder) / "slice"
-            pq.write_table(table, path, compression="zstd")
-            (physical, size), (logical, count) = hash_file(path), hash_parquet(path)
-            start = int(table["offset"][0].as_py())
-            interval = OffsetInterval(start=start, end=start + count - 1)
-            new = DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
-            event = AddData(prev_offset=state.last_offset, new_data=new)
-            commit(files, state, [event], [StagedFile(path, physical)], system_time=Timestamp.now())
+        record_slice(dataset._files, table, compression="zstd")
     return dataset
+
+
+def declare(files: DatasetFiles, schema: pa.Schema) -> None:
+    """A block that says what columns the rows have."""
+    declared = SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema)))
+    commit(files, DatasetState.read(files.chain), [declared], [], system_time=Timestamp.now())
+
+
+def record_slice(
+    files: DatasetFiles, table: pa.Table, *, compression: str = "snappy", watermark: Timestamp | None = None
+) -> None:
+    """A block with these rows, which have all columns."""
+    state = DatasetState.read(files.chain)
+    with files.staging() as folder:
+        path = Path(folder) / "slice"
+        pq.write_table(table, path, compression=compression)
+        (physical, size), (logical, count) = hash_file(path), hash_parquet(path)
+        start = int(table["offset"][0].as_py())
+        interval = OffsetInterval(start=start, end=start + count - 1)
+        new = DataSlice(logical_hash=logical, physical_hash=physical, offset_interval=interval, size=size)
+        event = AddData(prev_offset=state.last_offset, new_data=new, new_watermark=watermark)
+        commit(files, state, [event], [StagedFile(path, physical)], system_time=Timestamp.now())
 
 
 def paths_of(dataset: Dataset) -> list[str]:
