@@ -14,6 +14,7 @@ from odfchain.branch.row_diff import key_text
 from odfchain.errors import ChainError, SchemaError
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from tests.kit.airport_branches import AIRPORTS, GENEVA, airports
 from tests.kit.branch_histories import between, head_of, random_histories
 from tests.kit.branch_rows import COLUMNS, branch, give_columns, keyed, record
 from tests.kit.opened_files import opened_files
@@ -39,45 +40,13 @@ def test_a_diff_is_what_brute_force_finds_on_many_histories(tmp_path: Path, seed
 # --- what is read, and what is said ----------------------------------------------------------------------
 
 
-def test_what_one_side_did_and_what_both_did(dataset: DatasetFiles) -> None:
+def test_what_one_side_did_and_what_both_did(tmp_path: Path) -> None:
     """The example of two branches that both changed ZRH."""
-    columns = (
-        pa.field("iata", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("elevation", pa.int64()),
-    )
-    with odf.init(dataset.folder.parent / "airports") as workspace:
-        head = keyed(workspace, ("iata",), columns)
-        record(
-            head,
-            [
-                ("+A", 1, "ZRH", "Zurich", 1416),
-                ("+A", 1, "XXA", "Ghost", 0),
-                ("+A", 1, "GVA", "Geneva", 1411),
-            ],
-            columns,
-        )
-        fork = record(head, [("+A", 1, "LUG", "Lugano", 900)], columns)
-        fix = branch(head, "fix-names")
-        record(
-            fix,
-            [
-                ("-C", 1, "ZRH", "Zurich", 1416),
-                ("+C", 1, "ZRH", "Zürich", 1416),
-                ("-R", 1, "XXA", "Ghost", 0),
-            ],
-            columns,
-        )
-        record(
-            head,
-            [
-                ("-C", 1, "ZRH", "Zurich", 1416),
-                ("+C", 1, "ZRH", "Zurich", 1417),
-                ("-C", 1, "GVA", "Geneva", 1411),
-                ("+C", 1, "GVA", "Genève", 1411),
-            ],
-            columns,
-        )
+    with odf.init(tmp_path / "workspace") as workspace:
+        head, fix = airports(workspace, ("+A", 1, "LUG", "Lugano", 900))
+        fork = head_of(head)
+        elevation = ("-C", 1, "ZRH", "Zurich", 1416), ("+C", 1, "ZRH", "Zurich", 1417)
+        record(head, [*elevation, *GENEVA], AIRPORTS)
         with opened_files(head.folder / "data") as opened:
             found = between(head, head_of(head), head_of(fix))
         later = [s.slice.physical_hash for s in DatasetState.read(head.chain).slices()[-1:]]

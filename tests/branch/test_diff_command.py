@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import odfchain as odf
+from tests.kit.airport_branches import AIRPORTS, GENEVA, airports
 from tests.kit.branch_cases import run_here
 from tests.kit.branch_rows import branch, keyed, record
 from tests.kit.support import Result
 
-AIRPORTS = (pa.field("iata", pa.string()), pa.field("name", pa.string()), pa.field("elevation", pa.int64()))
 Run = Callable[..., Result]
 
 
@@ -22,35 +21,8 @@ Run = Callable[..., Result]
 def workspace(tmp_path: Path) -> Iterator[odf.Workspace]:
     """Airports whose branch fix-names corrects one and retracts another, while the head goes on."""
     with odf.init(tmp_path / "workspace") as workspace:
-        head = keyed(workspace, ("iata",), AIRPORTS, name="airports")
-        record(
-            head,
-            [
-                ("+A", 1, "ZRH", "Zurich", 1416),
-                ("+A", 1, "XXA", "Ghost", 0),
-                ("+A", 1, "GVA", "Geneva", 1411),
-            ],
-            AIRPORTS,
-        )
-        fix = branch(head, "fix-names")
-        record(
-            fix,
-            [
-                ("-C", 1, "ZRH", "Zurich", 1416),
-                ("+C", 1, "ZRH", "Zürich", 1416),
-                ("-R", 1, "XXA", "Ghost", 0),
-            ],
-            AIRPORTS,
-        )
-        record(
-            head,
-            [
-                ("-C", 1, "GVA", "Geneva", 1411),
-                ("+C", 1, "GVA", "Genève", 1411),
-                ("+A", 2, "LUG", "Lugano", None),
-            ],
-            AIRPORTS,
-        )
+        head, _ = airports(workspace)
+        record(head, [*GENEVA, ("+A", 2, "LUG", "Lugano", None)], AIRPORTS)
         yield workspace
 
 
