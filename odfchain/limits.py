@@ -234,6 +234,26 @@ PAGE = PageLimits()
 
 
 @dataclass(frozen=True, slots=True)
+class DriftPageLimits:
+    """Bounds on the HTML page of a comparison."""
+
+    page_bytes: int = 2_000_000
+    """The page [bytes]; where it would be larger, all the others are halved until it is not."""
+    text: int = 200
+    """A name or a value [characters]."""
+    lines: int = 600
+    """Lines of the table of all that was compared [count], and of what was not."""
+    columns: int = 300
+    """Columns that are shown one by one [count]."""
+    values: int = 12
+    """Values of a column [count]: those whose shares are furthest apart."""
+
+
+DRIFT_PAGE = DriftPageLimits()
+"""The limits in force for pages of comparisons."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditLimits:
     """Bounds on what a verification keeps in memory for one dataset."""
 

@@ -181,14 +181,14 @@ LINES = {  # raised only by a commit that says why
     "drift": 560,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
     "engine": 6100,
-    "floor": 1_430,  # foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_460,  # limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_400,  # branches and merges, drawn
     "model": 2100,
     "net": 1700,
     "query": 4_012,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
-    "pages": 160,  # what the pages of verifications, profiles and drift have in common
+    "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_030,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
     "manifest": 490,

@@ -7,16 +7,16 @@ counted, and said to be left out. The same reports always give the same page.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 
 from odfchain.audit.page_blocks import KINDS, STATES
-from odfchain.audit.page_document import DocumentNode, checked_document
+from odfchain.audit.page_document import checked_document
 from odfchain.audit.page_summary import MARKS, DatasetSummary, checked_by, facts_of
 from odfchain.audit.page_views import dataset_view
-from odfchain.audit.page_words import excerpt, listed
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
-from odfchain.pages.one_file import one_page
+from odfchain.pages.document_node import DocumentNode
+from odfchain.pages.one_file import fitted, one_page
+from odfchain.pages.page_words import excerpt, listed
 from odfchain.text import counted
 
 
@@ -35,17 +35,7 @@ def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = 
     several = len(documents) > 1
     parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
     parts.sort(key=lambda node: list(MARKS).index(node["verdict"].word(*MARKS)))
-    page = _render(parts, limits)
-    while len(page.encode()) > limits.page_bytes and limits.datasets > 1:
-        limits = _halved(limits)
-        page = _render(parts, limits)
-    return page
-
-
-def _halved(limits: PageLimits) -> PageLimits:
-    """Limits for a page of about half the size."""
-    counts = {f.name: max(1, getattr(limits, f.name) // 2) for f in fields(limits) if f.name != "page_bytes"}
-    return replace(limits, **counts)
+    return fitted(lambda limits: _render(parts, limits), limits)
 
 
 def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from odfchain.audit.page_document import DocumentNode
-from odfchain.audit.page_words import day, listed, moment
+from odfchain.pages.document_node import DocumentNode
+from odfchain.pages.page_words import day, listed, moment
 from odfchain.text import counted
 
 STATES = {"faulty": "faulty", "unchecked": "not checked", "ok": "as recorded"}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.audit.page_document import DocumentNode
-from odfchain.audit.page_words import excerpt, listed, moment, size_in_words
 from odfchain.limits import PageLimits
+from odfchain.pages.document_node import DocumentNode
+from odfchain.pages.page_words import excerpt, listed, moment, size_in_words
 from odfchain.text import counted
 
 MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from odfchain.audit.page_blocks import BlockRow, Timeline, read_blocks, rows_of, strip_of
-from odfchain.audit.page_document import DocumentNode
 from odfchain.audit.page_summary import (
     MARKS,
     OUTCOMES,
@@ -19,8 +18,9 @@ from odfchain.audit.page_summary import (
     name_of,
     signature_of,
 )
-from odfchain.audit.page_words import Excerpt, T, blocks_in_words, excerpt, moment
 from odfchain.limits import PageLimits
+from odfchain.pages.document_node import DocumentNode
+from odfchain.pages.page_words import Excerpt, T, blocks_in_words, excerpt, moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from odfchain.limits import DriftPageLimits, PageLimits
 from odfchain.text import counted, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
+
+L = TypeVar("L", PageLimits, DriftPageLimits)
 
 
 def one_page(room: str, template: str, style: str, **values: Any) -> str:
@@ -28,6 +33,24 @@ def one_page(room: str, template: str, style: str, **values: Any) -> str:
     sheet = _packaged("pages", "base.css") + _packaged(room, style)
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
     return _template(room, template).render(style=sheet, style_source=f"sha256-{digest}", **values)
+
+
+def fitted(render: Callable[[L], str], limits: L) -> str:
+    """The page that is made within these limits, halved again and again until it is small enough."""
+    page = render(limits)
+    while len(page.encode()) > limits.page_bytes:
+        halved = _halved(limits)
+        if halved == limits:
+            break
+        limits = halved
+        page = render(limits)
+    return page
+
+
+def _halved(limits: L) -> L:
+    """Limits for a page of about half the size."""
+    counts = {f.name: max(1, getattr(limits, f.name) // 2) for f in fields(limits) if f.name != "page_bytes"}
+    return replace(limits, **counts)
 
 
 @lru_cache(maxsize=16)

@@ -17,10 +17,10 @@ import pytest
 from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.page import render_page
 from odfchain.audit.page_blocks import read_blocks, rows_of, strip_of
-from odfchain.audit.page_document import DocumentNode
-from odfchain.audit.page_words import blocks_in_words, moment, size_in_words
 from odfchain.errors import ManifestError, UsageError
 from odfchain.limits import PAGE
+from odfchain.pages.document_node import DocumentNode
+from odfchain.pages.page_words import blocks_in_words, moment, size_in_words
 from tests.kit import recorded_dataset as recorded
 from tests.kit import report_documents as docs
 from tests.kit.browser import DARK, measure, photograph
