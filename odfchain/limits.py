@@ -175,6 +175,14 @@ class AttestLimits:
     """Attestations of one head that are kept [count], one for each auditor."""
     attestations_bytes: int = 1 << 20
     """All attestations of a dataset [bytes]: about a thousand."""
+    snapshot_signers: int = 16
+    """Signers of one kind of document of one block [count]."""
+    snapshot_lines_bytes: int = 4 << 20
+    """All lines about snapshots of a dataset [bytes]: about six thousand."""
+    snapshot_bytes: int = 64 << 20
+    """One manifest or profile [bytes]."""
+    snapshots_pulled: int = 16
+    """Manifests and profiles that a pull brings [count], of the newest blocks; others come on demand."""
     key_file_bytes: int = 16 << 10
     """A file with a private key [bytes]; an ed25519 key has 119."""
     clock_seconds: float = 300.0

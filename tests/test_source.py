@@ -191,15 +191,15 @@ LINES = {  # raised only by a commit that says why
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_030,  # what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
-    "manifest": 490,
+    "manifest": 800,
     "profile": 2_300,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "slices": 2_080,  # what footers report came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1150,  # places as locations, which two rooms had as texts
-    "transfer": 6_240,  # branches, and what was merged; a dataset that is only read (RFC-034)
+    "transfer": 6_520,  # manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2050,
-    "trust": 2_560,  # what is signed on its way in and out came from transfer and repo; signatures of branches
+    "trust": 2_860,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2370,  # what branches and merges need stays
 }
 

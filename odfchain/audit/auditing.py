@@ -53,7 +53,7 @@ class ListedAttestation:
     trusted: bool
 
     def __repr__(self) -> str:
-        item = self.line.attestation
+        item = self.line.statement
         if item is None:
             return f"<no attestation: {self.line.message}>"
         return f"<{item.verdict} at block {item.sequence_number:,} by {item.auditor}>"
@@ -182,7 +182,7 @@ def attestations(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Liste
             trusted=item is not None and is_trusted(item.auditor, trusted),
         )
         for line in read_attestations(dataset.folder, dataset.id)
-        for item in (line.attestation,)
+        for item in (line.statement,)
     ]
 
 

@@ -95,10 +95,10 @@ def attested(
         return []
     found: list[Attestation] = []
     for line in lines:
-        if line.attestation is None:
+        if line.statement is None:
             report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
             continue
-        item = line.attestation
+        item = line.statement
         report.attestations.append(
             AttestationLine(
                 str(item.auditor),

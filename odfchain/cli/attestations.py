@@ -40,7 +40,7 @@ def attestations_command(dataset: str, file: Any, output: str) -> int:
             for row in rows
         ]
     print_records(rows, columns, output, right=["block"])
-    return INTEGRITY_FAULT if any(item.line.attestation is None for item in found) else 0
+    return INTEGRITY_FAULT if any(item.line.statement is None for item in found) else 0
 
 
 def _read(file: Any) -> str:
@@ -54,7 +54,7 @@ def _read(file: Any) -> str:
 
 
 def _row(item: ListedAttestation) -> dict[str, Any]:
-    found = item.line.attestation
+    found = item.line.statement
     if found is None:
         status = f"line {item.line.number}: {item.line.message}"
         return dict.fromkeys(

@@ -1,7 +1,9 @@
 """The folder of one dataset (specification "Dataset Layout").
 
 blocks/  data/  checkpoints/  refs/     what a peer may read; refs/head.jws is the owner's signature
-attestations/                           the same: what auditors say; made with the first of them
+attestations/                           the same: what auditors say, and who vouches for which description
+manifests/  profiles/                   the same: what describes a block (RFC-042); these three are made with
+                                        the first of their files
 info/                                   private: alias, lock, chain index
 staging/                                files of transactions that are not committed
 """
@@ -81,6 +83,16 @@ class DatasetFiles:
             LocalObjectStore(folder / "checkpoints"),
             signer,
         )
+
+    @property
+    def manifests(self) -> LocalObjectStore:
+        """Manifests of its blocks, as far as they are here."""
+        return LocalObjectStore(self.folder / "manifests")
+
+    @property
+    def profiles(self) -> LocalObjectStore:
+        """Profiles of its blocks, as far as they are here."""
+        return LocalObjectStore(self.folder / "profiles")
 
     @property
     def ref(self) -> str:

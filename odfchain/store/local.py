@@ -61,14 +61,21 @@ class LocalObjectStore:
             raise _unreadable(path, error) from error
 
     def get(self, name: Multihash) -> bytes:
-        """The object's bytes, hashed before they are returned; only blocks are read whole."""
+        """The bytes of a block, hashed before they are returned."""
+        return self.read(name, LIMITS.block_bytes, "a block")
+
+    def read(self, name: Multihash, most: int, what: str) -> bytes:
+        """The bytes of an object that is no larger than `most`, hashed before they are returned.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: it is not there, or too large, or another one.
+            StoreError: it cannot be read.
+        """
         path = self._path(name)
         try:
             found = _ordinary(path)
-            if found.st_size > LIMITS.block_bytes:
-                raise ObjectCorruptedError(
-                    f"{path}: {found.st_size:,} bytes; a block has at most {LIMITS.block_bytes:,}"
-                )
+            if found.st_size > most:
+                raise ObjectCorruptedError(f"{path}: {found.st_size:,} bytes; {what} has at most {most:,}")
             data = path.read_bytes()
         except OSError as error:
             raise _unreadable(path, error) from error

@@ -4,11 +4,14 @@
     blocks/f1620…             metadata blocks
     data/f1620…               slices
     checkpoints/f1620…        checkpoints
+    manifests/f1620…          what describes a block, for readers without our code: made with the first of
+    profiles/f1620…           them, and absent where nobody made one (RFC-042)
     hints/chain               optional: hashes of all blocks, seed first, one to a line (RFC-021)
     refs/head.jws             optional: the owner's signature of the head
     refs/NAME                 branches that are shared, with refs/NAME.jws each
     hints/refs                optional: the names of those branches, one to a line (RFC-038)
     attestations/audits.jws   optional: what auditors say, one signed statement to a line
+    attestations/snapshots.jws   optional: who vouches for which manifest or profile, in the same form
 
 Objects are stored under the base16 text of their hash, and may be asked for in every other final multibase.
 The grammar of keys is closed: what is not one of these is not there, so no key leads out of a folder.
@@ -33,7 +36,7 @@ REFS_HINT_KEY = "hints/refs"
 INDEX_KEY = "datasets.json"
 """Beside the datasets of a repository: what there is (RFC-021)."""
 
-_OBJECT = re.compile(r"(blocks|data|checkpoints)/([!-~]{46,70})", re.ASCII)
+_OBJECT = re.compile(r"(blocks|data|checkpoints|manifests|profiles)/([!-~]{46,70})", re.ASCII)
 _SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az", "ipfs", "ipns"})
 _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
 
@@ -49,6 +52,8 @@ class Part(Enum):
     BLOCK = "blocks"
     DATA = "data"
     CHECKPOINT = "checkpoints"
+    MANIFEST = "manifests"
+    PROFILE = "profiles"
 
 
 @dataclass(frozen=True, slots=True)

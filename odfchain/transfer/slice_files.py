@@ -101,8 +101,18 @@ EVERYTHING = Selection()
 
 
 def store_of(dataset: DatasetFiles, part: Part) -> LocalObjectStore:
-    """Where a dataset keeps objects of a kind (slices or checkpoints)."""
-    return dataset.data if part is Part.DATA else dataset.checkpoints
+    """Where a dataset keeps objects of a kind."""
+    match part:
+        case Part.BLOCK:
+            return LocalObjectStore(dataset.folder / "blocks")
+        case Part.DATA:
+            return dataset.data
+        case Part.CHECKPOINT:
+            return dataset.checkpoints
+        case Part.MANIFEST:
+            return dataset.manifests
+        case Part.PROFILE:
+            return dataset.profiles
 
 
 def absent(dataset: DatasetFiles, objects: Iterable[DataObject]) -> list[DataObject]:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from odfchain.errors import ChainsDifferError, NameCollisionError, SignatureError, StoreError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
+from odfchain.trust.attestation_lines import AUDITS
 from odfchain.trust.equivocation import EVIDENCE_HINT, EquivocationDetector
 from odfchain.trust.offered import (
     Offer,
     judge,
-    keep_attestations,
+    keep_lines,
     keep_signature,
-    read_attestations_of,
+    read_lines_of,
     refuse_unsigned,
     signed_last,
     warnings,
@@ -25,6 +26,9 @@ from odfchain.trust.proof_store import EvidenceStore
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signature_policy import SignaturePolicy
 from odfchain.trust.signed_head import BlockAt, HeadSignature, SignatureStatus
+from odfchain.trust.signed_lines import LineFile, Merged, T
+from odfchain.trust.signing_keys import Did, parse_did
+from odfchain.trust.snapshot_lines import SNAPSHOTS
 
 
 @dataclass(slots=True)
@@ -44,7 +48,8 @@ class Examination:
     """Whether the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
     _proofs: list[str] = field(default_factory=list, init=False)
-    _received: bytes | None = field(default=None, init=False)
+    _received: dict[str, bytes] = field(default_factory=dict, init=False)
+    """Files of signed lines, by their keys."""
 
     @property
     def text(self) -> str | None:
@@ -92,8 +97,11 @@ class Examination:
         self.warnings += [*self._proofs, *warnings(found, self.offer, now, known, about=about)]
         if dataset is not None and self.workspace.has_key(dataset_id):
             self._to_the_owner(dataset, dataset_id, theirs, about)
-        self._received, problem = read_attestations_of(self.peer)
-        self._not_taken([problem] if problem else [])
+        for key, many in ((AUDITS.key, AUDITS.many), (SNAPSHOTS.key, SNAPSHOTS.many)):
+            received, problem = read_lines_of(self.peer, key)
+            if received is not None:
+                self._received[key] = received
+            self._not_taken(many, [problem] if problem else [])
         return None if self.force else seen
 
     def _to_the_owner(
@@ -113,10 +121,10 @@ class Examination:
                 "the dataset's key: whoever has seen it has proof of two histories once you commit again"
             )
 
-    def _not_taken(self, problems: Sequence[str]) -> None:
+    def _not_taken(self, what: str, problems: Sequence[str]) -> None:
         if problems:
             more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-            self.warnings.append(f"attestations of {self.peer.where} were not taken: {problems[0]}{more}")
+            self.warnings.append(f"{what} of {self.peer.where} were not taken: {problems[0]}{more}")
 
     @contextmanager
     def proving(self) -> Iterator[None]:
@@ -131,7 +139,7 @@ class Examination:
     def keep(self, dataset: StoredDataset, dataset_id: DatasetId) -> None:
         """The head has moved: its signature is beside it, and what auditors say of this chain is here.
 
-        Attestations that cannot be written are a warning.
+        What is signed line by line and cannot be written is a warning.
 
         Raises:
             StoreError, BrokenChainError: the signature cannot be written, or the chain not be read.
@@ -139,12 +147,22 @@ class Examination:
         """
         assert self.signature is not None  # noqa: S101 - it was judged before
         keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
-        if self._received is not None:
-            believed = self.trusted()
-            try:
-                merged = keep_attestations(self._received, dataset, dataset_id, self.offer.head, believed)
-            except StoreError as error:  # the head has moved: that must not seem to have failed
-                self._not_taken([error.message])
-                return
+        if self._received:
+            believed = [parse_did(text) for text in self.trusted()]
+            merged = self._keep(AUDITS, dataset, dataset_id, believed)
             self.attestations = merged.added
-            self._not_taken(merged.refused)
+            self._not_taken(AUDITS.many, merged.refused)
+            # that old lines give way to new ones, or were said better since, is no news
+            merged = self._keep(SNAPSHOTS, dataset, dataset_id, [dataset_id, *believed])
+            self._not_taken(SNAPSHOTS.many, merged.damaged)
+
+    def _keep(
+        self, file: LineFile[T], dataset: StoredDataset, dataset_id: DatasetId, believed: Sequence[Did]
+    ) -> Merged:
+        received = self._received.get(file.key)
+        if received is None:
+            return Merged(0)
+        try:
+            return keep_lines(file, received, dataset, dataset_id, self.offer.head, believed)
+        except StoreError as error:  # the head has moved: that must not seem to have failed
+            return Merged(0, (error.message,))

@@ -39,6 +39,7 @@ class StatementType(StrEnum):
     REF = "odf-ref+jws"
     """A branch's newest block: branches may be set back, so this proves nothing against anybody."""
     ATTESTATION = "odf-attestation+jws"
+    SNAPSHOT = "odf-snapshot+jws"
 
 
 @dataclass(frozen=True, slots=True)

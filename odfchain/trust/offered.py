@@ -18,7 +18,6 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
-from odfchain.trust.attestation_lines import Merged, merge_attestations
 from odfchain.trust.parties import SignedFile, StatementReader, StoredDataset
 from odfchain.trust.problems import Problem
 from odfchain.trust.signature_policy import SignaturePolicy, length
@@ -30,8 +29,9 @@ from odfchain.trust.signed_head import (
     check_head,
     read_head_signature,
 )
-from odfchain.trust.signed_statements import Attestation, SignedHead, read_head
-from odfchain.trust.signing_keys import parse_did
+from odfchain.trust.signed_lines import LineFile, Merged, T
+from odfchain.trust.signed_statements import SignedHead, read_head
+from odfchain.trust.signing_keys import Did
 
 _NS = 1_000_000_000
 _PAUSES = (0.02, 0.1)
@@ -218,37 +218,32 @@ def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | 
     return max(found)[-1].encode() + b"\n" if found else None
 
 
-def in_chain(block_at: Callable[[int], Multihash | None]) -> Callable[[Attestation], bool]:
-    """Whether an attestation is of a block of a chain."""
-    return lambda found: block_at(found.sequence_number) == found.head
-
-
 def chain_at(dataset: StoredDataset, head: Multihash) -> BlockAt:
     """The hashes of a local chain by number."""
     known = dataset.chain.hashes(head)
     return lambda number: known[number] if number < len(known) else None
 
 
-def read_attestations_of(peer: StatementReader) -> tuple[bytes | None, str | None]:
-    """What a peer has of auditors, and why it could not be read; nothing is raised for that."""
+def read_lines_of(peer: StatementReader, key: str) -> tuple[bytes | None, str | None]:
+    """A peer's file of signed lines, and why it could not be read; nothing is raised for that."""
     try:
-        return peer.signed(SignedFile.AUDITS), None
+        return peer.signed(SignedFile(key)), None
     except TransferError as error:
         return None, one_line(error.message, 800)
 
 
-def keep_attestations(
-    received: bytes, dataset: StoredDataset, dataset_id: DatasetId, head: Multihash, trusted: Collection[str]
+def keep_lines(
+    file: LineFile[T],
+    received: bytes,
+    dataset: StoredDataset,
+    dataset_id: DatasetId,
+    head: Multihash,
+    trusted: Collection[Did],
 ) -> Merged:
-    """The valid attestations of blocks of this chain are here, too.
+    """The valid lines about blocks of this chain are here, too.
 
     Raises:
         StoreError, BrokenChainError: they cannot be written, or the chain not be read.
     """
-    return merge_attestations(
-        dataset.folder,
-        dataset_id,
-        received,
-        accept=in_chain(chain_at(dataset, head)),
-        trusted=[parse_did(text) for text in trusted],
-    )
+    accept = file.of_chain(chain_at(dataset, head))
+    return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=trusted)

@@ -17,6 +17,7 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.limits import ATTEST
 from odfchain.trust.attestation_lines import ATTESTATIONS_KEY
 from odfchain.trust.signed_head import HEAD_SIGNATURE_KEY
+from odfchain.trust.snapshot_lines import SNAPSHOTS_KEY
 
 
 class SignedFile(Enum):
@@ -24,11 +25,18 @@ class SignedFile(Enum):
 
     HEAD = HEAD_SIGNATURE_KEY
     AUDITS = ATTESTATIONS_KEY
+    SNAPSHOTS = SNAPSHOTS_KEY
 
     @property
     def limit(self) -> int:
         """The largest that is read [bytes]."""
-        return ATTEST.statement_bytes + 1 if self is SignedFile.HEAD else ATTEST.attestations_bytes
+        match self:
+            case SignedFile.HEAD:
+                return ATTEST.statement_bytes + 1
+            case SignedFile.AUDITS:
+                return ATTEST.attestations_bytes
+            case SignedFile.SNAPSHOTS:
+                return ATTEST.snapshot_lines_bytes
 
 
 class StoredDataset(Protocol):

@@ -15,12 +15,14 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
-from odfchain.trust.attestation_lines import AttestationLine, joined, read_attestations_file, read_lines
-from odfchain.trust.offered import better, chain_at, in_chain
+from odfchain.trust.attestation_lines import AUDITS
+from odfchain.trust.offered import better, chain_at
 from odfchain.trust.parties import SignedFile, StatementWriter, StoredDataset
 from odfchain.trust.signed_branch import check_branch
 from odfchain.trust.signed_head import BlockAt, SignatureStatus, check_head, read_head_signature
+from odfchain.trust.signed_lines import LineFile, T, content_of
 from odfchain.trust.signing_keys import Did
+from odfchain.trust.snapshot_lines import SNAPSHOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ def push_statements(
         if dataset.chain.ref != HEAD:
             return Statements(_push_branch_signature(dataset, dataset_id, peer, head))
         status = _push_signature(dataset, dataset_id, peer, head, block_at)
-        _push_attestations(dataset, dataset_id, peer, block_at, trusted)
+        _push_lines(AUDITS, dataset, dataset_id, peer, block_at, trusted)
+        # the owner is the first to be believed about his own dataset
+        _push_lines(SNAPSHOTS, dataset, dataset_id, peer, block_at, (dataset_id, *trusted))
     except (TransferError, StoreError) as error:
         return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
     return Statements(status)
@@ -79,27 +83,24 @@ def _push_branch_signature(
     return SignatureStatus.SIGNED if signed else SignatureStatus.UNSIGNED
 
 
-def _push_attestations(
+def _push_lines(
+    file: LineFile[T],
     dataset: StoredDataset,
     dataset_id: DatasetId,
     peer: StatementWriter,
     block_at: BlockAt,
     trusted: Sequence[Did],
 ) -> None:
-    wanted = in_chain(block_at)
-
-    def valid(content: bytes | None) -> list[AttestationLine]:
-        lines = read_lines(content, dataset_id)
-        return [line for line in lines if line.attestation is not None and wanted(line.attestation)]
-
-    ours = valid(read_attestations_file(dataset.folder))
+    wanted = file.of_chain(block_at)
+    ours = file.valid(file.content(dataset.folder), dataset_id, wanted)
     if not ours:
         return
-    there = _there(peer, SignedFile.AUDITS)
-    kept, _ = joined(valid(there), ours, trusted)
-    content = b"".join(line.text + b"\n" for line in kept)
+    place = SignedFile(file.key)
+    there = _there(peer, place)
+    kept, _ = file.joined(file.valid(there, dataset_id, wanted), ours, trusted)
+    content = content_of(kept)
     if content != there:
-        peer.put_signed(SignedFile.AUDITS, content)
+        peer.put_signed(place, content)
 
 
 def _there(peer: StatementWriter, file: SignedFile) -> bytes | None:

@@ -8,27 +8,20 @@ choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError
+from odfchain.errors import SignatureError, UsageError
 from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.did import DatasetId
 from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
-from odfchain.limits import ATTEST
 from odfchain.model.timestamp import Timestamp
-from odfchain.store.interfaces import HEAD, check_object_name
+from odfchain.store.interfaces import HEAD
 from odfchain.trust.jws import StatementType, read_statement, sign_statement
-from odfchain.trust.problems import Problem
 from odfchain.trust.signing_keys import Did
-
-_T = TypeVar("_T")
-
-_MAX_SEQUENCE = 2**64 - 1
-_MAX_CHECK = 999
+from odfchain.trust.statement_members import Members, malformed
 
 
 class Verdict(StrEnum):
@@ -121,7 +114,7 @@ def read_head(text: bytes) -> tuple[Did, SignedHead]:
         SignatureError: the text is not the signed form of a head.
     """
     found = read_statement(text, StatementType.HEAD)
-    return found.signer, _signed_head(_Members(found.payload, _HEAD))
+    return found.signer, _signed_head(Members(found.payload, _HEAD))
 
 
 def read_branch(text: bytes) -> tuple[Did, SignedHead]:
@@ -131,18 +124,18 @@ def read_branch(text: bytes) -> tuple[Did, SignedHead]:
         SignatureError: the text is not the signed form of a branch's newest block.
     """
     found = read_statement(text, StatementType.REF)
-    members = _Members(found.payload, _HEAD | {"ref"})
+    members = Members(found.payload, _HEAD | {"ref"})
     ref = members.text("ref")
     if not is_branch_name(ref):
-        raise _malformed("'ref' cannot name a branch")
+        raise malformed("'ref' cannot name a branch")
     return found.signer, _signed_head(members, ref)
 
 
-def _signed_head(members: _Members, ref: str = HEAD) -> SignedHead:
+def _signed_head(members: Members, ref: str = HEAD) -> SignedHead:
     return SignedHead(
         dataset_id=members.id("datasetId"),
         head=members.hash("head"),
-        sequence_number=members.number("sequenceNumber", _MAX_SEQUENCE),
+        sequence_number=members.number("sequenceNumber"),
         time=members.time("time"),
         ref=ref,
     )
@@ -170,19 +163,19 @@ def read_attestation(text: bytes) -> Attestation:
         SignatureError: the text is not the signed form of an attestation.
     """
     found = read_statement(text, StatementType.ATTESTATION)
-    members = _Members(found.payload, _ATTESTATION)
+    members = Members(found.payload, _ATTESTATION)
     checks, not_checked = members.numbers("checks"), members.numbers("notChecked")
     if set(checks) & set(not_checked):
-        raise _malformed("a check is both done and not done")
+        raise malformed("a check is both done and not done")
     try:
         verdict = Verdict(members.text("verdict"))
     except ValueError:
-        raise _malformed("its verdict is unknown") from None
+        raise malformed("its verdict is unknown") from None
     return Attestation(
         auditor=found.signer,
         dataset_id=members.id("datasetId"),
         head=members.hash("head"),
-        sequence_number=members.number("sequenceNumber", _MAX_SEQUENCE),
+        sequence_number=members.number("sequenceNumber"),
         time=members.time("time"),
         verdict=verdict,
         report=members.hash("report"),
@@ -201,73 +194,6 @@ _ATTESTATION = {
 
 def _engine(item: Any) -> EngineUsed:
     if not isinstance(item, dict):
-        raise _malformed("an engine is not an object")
-    members = _Members(item, {"name", "version"})
+        raise malformed("an engine is not an object")
+    members = Members(item, {"name", "version"})
     return EngineUsed(members.text("name"), members.text("version"))
-
-
-class _Members:
-    """The members of a payload: exactly the known ones, each read as what it has to be."""
-
-    def __init__(self, payload: dict[str, Any], names: set[str]) -> None:
-        if payload.keys() != names:
-            raise _malformed(f"its members are not {', '.join(sorted(names))}")
-        self._payload = payload
-
-    def text(self, name: str) -> str:
-        value = self._payload[name]
-        if not isinstance(value, str) or not 0 < len(value) <= ATTEST.statement_text:
-            raise _malformed(f"{name!r} is not a text of 1 to {ATTEST.statement_text} characters")
-        if not value.isprintable():
-            raise _malformed(f"{name!r} has characters that cannot be printed")
-        return value
-
-    def number(self, name: str, largest: int) -> int:
-        return _number(self._payload[name], name, 0, largest)
-
-    def items(self, name: str) -> list[Any]:
-        value = self._payload[name]
-        if not isinstance(value, list) or len(value) > ATTEST.statement_items:
-            raise _malformed(f"{name!r} is not a list of at most {ATTEST.statement_items}")
-        return value
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        found = [_number(value, name, 1, _MAX_CHECK) for value in self.items(name)]
-        if found != sorted(set(found)):
-            raise _malformed(f"the numbers of {name!r} are not in ascending order")
-        return tuple(found)
-
-    def id(self, name: str) -> DatasetId:
-        return self._spelled(name, DatasetId.parse)
-
-    def time(self, name: str) -> Timestamp:
-        return self._spelled(name, Timestamp.parse)
-
-    def hash(self, name: str) -> Multihash:
-        value = self._spelled(name, Multihash.parse)
-        try:
-            check_object_name(value)
-        except StoreError:
-            raise _malformed(f"{name!r} is not a sha3-256 hash") from None
-        return value
-
-    def _spelled(self, name: str, parse: Callable[[str], _T]) -> _T:
-        """Values with many spellings are written in one."""
-        text = self._payload[name]
-        try:
-            value = parse(text if isinstance(text, str) else "")
-        except InvalidIdError:
-            raise _malformed(f"{name!r} is malformed") from None
-        if str(value) != text:
-            raise _malformed(f"{name!r} is not spelled as it is printed")
-        return value
-
-
-def _number(value: Any, name: str, smallest: int, largest: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
-        raise _malformed(f"{name!r} is not a number from {smallest} to {largest}")
-    return value
-
-
-def _malformed(why: str) -> SignatureError:
-    return SignatureError(Problem.DAMAGED, f"a malformed statement: {why}")

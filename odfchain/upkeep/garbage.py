@@ -30,7 +30,8 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.transfer.partial import incoming_folder
 from odfchain.transfer.public_layout import Part
-from odfchain.upkeep.reachable import reachable, store_of
+from odfchain.transfer.slice_files import store_of
+from odfchain.upkeep.reachable import reachable
 
 GRACE = 24 * 3600.0
 """How long what is not needed stays [s] when nothing else is said."""

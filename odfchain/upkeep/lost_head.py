@@ -26,11 +26,12 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import Part
+from odfchain.transfer.slice_files import store_of
 from odfchain.trust.offered import signed_last
 from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signed_head import read_head_signature
 from odfchain.trust.signed_statements import read_branch
-from odfchain.upkeep.reachable import merged_blocks, store_of
+from odfchain.upkeep.reachable import merged_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from odfchain.repo.merge_record import merged_names
 from odfchain.repo.references import ref_names, refs_of
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD, parse_ref
-from odfchain.store.local import LocalObjectStore
 from odfchain.text import one_line
 from odfchain.transfer.public_layout import Part
 from odfchain.transfer.slice_files import objects_of
@@ -34,30 +33,16 @@ from odfchain.trust.files import read_regular
 class Reachable:
     """Names of the objects that a dataset needs, for each kind."""
 
-    blocks: set[Multihash] = field(default_factory=set)
-    data: set[Multihash] = field(default_factory=set)
-    checkpoints: set[Multihash] = field(default_factory=set)
+    _names: dict[Part, set[Multihash]] = field(default_factory=lambda: {part: set() for part in Part})
 
     def of(self, part: Part) -> set[Multihash]:
         """Those of one kind."""
-        match part:
-            case Part.BLOCK:
-                return self.blocks
-            case Part.DATA:
-                return self.data
-            case Part.CHECKPOINT:
-                return self.checkpoints
+        return self._names[part]
 
-
-def store_of(dataset: DatasetFiles, part: Part) -> LocalObjectStore:
-    """Where a dataset keeps objects of a kind."""
-    match part:
-        case Part.BLOCK:
-            return LocalObjectStore(dataset.folder / "blocks")
-        case Part.DATA:
-            return dataset.data
-        case Part.CHECKPOINT:
-            return dataset.checkpoints
+    @property
+    def blocks(self) -> set[Multihash]:
+        """The blocks."""
+        return self._names[Part.BLOCK]
 
 
 def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> Reachable:

@@ -35,9 +35,9 @@ from odfchain.store.scratch import LocalScratch, MemoryScratch
 from odfchain.transfer.partial import is_partial
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part
-from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.transfer.slice_files import DataObject, objects_of, store_of
 from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate, signed_tip
-from odfchain.upkeep.reachable import merged_blocks, store_of
+from odfchain.upkeep.reachable import merged_blocks
 from odfchain.upkeep.spares import Spares
 
 _KINDS = {Part.BLOCK: "block", Part.DATA: "slice", Part.CHECKPOINT: "checkpoint"}

@@ -351,10 +351,10 @@ def test_every_flipped_bit_and_every_truncation_of_a_head_signature() -> None:
 def test_every_flipped_bit_and_every_truncation_of_an_attestation() -> None:
     content = sign_attestation(AUDITORS[0], attestation()).encode() + b"\n"
     (line,) = read_lines(content, DATASET)
-    assert line.attestation == attestation()
+    assert line.statement == attestation()
 
     def is_noticed(damaged: bytes) -> bool:
-        return all(line.attestation is None and line.problem and line.message for line in lines(damaged))
+        return all(line.statement is None and line.problem and line.message for line in lines(damaged))
 
     def lines(damaged: bytes) -> list[object]:
         found = read_lines(damaged, DATASET)
@@ -374,7 +374,7 @@ def test_damage_to_one_attestation_leaves_the_others() -> None:
     damaged = bytearray(texts[1])
     damaged[100] ^= 1
     found = read_lines(texts[0] + bytes(damaged) + texts[2], DATASET)
-    assert [line.attestation is not None for line in found] == [True, False, True]
+    assert [line.statement is not None for line in found] == [True, False, True]
     assert [line.number for line in found] == [1, 2, 3]
 
 

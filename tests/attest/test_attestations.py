@@ -18,7 +18,6 @@ from odfchain.limits import ATTEST
 from odfchain.model.timestamp import Timestamp
 from odfchain.trust.attestation_lines import (
     ATTESTATIONS_KEY,
-    Merged,
     add_attestation,
     merge_attestations,
     read_attestations,
@@ -27,6 +26,7 @@ from odfchain.trust.attestation_lines import (
 from odfchain.trust.canonical import canonical_json, report_digest
 from odfchain.trust.jws import StatementType, sign_statement
 from odfchain.trust.problems import Problem
+from odfchain.trust.signed_lines import Merged
 from odfchain.trust.signed_statements import (
     Attestation,
     EngineUsed,
@@ -58,7 +58,7 @@ def later(seconds: int) -> Timestamp:
 
 
 def valid(folder: Path) -> list[Attestation]:
-    return [line.attestation for line in read_attestations(folder, DATASET) if line.attestation]
+    return [line.statement for line in read_attestations(folder, DATASET) if line.statement]
 
 
 # --- values ----------------------------------------------------------------------------------------
@@ -263,11 +263,11 @@ def test_a_file_of_junk_is_given_up_and_what_came_before_is_read() -> None:
     line = text_of().encode() + b"\n"
     junk = b"\n" * (ATTEST.attestations_bytes - len(line))
     found = read_lines(line + junk, DATASET)
-    assert found[0].attestation is not None
+    assert found[0].statement is not None
     assert len(found) == 102
     assert found[-1].message == "after 100 bad lines the rest is not read"
     few = read_lines(b"\n" * 99 + line, DATASET)
-    assert (len(few), few[-1].attestation) == (100, found[0].attestation)
+    assert (len(few), few[-1].statement) == (100, found[0].statement)
 
 
 def test_damage_beside_valid_lines_is_told_and_goes_with_the_next_writing(folder: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_peer_without_a_valid_line_changes_nothing(folder: Path) -> None:
 def test_attestations_of_blocks_that_are_not_wanted_are_left_out(folder: Path) -> None:
     received = f"{text_of(0)}\n{text_of(1, head=hash_of('unknown'))}\n".encode()
     merged = merge_attestations(folder, DATASET, received, accept=lambda a: a.head == hash_of("head"))
-    assert merged == Merged(1, ())
+    assert merged == Merged(1)
     assert [a.auditor for a in valid(folder)] == [AUDITORS[0].dataset_id.as_did_key()]
 
 
@@ -332,7 +332,7 @@ def test_copies_that_exchanged_theirs_are_equal_in_whatever_order(tmp_path: Path
             merge_attestations(folder, DATASET, received)
         results.add((folder / ATTESTATIONS_KEY).read_bytes())
     (content,) = results
-    assert [line.attestation.verdict for line in read_lines(content, DATASET) if line.attestation].count(
+    assert [line.statement.verdict for line in read_lines(content, DATASET) if line.statement].count(
         Verdict.FAULTY
     ) == 1
 

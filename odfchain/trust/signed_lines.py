@@ -1,0 +1,266 @@
+"""Files of signed statements, one to a line, which travel with a dataset and which anyone can add to.
+
+So nothing in such a file is believed: each line is read and judged by itself. A signer has one word on a
+subject, the latest. Lines are sorted, so that copies which have exchanged theirs are equal, in whatever order
+they met. Where there is no room for all, those of trusted signers come first, then those that are here; in a
+file of the newest blocks the older ones give way before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from odfchain.errors import SignatureError, StoreError
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multihash import Multihash
+from odfchain.model.timestamp import Timestamp
+from odfchain.store import fsio
+from odfchain.trust.files import read_bounded
+from odfchain.trust.problems import Problem
+from odfchain.trust.signing_keys import Did
+
+T = TypeVar("T")
+
+_DAMAGED_LINES = 100
+"""Bad lines after which a file is given up [count]: a million empty ones would cost a reader seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a statement is about, and whose it is; `kind` parts subjects of one block."""
+
+    dataset_id: DatasetId
+    signer: Did
+    block: Multihash
+    sequence_number: int
+    time: Timestamp
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedLine(Generic[T]):
+    """One line: the statement, or what is wrong with it."""
+
+    number: int
+    text: bytes
+    statement: T | None = None
+    problem: Problem | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge did: how many lines came in, which were none, and which were not kept and why."""
+
+    added: int
+    damaged: tuple[str, ...] = ()
+    outdone: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Both."""
+        return self.damaged + self.outdone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFile(Generic[T]):
+    """One such file: where it is, what stands in it, and how much of it."""
+
+    key: str
+    """Where it is in the dataset's folder, and in the simple transfer layout."""
+    one: str
+    many: str
+    """What messages call a statement, and several."""
+    read: Callable[[bytes], T]
+    about: Callable[[T], About]
+    most_bytes: Callable[[], int]
+    per_subject: Callable[[], int]
+    """The largest file [bytes], and the most signers of one subject [count]."""
+    newest_first: bool = False
+    """Whether lines of newer blocks stand first, and older ones give way where there is no room."""
+
+    def lines_of(self, content: bytes | None, dataset_id: DatasetId) -> list[SignedLine[T]]:
+        """Each line of a file (None: there is none), valid or not; nothing is raised for it."""
+        if content is None:
+            return []
+        if len(content) > self.most_bytes():
+            return [_bad(1, b"", f"more than {self.most_bytes()} bytes of {self.many}")]
+        *lines, rest = content.split(b"\n")
+        found: list[SignedLine[T]] = []
+        damaged = 0
+        for number, text in enumerate(lines, start=1):
+            found.append(self.line(number, text, dataset_id))
+            damaged += found[-1].statement is None
+            if damaged == _DAMAGED_LINES and number < len(lines):
+                found.append(_bad(number + 1, b"", f"after {damaged} bad lines the rest is not read"))
+                return found
+        if rest or not lines:
+            found.append(_bad(len(lines) + 1, rest, "the file is empty or its last line is cut"))
+        return found
+
+    def line(self, number: int, text: bytes, dataset_id: DatasetId) -> SignedLine[T]:
+        """One line, valid or not."""
+        try:
+            statement = self.read(text)
+        except SignatureError as error:
+            return SignedLine(number, text, None, Problem(error.problem), str(error))
+        if (other := self.about(statement).dataset_id) != dataset_id:
+            message = f"{self.one} of another dataset, {other}"
+            return SignedLine(number, text, None, Problem.OTHER_DATASET, message)
+        return SignedLine(number, text, statement)
+
+    def valid(
+        self,
+        content: bytes | None,
+        dataset_id: DatasetId,
+        accept: Callable[[T], bool] = lambda _: True,
+    ) -> list[SignedLine[T]]:
+        """The valid lines of a file that are wanted."""
+        lines = self.lines_of(content, dataset_id)
+        return [line for line in lines if line.statement is not None and accept(line.statement)]
+
+    def of_chain(self, block_at: Callable[[int], Multihash | None]) -> Callable[[T], bool]:
+        """Whether a statement is about a block of the chain whose hashes `block_at` knows by number."""
+
+        def found(statement: T) -> bool:
+            about = self.about(statement)
+            return block_at(about.sequence_number) == about.block
+
+        return found
+
+    def content(self, folder: Path) -> bytes | None:
+        """The file in a dataset's folder as it stands, None when there is none.
+
+        Raises:
+            StoreError: it cannot be read, or is not an ordinary file.
+        """
+        return read_bounded(folder / self.key, self.most_bytes())
+
+    def add(self, folder: Path, dataset_id: DatasetId, text: str, *, trusted: Collection[Did] = ()) -> None:
+        """Durably keep one statement in a dataset's folder, in place of what its signer said before.
+
+        Raises:
+            SignatureError: it is not a valid one of this dataset.
+            StoreError: there are too many already, the signer has a later one, or it cannot be written; what
+                is there stays.
+        """
+        line = self.line(1, text.encode(), dataset_id)
+        if line.statement is None:
+            raise SignatureError(line.problem or Problem.DAMAGED, line.message or "")
+        merged = self.merge(folder, dataset_id, line.text + b"\n", trusted=trusted)
+        if merged.outdone and not merged.added:
+            raise StoreError(f"{folder / self.key}: {merged.outdone[0]}")
+
+    def merge(
+        self,
+        folder: Path,
+        dataset_id: DatasetId,
+        received: bytes,
+        *,
+        accept: Callable[[T], bool] | None = None,
+        trusted: Collection[Did] = (),
+    ) -> Merged:
+        """Durably take over the valid statements of `received` beside those that are here.
+
+        Damaged lines that are here are dropped when something is written.
+
+        Raises:
+            StoreError: the file cannot be read or written; what is there stays.
+        """
+        lines = self.lines_of(received, dataset_id)
+        damaged = tuple(f"line {line.number}: {line.message}" for line in lines if line.statement is None)
+        wanted = [line for line in lines if line.statement is not None]
+        if accept is not None:
+            wanted = [line for line in wanted if line.statement is not None and accept(line.statement)]
+        if not wanted:
+            return Merged(0, damaged)
+        path = folder / self.key
+        fsio.make_folder(path.parent)
+        with fsio.locked(folder / "info" / "lock"):
+            here = self.valid(self.content(folder), dataset_id)
+            kept, outdone = self.joined(here, wanted, trusted)
+            texts = {line.text for line in here}
+            added = sum(line.text not in texts for line in kept)
+            if added:
+                fsio.replace_file(path, content_of(kept))
+        return Merged(added, damaged, tuple(outdone))
+
+    def drop(self, folder: Path, dataset_id: DatasetId, wanted: Callable[[T], bool]) -> None:
+        """Durably remove the lines that are not wanted, and those that are none.
+
+        Raises:
+            StoreError: the file cannot be read or written; what is there stays.
+        """
+        with fsio.locked(folder / "info" / "lock"):
+            before = self.content(folder)
+            content = content_of(self.valid(before, dataset_id, wanted))
+            if before is None or content == before:
+                return
+            if content:
+                fsio.replace_file(folder / self.key, content)
+            else:
+                fsio.remove_file(folder / self.key)
+
+    def joined(
+        self,
+        here: Sequence[SignedLine[T]],
+        wanted: Sequence[SignedLine[T]],
+        trusted: Collection[Did] = (),
+    ) -> tuple[list[SignedLine[T]], list[str]]:
+        """The valid lines of both within the bounds, sorted; and why others are not among them."""
+        keys = {did.public_key for did in trusted}
+        kept: dict[tuple[Multihash, str, bytes], SignedLine[T]] = {}
+        outdone: list[str] = []
+        signers: dict[tuple[Multihash, str], int] = {}
+        size = 0
+        for line in sorted((*here, *wanted), key=lambda line: self._preference(line, keys)):
+            about = self._about(line)
+            subject = (about.block, about.kind)
+            key = (*subject, about.signer.public_key)  # one key is one signer, under either method
+            old = kept.get(key)
+            if old is not None and self._age(old) >= self._age(line):
+                if line.text != old.text:
+                    outdone.append(
+                        f"line {line.number}: {about.signer} has a later word on block {about.block}"
+                    )
+                continue
+            count = signers.get(subject, 0) + (old is None)
+            larger = size + len(line.text) + 1 - (len(old.text) + 1 if old is not None else 0)
+            if count > self.per_subject():
+                most = self.per_subject()
+                outdone.append(f"line {line.number}: block {about.block} has {most} {self.many} already")
+            elif larger > self.most_bytes():
+                outdone.append(
+                    f"line {line.number}: no room for more than {self.most_bytes()} bytes of {self.many}"
+                )
+            else:
+                kept[key], signers[subject], size = line, count, larger
+        return sorted(kept.values(), key=self._order), outdone
+
+    def _about(self, line: SignedLine[T]) -> About:
+        assert line.statement is not None  # noqa: S101 - whoever asks has a valid line
+        return self.about(line.statement)
+
+    def _preference(self, line: SignedLine[T], trusted: set[bytes]) -> tuple[bool, int]:
+        about = self._about(line)
+        return about.signer.public_key not in trusted, -about.sequence_number if self.newest_first else 0
+
+    def _age(self, line: SignedLine[T]) -> tuple[int, bytes]:
+        return self._about(line).time.epoch_ns, line.text
+
+    def _order(self, line: SignedLine[T]) -> tuple[int, bytes, str, bytes]:
+        about = self._about(line)
+        number = -about.sequence_number if self.newest_first else about.sequence_number
+        return number, about.block.digest, about.kind, about.signer.public_key
+
+
+def content_of(lines: Sequence[SignedLine[T]]) -> bytes:
+    """The file that these lines are."""
+    return b"".join(line.text + b"\n" for line in lines)
+
+
+def _bad(number: int, text: bytes, message: str) -> SignedLine[T]:
+    return SignedLine(number, text, None, Problem.DAMAGED, message)
