@@ -176,7 +176,7 @@ def stage_changes(
     staged: tuple[StagedFile, ...] = ()
     if facts is not None and target is not None:
         new_data = facts.slice_at(state.record_count)
-        staged = (StagedFile(Path(facts.path), new_data.physical_hash),)
+        staged = (StagedFile(Path(facts.path), new_data.physical_hash, facts.footer),)
         due = checkpoint_after(dataset, state, new_data.offset_interval, Path(facts.path), target, staging)
     latest = facts.max_event_time_ms if facts is not None else None
     rule = rule_in_force(dataset, state)

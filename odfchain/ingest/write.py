@@ -491,7 +491,7 @@ def _record(
     new_data = staged = None
     if facts is not None:
         new_data = facts.slice_at(state.next_offset)
-        staged = StagedFile(Path(facts.path), new_data.physical_hash)
+        staged = StagedFile(Path(facts.path), new_data.physical_hash, facts.footer)
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(schema_event(target, odf_form=state.odf_schema))

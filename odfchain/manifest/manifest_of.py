@@ -6,20 +6,18 @@ from typing import Any
 
 from odfchain.manifest.snapshot_manifest import manifest_document
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState, SliceRef
-from odfchain.repo.read_slices import verified_slice
-from odfchain.slices.footers import FileStats, file_stats
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.kept_footers import KeptFooters
 
 
 def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
-    """The manifest at a state's block; each slice is hashed before its footer is believed.
+    """The manifest at a state's block; a slice is hashed once before its footer is believed.
 
     Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
-        BadInputError, OversizedInputError: naming a slice whose footer cannot be read.
+        SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged, or no Parquet file.
+        OversizedInputError: a footer is larger than the limits allow.
     """
-
-    def stats_of(ref: SliceRef) -> FileStats:
-        return file_stats(verified_slice(dataset, ref))
-
-    return manifest_document(state, stats_of)
+    kept = KeptFooters(dataset)
+    document = manifest_document(state, kept.stats)
+    kept.keep()
+    return document

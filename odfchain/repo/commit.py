@@ -26,6 +26,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.kept_footers import keep_footers
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ class StagedFile:
 
     path: Path
     physical_hash: Multihash
+    footer: str | None = None
+    """What its writer says of its footer (`odfchain.slices.footer_lines`)."""
 
 
 CommitCheck = Callable[[DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], None]
@@ -74,6 +77,7 @@ def commit(
     for staged in checkpoints:
         dataset.checkpoints.put_file(staged.path, staged.physical_hash)
     dataset.chain.publish(blocks, expected_head=state.head)
+    keep_footers(dataset, ((staged.physical_hash, staged.footer) for staged in slices))
     return [block.hash for block in blocks]
 
 

@@ -77,8 +77,12 @@ def file_stats(path: Path) -> FileStats:
         BadInputError, OversizedInputError: it is not a readable Parquet file.
     """
     with open_parquet(path) as file:
-        footer = file.metadata
-        leaves = list(_leaves(file.schema_arrow))
+        return footer_stats(file.metadata, file.schema_arrow)
+
+
+def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
+    """What a footer reports of a file with these columns."""
+    leaves = list(_leaves(schema))
     whole = str(footer.created_by or "").startswith(_WHOLE_BOUNDS)
     found = []
     for index, (name, kind, repeated) in enumerate(leaves):

@@ -24,10 +24,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odfchain.codec.arrow import to_arrow
-from odfchain.codec.uuids import with_extensions
+from odfchain.codec.uuids import with_extensions, without_extensions
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
+from odfchain.slices.footer_lines import stats_text
+from odfchain.slices.footers import footer_stats
 from odfchain.slices.marker import marker
 from odfchain.slices.observers import LogicalHash, PhysicalHash, RowTotals, SliceObserver
 from odfchain.slices.values import check_values
@@ -73,6 +75,8 @@ class SliceFacts:
     """Rows for each operation code (as text, for JSON)."""
     finer: dict[str, int] = field(default_factory=dict)
     """Times that were cut to the unit of their column, by column."""
+    footer: str | None = None
+    """What its footer reports, as `odfchain.slices.footer_lines` writes it."""
 
     def slice_at(self, start: int) -> DataSlice:
         """The slice as a block names it, its first record at an offset."""
@@ -150,8 +154,17 @@ class ObservedParquet:
     ) -> None:
         self._observers, self._executor, self._metadata = observers, executor, metadata
         self._file = _ObservedFile(path, observers)
-        self._writer = parquet_writer(pa.PythonFile(self._file, mode="w"), schema, vocabulary)
+        self._footers: list[pq.FileMetaData] = []
+        self._writer = parquet_writer(
+            pa.PythonFile(self._file, mode="w"), schema, vocabulary, collected=self._footers
+        )
         self._observing: Future[None] | None = None
+
+    @property
+    def footer(self) -> str | None:
+        """What the footer reports, of a file that is complete, as a line (`odfchain.slices.footer_lines`)."""
+        (footer,) = self._footers
+        return stats_text(footer_stats(footer, without_extensions(footer.schema.to_arrow_schema())))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows in the schema of the file."""
@@ -187,10 +200,17 @@ class ObservedParquet:
                 observer.finish()
 
 
-def parquet_writer(sink: Any, schema: pa.Schema, vocabulary: DatasetVocabulary) -> pq.ParquetWriter:
+def parquet_writer(
+    sink: Any,
+    schema: pa.Schema,
+    vocabulary: DatasetVocabulary,
+    *,
+    collected: list[pq.FileMetaData] | None = None,
+) -> pq.ParquetWriter:
     """A Parquet writer with the encodings of the "Common Data Schema"; UUID columns are annotated as such.
 
-    `schema` and the batches that are written are in the types of a dataset (`odfchain.codec.arrow`).
+    `schema` and the batches that are written are in the types of a dataset (`odfchain.codec.arrow`). The
+    footer is added to `collected` when the file is complete.
     """
     dictionary = [name for name in schema.names if name != vocabulary.offset_column]
     return _AnnotatingWriter(
@@ -203,6 +223,7 @@ def parquet_writer(sink: Any, schema: pa.Schema, vocabulary: DatasetVocabulary) 
         column_encoding={vocabulary.offset_column: "DELTA_BINARY_PACKED"},
         write_statistics=True,
         store_schema=False,
+        metadata_collector=collected,
     )
 
 
@@ -285,6 +306,7 @@ def _write(
         max_event_time_ms=totals.latest_ms,
         ops=totals.ops,
         finer=finer,
+        footer=file.footer,
     )
 
 

@@ -316,7 +316,9 @@ def _next(
         hashes: list[Multihash] = []
         if events:
             progress.phase("Committing")
-            slices = [StagedFile(executed.data_path, executed.slice.physical_hash)] if executed.slice else []
+            footer = executed.facts.footer if executed.facts else None
+            made = executed.slice and StagedFile(executed.data_path, executed.slice.physical_hash, footer)
+            slices = [made] if made else []
             checkpoints = (
                 [StagedFile(executed.checkpoint_path, executed.checkpoint.physical_hash)]
                 if executed.checkpoint and executed.checkpoint_path

@@ -25,6 +25,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.profile.kept_parts import parts_folder
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.fetched_branches import forget_gone
+from odfchain.repo.kept_footers import drop_footers
 from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
@@ -138,6 +139,7 @@ class _Collection:
                 head = refs.get(name)
                 if head is not None:
                     refs.remove(name, head)
+            drop_footers(self.dataset, needed.of(Part.DATA).__contains__)
         removed, young_files, young_bytes = [], 0, 0
         for part, kind in _PARTS.items():
             gone, young = self._part(part, needed.of(part))

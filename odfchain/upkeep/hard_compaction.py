@@ -31,6 +31,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.repo.commit import StagedFile
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.kept_footers import keep_footers
 from odfchain.repo.merge_record import understood_record
 from odfchain.repo.references import keep_reachable
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -274,6 +275,7 @@ def _publish(
 ) -> Multihash:
     for file in staged:
         dataset.data.put_file(file.path, file.physical_hash)
+    keep_footers(dataset, ((file.physical_hash, file.footer) for file in staged))
     keep_reachable(dataset, plan.old_head)
     if made:
         dataset.chain.publish(made, expected_head=plan.old_head)

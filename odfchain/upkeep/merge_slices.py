@@ -82,7 +82,7 @@ def _merge(
         offset_interval=interval,
         size=physical.size,
     )
-    return MergedSlice(merged, StagedFile(path, physical.hash))
+    return MergedSlice(merged, StagedFile(path, physical.hash, file.footer))
 
 
 @contextlib.contextmanager
