@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from odfchain.api.proofs import verify_proof
     from odfchain.api.pull_targets import PullResult, PullTarget
     from odfchain.api.scan import Scan
-    from odfchain.api.snapshots import Profile, compare_profiles
+    from odfchain.api.snapshots import Manifest, Profile, compare_profiles
     from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
     from odfchain.audit.auditing import ListedAttestation, NewAttestation
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         ObjectNotFoundError,
         OdfchainError,
         OversizedInputError,
+        PartialCopyError,
         PointNotFoundError,
         PrepareError,
         QueryError,
@@ -150,7 +151,7 @@ _PLACES = {
     "api.proofs": "verify_proof",
     "api.pull_targets": "PullResult PullTarget",
     "api.scan": "Scan",
-    "api.snapshots": "Profile compare_profiles",
+    "api.snapshots": "Manifest Profile compare_profiles",
     "api.views": "Log",
     "api.workspace": "Workspace init open",
     "audit.auditing": "ListedAttestation NewAttestation",
@@ -208,29 +209,29 @@ _PLACES = {
 
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
-    "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError", "BrokenChainError",
-    "BusyError", "ChainError", "ChainsDifferError", "Change", "ChangeOrigin", "ChangeOutcome", "CodecError",
-    "Collected", "CompactPlan", "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt",
-    "DatasetId", "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState",
-    "DatasetVocabulary", "DatasetsDivergedError", "DecodeError", "Definition", "Dependent",
-    "DestinationAheadError", "Diff", "DisablePollingSource", "DisablePushSource", "DivergedInputError",
-    "Duration", "EngineError", "Evidence", "ExecuteTransform", "Fault", "FetchError", "FetchOutcome",
-    "FetchedSources", "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError",
-    "HashedBlock", "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome",
-    "InvalidIdError", "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log", "ManifestError",
-    "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent",
-    "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
+    "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError", "BrokenChainError", "BusyError",
+    "ChainError", "ChainsDifferError", "Change", "ChangeOrigin", "ChangeOutcome", "CodecError", "Collected",
+    "CompactPlan", "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId",
+    "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary",
+    "DatasetsDivergedError", "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff",
+    "DisablePollingSource", "DisablePushSource", "DivergedInputError", "Duration", "EngineError", "Evidence",
+    "ExecuteTransform", "Fault", "FetchError", "FetchOutcome", "FetchedSources", "Finding", "ForeignKeyError",
+    "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock", "ImportPlan", "Imported",
+    "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError", "JavaNotFoundError",
+    "KeptEvidence", "ListedAttestation", "Log", "Manifest", "ManifestError", "MergeConflictError",
+    "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent", "Multihash",
+    "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NothingToCommitError",
     "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset", "OperationType",
-    "OversizedInputError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem", "Profile",
-    "ProofVerdict", "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult",
-    "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan",
-    "RollbackError", "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema",
-    "SetInfo", "SetLicense", "SetPollingSource", "SetTransform", "SetVocab", "SignatureError",
-    "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError", "StateChange",
-    "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp", "TransferError",
-    "TransformError", "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError",
-    "Workspace", "WorkspaceError", "__version__", "compare_profiles", "init", "open", "open_dataset",
-    "verify_proof",
+    "OversizedInputError", "PartialCopyError", "PeerUrl", "PointNotFoundError", "PrepareError", "Problem",
+    "Profile", "ProofVerdict", "PullResult", "PullTarget", "PushOutcome", "PushPlan", "QueryError",
+    "QueryResult", "RefConflictError", "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry",
+    "ResetPlan", "RollbackError", "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments",
+    "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform", "SetVocab",
+    "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError",
+    "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp",
+    "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
+    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "compare_profiles",
+    "init", "open", "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

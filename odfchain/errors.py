@@ -14,6 +14,7 @@
      ├─ StoreError                  objects and references
      │   ├─ ObjectNotFoundError
      │   │   └─ SliceNotFoundError  the copy here lacks this slice
+     │   │       └─ PartialCopyError and what was asked for needs it: no proof of a fault
      │   ├─ ObjectCorruptedError    bytes do not hash to their name
      │   ├─ RefConflictError        compare-and-swap lost against another writer
      │   ├─ BusyError               another process is at work on the same dataset
@@ -199,6 +200,12 @@ class SliceNotFoundError(ObjectNotFoundError):
         """What is said of the slice of a dataset that should be at `path`."""
         hint = f"a partial copy lacks slices: `odfchain fetch {alias}` brings them"
         return cls(f"{path}: no such object: the slice is not here", hint=hint)
+
+
+class PartialCopyError(SliceNotFoundError):
+    """A snapshot needs slices that the copy here may well lack: nobody's fault (RFC-039)."""
+
+    exit_code = 7
 
 
 class ObjectCorruptedError(StoreError):

@@ -13,6 +13,9 @@ import re
 TEXT_CHARACTERS = 200
 """A text that is quoted in a message [characters]."""
 
+_SQL_WIDTH = 100
+"""Characters of a line of SQL that are shown."""
+
 _ACTING = (
     "\x00-\x1f\x7f-\x9f"  # Cc: C0 and C1
     "\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # Zl, Zp, bidi, invisible
@@ -93,3 +96,37 @@ def _escape_json(match: re.Match[str]) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def located(label: str, line: int | None, column: int | None, what: str) -> str:
+    """A message that says which step and where in it; lines and columns count from 1."""
+    where = f", line {line}, column {column}" if line is not None and column is not None else ""
+    return f"{label}{where}: {what}"
+
+
+def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str, ...]:
+    """The line of the query, and a caret under the character that is meant; nothing where that is unknown."""
+    if sql is None or line is None or column is None:
+        return ()
+    lines = sql.split("\n")
+    if not 0 < line <= len(lines):
+        return ()
+    text = lines[line - 1].expandtabs(1).rstrip()
+    at = min(column - 1, len(text))
+    first = min(at, len(text) - len(text.lstrip()))
+    if len(text) - first > _SQL_WIDTH:
+        first = max(first, min(at - _SQL_WIDTH // 2, len(text) - _SQL_WIDTH))
+    shown = [printable(c) for c in text[first : first + _SQL_WIDTH]]
+    before = "…" if text[:first].strip() else ""
+    after = "…" if first + _SQL_WIDTH < len(text) else ""
+    pad = len(before) + sum(map(_cells, "".join(shown[: at - first])))
+    return f"{before}{''.join(shown)}{after}", " " * pad + "^"
+
+
+def _cells(character: str) -> int:
+    """How many columns of a terminal a character takes."""
+    import unicodedata  # noqa: PLC0415 - few messages need it
+
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -172,16 +172,16 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 5_150,  # profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
+    "api": 5_270,  # manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
     "audit": 5_450,  # merges are computed again; foreign keys
     "branch": 7_020,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 6_760,  # profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 6_830,  # manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "drift": 560,
     "digest": 740,  # values become bytes by numpy; threads share the leaves
     "engine": 6100,
-    "floor": 1_460,  # limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_500,  # where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_400,  # branches and merges, drawn
@@ -191,7 +191,7 @@ LINES = {  # raised only by a commit that says why
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_230,  # what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
-    "manifest": 800,
+    "manifest": 900,  # statistics are read back from documents
     "profile": 2_300,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "slices": 2_200,  # what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key

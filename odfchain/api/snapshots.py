@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from odfchain.api.workspace import Workspace
     from odfchain.drift.comparison import Drift
     from odfchain.ids.multihash import Multihash
     from odfchain.repo.dataset_files import DatasetFiles
+    from odfchain.slices.footers import FileStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,102 @@ class Profile:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Which files a dataset consists of at a block, and what is in them; anybody makes the same bytes."""
+
+    document: Mapping[str, Any]
+    """As JSON has it: the fields of Lode's manifest, and under `odf` what only ODF knows."""
+    _stats: tuple[FileStats, ...] = field(repr=False, compare=False)
+    _schema: pa.Schema = field(repr=False, compare=False)
+
+    @property
+    def files(self) -> Sequence[Mapping[str, Any]]:
+        """The files, oldest first: `path`, `size_bytes`, `checksum`, `stats`, `odf`."""
+        found: Sequence[Mapping[str, Any]] = self.document["files"]
+        return found
+
+    @property
+    def row_count(self) -> int:
+        """How many records they hold."""
+        return int(self.document["row_count"])
+
+    @property
+    def content(self) -> bytes:
+        """The one text of the manifest: canonical JSON (RFC 8785).
+
+        Raises:
+            CodecError: it is larger than manifests may be.
+        """
+        from odfchain.manifest.snapshot_manifest import manifest_bytes
+
+        return manifest_bytes(self.document)
+
+    @property
+    def hash(self) -> Multihash:
+        """The SHA3-256 of that text."""
+        from odfchain.digest.physical import hash_bytes
+
+        return hash_bytes(self.content)
+
+    def times_of(self, file: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The earliest and the latest event time in one of the files; None where that is not reported."""
+        from odfchain.slices.footers import quoted
+
+        name = quoted(self.document["odf"]["columns"]["event_time"])
+        for column in file["stats"]["columns"]:
+            if column["name"] == name and "min" in column:
+                return str(column["min"]), str(column["max"])
+        return None
+
+    def prune(self, where: str) -> Sequence[Mapping[str, Any]]:
+        """The files that may hold a row that an SQL condition keeps: a file is left out only if none can.
+
+        Raises:
+            QueryError: it is no condition, or names a column that there is not; says where.
+        """
+        from odfchain.manifest.skipping import may_match, parse_where
+
+        condition = parse_where(where, self._schema)
+        return [
+            file for file, stats in zip(self.files, self._stats, strict=True) if may_match(stats, condition)
+        ]
+
+    def understands(self, where: str) -> bool:
+        """Whether any of a condition can leave a file out; errors as `prune`."""
+        from odfchain.manifest.skipping import parse_where
+
+        return parse_where(where, self._schema).understood
+
+    def __repr__(self) -> str:
+        found = self.document
+        return (
+            f"<manifest of {found['dataset_id']} at block {found['odf']['sequence_number']}: "
+            f"{len(self.files):,} files, {self.row_count:,} records>"
+        )
+
+
+@contextmanager
+def _needing_slices() -> Iterator[None]:
+    """What a snapshot needs and is not here is nobody's fault; a slice that is no Parquet file is one."""
+    from odfchain.errors import (
+        BadInputError,
+        ObjectCorruptedError,
+        OversizedInputError,
+        PartialCopyError,
+        SliceNotFoundError,
+    )
+
+    try:
+        yield
+    except SliceNotFoundError as error:
+        raise PartialCopyError(error.message, hint=error.hint) from None
+    except OversizedInputError:
+        raise
+    except BadInputError as error:
+        raise ObjectCorruptedError(str(error), hint=error.hint) from None
+
+
 def _bytes_of(path: str | Path, most: int) -> bytes:
     """The content of a file; one byte more than it may have says that it is too large."""
     from odfchain.errors import UsageError
@@ -118,21 +218,26 @@ class Snapshots:
 
         Raises:
             UsageError: a hidden column is none.
-            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
+            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.profile.of_dataset import ProfileOptions, profile_of
         from odfchain.repo.dataset_state import DatasetState
 
         options = ProfileOptions(stage=stage, description=description, tags=tags or {}, hidden=tuple(hide))
-        return Profile(profile_of(self._files, DatasetState.read(self._files.chain), options, progress))
+        with _needing_slices():
+            return Profile(profile_of(self._files, DatasetState.read(self._files.chain), options, progress))
 
-    def manifest(self) -> Mapping[str, Any]:
-        """The manifest: files, checksums and what their footers report, as `manifest_bytes` has it.
+    def manifest(self) -> Manifest:
+        """The manifest: files, checksums, and what the footers of the files report.
 
         Raises:
-            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
+            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
-        from odfchain.manifest.manifest_of import manifest_of
+        from odfchain.manifest.manifest_of import described
         from odfchain.repo.dataset_state import DatasetState
+        from odfchain.repo.read_slices import columns_of
 
-        return manifest_of(self._files, DatasetState.read(self._files.chain))
+        state = DatasetState.read(self._files.chain)
+        with _needing_slices():
+            document, stats = described(self._files, state)
+        return Manifest(document, tuple(stats), columns_of(state, None))

@@ -49,6 +49,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "history": "Show every change of one row.",
         "log": "Show a dataset's metadata chain, newest block first.",
         "profile": "Show what the rows in force look like.",
+        "manifest": "Show which files a dataset consists of, and what is in them.",
         "inspect": "Show schema, lineage or queries of a dataset.",
         "blame": "Show where a record comes from.",
         "block": "Turn metadata blocks into YAML or JSON and back.",

@@ -6,18 +6,31 @@ from typing import Any
 
 from odfchain.manifest.snapshot_manifest import manifest_document
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.repo.kept_footers import KeptFooters
+from odfchain.slices.footers import FileStats
 
 
 def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
-    """The manifest at a state's block; a slice is hashed once before its footer is believed.
+    """The manifest at a state's block; errors as `described`."""
+    return described(dataset, state)[0]
+
+
+def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any], list[FileStats]]:
+    """(the manifest at a state's block, the statistics of its files as they are compared).
+
+    A slice is hashed once before its footer is believed.
 
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged, or no Parquet file.
         OversizedInputError: a footer is larger than the limits allow.
     """
-    kept = KeptFooters(dataset)
-    document = manifest_document(state, kept.stats)
+    kept, found = KeptFooters(dataset), list[FileStats]()
+
+    def stats_of(ref: SliceRef) -> FileStats:
+        found.append(kept.stats(ref))
+        return found[-1]
+
+    document = manifest_document(state, stats_of)
     kept.keep()
-    return document
+    return document, found

@@ -23,10 +23,11 @@ from sqlglot import exp
 from odfchain.errors import InvalidIdError, QueryError
 from odfchain.model.timestamp import Timestamp
 from odfchain.slices.footers import ColumnStats, FileStats, Value, quoted
-from odfchain.text import first_line, one_line
+from odfchain.text import excerpt, first_line, located, one_line
 
 _DIALECT = "spark"
 _MOST_CHARACTERS = 10_000
+_BEFORE = "SELECT 1 WHERE "
 _INVERSE = {
     exp.EQ: exp.NEQ,
     exp.NEQ: exp.EQ,
@@ -58,20 +59,36 @@ def parse_where(text: str, schema: pa.Schema) -> Where:
     if len(text) > _MOST_CHARACTERS:
         raise QueryError(f"the condition has {len(text):,} characters, at most {_MOST_CHARACTERS:,} are read")
     try:
-        query = sqlglot.parse_one(f"SELECT 1 WHERE {text}", read=_DIALECT)
-        tree = query.args["where"].this
-    except (sqlglot.errors.SqlglotError, KeyError, AttributeError, RecursionError) as error:
+        query = sqlglot.parse_one(_BEFORE + text, read=_DIALECT)
+    except sqlglot.errors.ParseError as error:
+        place = error.errors[0] if error.errors else {}
+        line, column = place.get("line"), place.get("col")
+        highlighted = len(place.get("highlight") or " ")
+        raise _wrong(text, line, column, highlighted, place.get("description") or first_line(error)) from None
+    except (sqlglot.errors.SqlglotError, RecursionError) as error:
         raise QueryError(f"the condition {one_line(text)!r} cannot be read: {first_line(error)}") from None
     if {name for name, part in query.args.items() if part} != {"expressions", "where"}:
         raise QueryError(f"{one_line(text)!r} is more than a condition")
+    tree = query.args["where"].this
     for column in tree.find_all(exp.Column):
-        name = column.parts[0].name
-        if name not in schema.names:
-            raise QueryError(
-                f"the condition names `{one_line(name)}`, which is no column",
-                hint=f"there are {', '.join(map(one_line, schema.names))}",
-            )
+        part = column.parts[0]
+        if part.name not in schema.names:
+            there = f"there are {', '.join(map(one_line, schema.names))}"
+            what = f"there is no column `{one_line(part.name)}`"
+            width = part.meta.get("end", 0) - part.meta.get("start", 0) + 1
+            raise _wrong(text, part.meta.get("line"), part.meta.get("col"), width, what, hint=there)
     return Where(text, tree, any(True for _ in _leaves(tree)))
+
+
+def _wrong(
+    text: str, line: int | None, end: int | None, width: int, what: str, *, hint: str | None = None
+) -> QueryError:
+    """What is wrong with a condition, and where: at the characters that end in a column of the query."""
+    column = None if end is None else end - width + 1 - (len(_BEFORE) if line == 1 else 0)
+    if column is None or not 0 < column <= len(text):
+        line = column = None
+    said = located("the condition", line, column, one_line(what))
+    return QueryError(said, hint=hint, excerpt=excerpt(text, line, column))
 
 
 def _leaves(tree: exp.Expr) -> Iterator[exp.Expr]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyarrow import types as t
 
+from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import CodecError, UnsupportedVersionError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import AddData
@@ -113,6 +114,25 @@ def times_of(stats: Sequence[FileStats], column: str) -> dict[str, str]:
     return {"min_timestamp": str(Timestamp(min(lows))), "max_timestamp": str(Timestamp(max(highs)))}
 
 
+def manifest_bytes(document: Mapping[str, Any]) -> bytes:
+    """The one text of a manifest.
+
+    Raises:
+        CodecError: it is larger than manifests may be.
+    """
+    data = canonical_bytes(document)
+    _check_size(data)
+    return data
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MOST_BYTES:
+        raise CodecError(
+            f"a manifest of {len(data):,} bytes, at most {MOST_BYTES:,} are written and read",
+            hint="`odfchain compact` makes fewer, larger slices",
+        )
+
+
 def read_manifest(data: bytes) -> dict[str, Any]:
     """The document of a manifest's bytes.
 
@@ -120,11 +140,7 @@ def read_manifest(data: bytes) -> dict[str, Any]:
         CodecError: it is none, or too large.
         UnsupportedVersionError: it has another format version.
     """
-    if len(data) > MOST_BYTES:
-        raise CodecError(
-            f"a manifest of {len(data):,} bytes, at most {MOST_BYTES:,} are read",
-            hint="`odfchain compact` makes fewer, larger slices",
-        )
+    _check_size(data)
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:

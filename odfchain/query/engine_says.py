@@ -10,8 +10,7 @@ from typing import Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.query.projections import dotted_name
-from odfchain.sql.messages import excerpt, located
-from odfchain.text import one_line
+from odfchain.text import excerpt, located, one_line
 
 _POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
 _NO_TABLE = re.compile(r"table '(.*)' not found", re.DOTALL)

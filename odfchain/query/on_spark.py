@@ -25,9 +25,10 @@ from odfchain.query.spark_tables import asked_struct, rows_asked
 from odfchain.spark.columns import quoted
 from odfchain.spark.few_rows import FEW_ROWS, FEW_SETTINGS
 from odfchain.spark.plan_walk import PlanNodes, PlanWalker, jvm_of, walker_of
-from odfchain.sql.messages import asking_spark, excerpt, failed_query, located
+from odfchain.sql.messages import asking_spark, failed_query
 from odfchain.sql.query import PRIVATE_SETTINGS, private_session
 from odfchain.sql.refusals import QueryStep, StepChecker
+from odfchain.text import excerpt, located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -82,14 +82,14 @@ def file_stats(path: Path) -> FileStats:
 
 def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
     """What a footer reports of a file with these columns."""
-    leaves = list(_leaves(schema))
+    columns = list(leaves(schema))
     whole = str(footer.created_by or "").startswith(_WHOLE_BOUNDS)
     found = []
-    for index, (name, kind, repeated) in enumerate(leaves):
+    for index, (name, kind, repeated) in enumerate(columns):
         stats = None if repeated else _merged(footer, index, name, kind, whole=whole)
         if stats is not None:
             found.append(stats)
-    return FileStats(footer.num_rows, tuple(found), frozenset(name for name, _, _ in leaves))
+    return FileStats(footer.num_rows, tuple(found), frozenset(name for name, _, _ in columns))
 
 
 def quoted(name: str) -> str:
@@ -97,7 +97,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`" if "." in name or "`" in name else name
 
 
-def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType, bool]]:
+def leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType, bool]]:
     """(path, type, whether it is within a list or a map), in the order of the file's columns."""
 
     def walk(path: str, kind: pa.DataType, repeated: bool) -> Iterator[tuple[str, pa.DataType, bool]]:

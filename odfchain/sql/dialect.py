@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from odfchain.errors import QueryError
 from odfchain.model.own_engine import OWN_ENGINE
-from odfchain.sql.messages import ONE_SELECT, excerpt, located
-from odfchain.text import one_line
+from odfchain.sql.messages import ONE_SELECT
+from odfchain.text import excerpt, located, one_line
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.model.sources import TransformSql
-from odfchain.text import one_line, printable
+from odfchain.text import excerpt, located, one_line
 
 _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 _CODE = re.compile(r"\s*\[([A-Z_0-9]+(?:\.[A-Z_0-9]+)*)\]\s*")
@@ -24,42 +23,8 @@ _INSTEAD = re.compile(r"Use (?:the SQL function )?[`'](\w+)")
 _NAME = re.compile(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)*")
 _CONTEXT = re.compile(r"== SQL \(line (\d+), position (\d+)\) ==\n([^\n]*)\n( *)(\^+)")
 _LONGEST = 300
-_WIDTH = 100
-"""Characters of a line of SQL that are shown."""
 ONE_SELECT = "a step is one SELECT over the tables it is given"
 _TOO_DEEP = "is nested too deeply for Spark's parser"
-
-
-def located(label: str, line: int | None, column: int | None, what: str) -> str:
-    """A message that says which step and where in it; lines and columns count from 1."""
-    where = f", line {line}, column {column}" if line is not None and column is not None else ""
-    return f"{label}{where}: {what}"
-
-
-def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str, ...]:
-    """The line of the query, and a caret under the character that is meant; nothing where that is unknown."""
-    if sql is None or line is None or column is None:
-        return ()
-    lines = sql.split("\n")
-    if not 0 < line <= len(lines):
-        return ()
-    text = lines[line - 1].expandtabs(1).rstrip()
-    at = min(column - 1, len(text))
-    first = min(at, len(text) - len(text.lstrip()))
-    if len(text) - first > _WIDTH:
-        first = max(first, min(at - _WIDTH // 2, len(text) - _WIDTH))
-    shown = [printable(c) for c in text[first : first + _WIDTH]]
-    before = "…" if text[:first].strip() else ""
-    after = "…" if first + _WIDTH < len(text) else ""
-    pad = len(before) + sum(map(_cells, "".join(shown[: at - first])))
-    return f"{before}{''.join(shown)}{after}", " " * pad + "^"
-
-
-def _cells(character: str) -> int:
-    """How many columns of a terminal a character takes."""
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def step_labels(transform: TransformSql) -> list[tuple[str, str]]:

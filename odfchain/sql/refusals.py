@@ -21,7 +21,7 @@ from odfchain.sql.java_dependence import (
     option_dependence,
     pattern_dependence,
 )
-from odfchain.sql.messages import excerpt, located, option
+from odfchain.sql.messages import option
 from odfchain.sql.text_times import (
     has_text,
     holds,
@@ -31,7 +31,7 @@ from odfchain.sql.text_times import (
     times_in,
     unformatted,
 )
-from odfchain.text import one_line
+from odfchain.text import excerpt, located, one_line
 
 TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
 """Types whose values Spark may take from the clock."""

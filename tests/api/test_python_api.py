@@ -402,10 +402,16 @@ def snapshots(scene: Scene) -> None:
     before = ds.at(3).dataset.profile()
     assert odf.compare_profiles(before, found).before["num_rows"] == before.num_rows
     manifest = ds.manifest()
-    assert [file["stats"]["row_count"] for file in manifest["files"]] == [
+    assert [file["stats"]["row_count"] for file in manifest.files] == [
         ref.slice.offset_interval.count for ref in ds.summary.slices()
     ]
-    assert manifest["row_count"] == 9
+    assert (manifest.row_count, len(manifest.prune("city = 'none'")), manifest.understands("true")) == (
+        9,
+        0,
+        False,
+    )
+    assert manifest.times_of(manifest.files[0]) is not None
+    assert str(manifest.hash).startswith("f1620")
 
 
 @case("Dataset.pull_branch", "Dataset.fetch_merged")

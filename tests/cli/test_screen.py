@@ -181,6 +181,8 @@ WALKED: dict[str, list[str]] = {
     **{f"state {o}": ["state", "evil", "-o", o] for o in ("table", "csv")},
     "history": ["history", "evil", f"{EVIL}=1"],
     "profile": ["profile", "evil"],
+    **{f"manifest {o}": ["manifest", "evil", "-o", o] for o in ("table", "json")},
+    "manifest where": ["manifest", "evil", "--where", EVIL],
     "debug": ["--debug", "tail", EVIL],
 }  # fmt: skip
 

@@ -13,8 +13,9 @@ from odfchain.errors import QueryError
 from odfchain.limits import QueryLimits
 from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.sql import query
-from odfchain.sql.messages import excerpt, failed_query
+from odfchain.sql.messages import failed_query
 from odfchain.sql.query import MAX_STEPS, check_queries, run_queries
+from odfchain.text import excerpt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

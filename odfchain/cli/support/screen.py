@@ -42,6 +42,14 @@ def echo_json_text(document: str) -> None:
     click.echo(escaped_json(document) if sys.stdout.isatty() else _writable_json(document))
 
 
+def echo_canonical(document: bytes) -> None:
+    """Print a document whose bytes are hashed: they are kept, but on a terminal nothing in them acts."""
+    if sys.stdout.isatty():
+        click.echo(escaped_json(document.decode()))
+    else:
+        click.echo(document)
+
+
 def echo_lines(lines: Iterable[str]) -> None:
     """Print the lines of a document that is for programs; a terminal gets each as one line."""
     shown = sys.stdout.isatty()
