@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from odfchain.codec.tree import to_tree
 from odfchain.codec.yaml_writer import dump_json, dump_yaml
 from odfchain.model.ddl import format_ddl, type_name
+from odfchain.profile.profile_words import line_of, percent
 
 if TYPE_CHECKING:
     from odfchain.audit.report import Report
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from odfchain.model.events import MetadataEvent, SetDataSchema
 
 __all__ = [
-    "document_of", "dump_json", "dump_yaml", "format_ddl", "merged_text", "report_page", "schema_of",
-    "type_name", "write_report",
+    "document_of", "dump_json", "dump_yaml", "format_ddl", "line_of", "merged_text", "percent",
+    "report_page", "schema_of", "type_name", "write_report",
 ]  # fmt: skip
 
 document_of = to_tree

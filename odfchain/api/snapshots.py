@@ -64,6 +64,12 @@ class Profile:
 
         return hash_bytes(self.content)
 
+    def to_html(self) -> str:
+        """The profile as one page that asks for nothing and runs nothing, with pictures of the columns."""
+        from odfchain.profile.profile_page import profile_page
+
+        return profile_page(self.document)
+
     def __repr__(self) -> str:
         found = self.document
         name, number = found["dataset_name"], found["odf"]["sequence_number"]
@@ -209,12 +215,15 @@ class Snapshots:
         description: str | None = None,
         tags: Mapping[str, str] | None = None,
         hide: Iterable[str] = (),
+        near_duplicates: bool = False,
+        languages: bool = True,
         progress: Progress = SILENT,
     ) -> Profile:
         """The profile of the rows in force; starts no JVM, and reads only slices that are not known yet.
 
         `stage`, `description` and `tags` are the publisher's words. Of the columns in `hide` only counts are
-        said, for what is published.
+        said, for what is published. Near duplicates are looked for among at most 262,144 rows, or among any
+        number; the `languages` of texts are told where `odfchain[languages]` is installed.
 
         Raises:
             UsageError: a hidden column is none.
@@ -223,7 +232,10 @@ class Snapshots:
         from odfchain.profile.of_dataset import ProfileOptions, profile_of
         from odfchain.repo.dataset_state import DatasetState
 
-        options = ProfileOptions(stage=stage, description=description, tags=tags or {}, hidden=tuple(hide))
+        options = ProfileOptions(
+            stage=stage, description=description, tags=tags or {}, hidden=tuple(hide),
+            near_duplicates=near_duplicates, languages=languages,
+        )  # fmt: skip
         with _needing_slices():
             return Profile(profile_of(self._files, DatasetState.read(self._files.chain), options, progress))
 

@@ -10,6 +10,7 @@ from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import UsageError
 from odfchain.model.data_schema import DataTypeOption
 from odfchain.model.events import AddPushSource, SetDataSchema, SetInfo, SetPollingSource, SetTransform
+from odfchain.profile.languages import library
 from odfchain.profile.profile_document import ProfileFacts, profile_document
 from odfchain.profile.state_totals import profiled_columns, state_totals
 from odfchain.progress import SILENT, Progress
@@ -32,6 +33,10 @@ class ProfileOptions:
     hidden: tuple[str, ...] = ()
     """Columns of which only counts are published."""
     created_by: str | None = None
+    near_duplicates: bool = False
+    """Look for them among any number of rows, not only where there are few enough."""
+    languages: bool = True
+    """Tell the languages of texts, where the library is installed (`odfchain[languages]`)."""
 
 
 def profile_of(
@@ -68,6 +73,7 @@ def facts_of(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions
         slices=[ref.slice.physical_hash for ref in state.slices()],
         descriptive=_descriptive(dataset, state, options),
         hidden=tuple(sorted(options.hidden)),
+        languages=library() if options.languages else None,
         declared=_nullable(state),
     )
 

@@ -18,6 +18,8 @@ from pyarrow import types as t
 from odfchain.digest.physical import hash_bytes
 from odfchain.digest.sha3 import sha3_256
 from odfchain.ids.multihash import Multihash
+from odfchain.profile.column_totals import ColumnKind
+from odfchain.profile.languages import detected_languages
 from odfchain.profile.profile_reader import FORMAT_VERSION
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals
@@ -27,7 +29,6 @@ DESCRIPTIVE = (
     "transform_description",
 )  # fmt: skip
 _MOSTLY_NULL = 0.5
-_LANGUAGES = "languages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class ProfileFacts:
     descriptive: Mapping[str, Any]
     hidden: tuple[str, ...] = ()
     languages: str | None = None
-    """The library that told languages, and its version."""
+    """The library that tells languages, and its version; None tells none."""
     near_duplicates: float | None = None
     declared: Mapping[str, bool] = field(default_factory=dict)
     """By column, whether it may be null."""
@@ -56,7 +57,10 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
     """The profile of some rows."""
     statistics = {}
     for column in totals.columns:
-        found = column_statistics(column, totals.sample.column(column.name))
+        sample = totals.sample.column(column.name)
+        found = column_statistics(column, sample)
+        if column.kind is ColumnKind.STRING:
+            found["detected_languages"] = detected_languages(sample) if facts.languages else {}
         statistics[column.name] = _hidden(found) if column.name in facts.hidden else found
     columns = [
         {"name": f.name, "dtype": dtype(f.type), "nullable": facts.declared.get(f.name, f.nullable)}
@@ -84,7 +88,7 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
             "sequence_number": facts.sequence_number,
             "num_records": facts.records,
             "rows": "state",
-            _LANGUAGES: facts.languages,
+            "languages": facts.languages,
             "hidden": list(facts.hidden),
         },
     }

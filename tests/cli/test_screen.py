@@ -180,7 +180,7 @@ WALKED: dict[str, list[str]] = {
     "revert": ["revert", "evil", EVIL],
     **{f"state {o}": ["state", "evil", "-o", o] for o in ("table", "csv")},
     "history": ["history", "evil", f"{EVIL}=1"],
-    "profile": ["profile", "evil"],
+    **{f"profile {o}": ["profile", "evil", "-o", o] for o in ("table", "json", "html")},
     **{f"manifest {o}": ["manifest", "evil", "-o", o] for o in ("table", "json")},
     "manifest where": ["manifest", "evil", "--where", EVIL],
     "debug": ["--debug", "tail", EVIL],
