@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -317,6 +318,15 @@ def test_what_the_command_started_ends_with_it(given: Path, end: str) -> None:
     watchdog.cancel()
     process.stdout.close()
     assert process.wait(30) == (0 if end == "command" else -signal.SIGKILL)
+
+
+def test_nothing_is_left_of_a_sandbox_that_was_being_built(given: Path) -> None:
+    for _ in range(60):
+        process = started(given, "", stdout=subprocess.PIPE)
+        process.kill()
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 30)[0], "somebody holds the output"
+        process.communicate()
 
 
 def test_nothing_stays_mounted(given: Path) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import json
 import os
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -71,6 +73,22 @@ def require_sandbox(otherwise: str = _WITHOUT) -> None:
         raise _unavailable(lines[0], _command_that_mends(), otherwise)
 
 
+class Sandboxed(subprocess.Popen[Any]):
+    """A process in a sandbox; killed, it ends with all that is in there, also while that is being built."""
+
+    first: int | None = None
+    """The process that all others in there end with; None where nothing was built."""
+
+    def kill(self) -> None:
+        """Everything in it is sent SIGKILL."""
+        running = self.poll() is None
+        super().kill()
+        # while it is being built, the first process waits for the one outside, even if that is gone
+        if running and self.first is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.first, signal.SIGKILL)
+
+
 def start(
     command: Sequence[str],
     *,
@@ -78,7 +96,7 @@ def start(
     write: Sequence[Path],
     environment: Mapping[str, str] | None = None,
     **options: Any,
-) -> subprocess.Popen[Any]:
+) -> Sandboxed:
     """`command` in a sandbox; `options` are those of `Popen`.
 
     The command sees `read` (files or folders, read-only) and `write`; it has a small private `/tmp`, and of
@@ -106,10 +124,14 @@ def start(
 
         texts = {path: given(text.encode()) for path, text in _WRITTEN.items()}
         calls = given(filter_program())
+        reading, writing = os.pipe()
+        told = opened.enter_context(open(reading, "rb"))  # noqa: PTH123 - a pipe has no path
+        says = opened.enter_context(open(writing, "wb"))  # noqa: PTH123 - as above
         argv = [
             shutil.which("bwrap") or "bwrap",
             *("--unshare-all", "--unshare-user", "--uid", _USER, "--gid", _USER, "--hostname", "localhost"),
             *("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--seccomp", str(calls)),
+            *("--info-fd", str(writing)),
             *_system_folders(),
             *(part for path, text in texts.items() for part in ("--ro-bind-data", str(text), path)),
             *("--dev", "/dev", *_private("/dev/shm"), "--remount-ro", "/dev"),  # noqa: S108 - a private one
@@ -117,10 +139,14 @@ def start(
             *_shown([*_installation(), *read], write),
             *("--remount-ro", "/", "--"),
         ]
-        return subprocess.Popen(
+        process = Sandboxed(
             [*argv, *command], env={**environment_kept(), **(environment or {})},
-            pass_fds=[*texts.values(), calls], **options,
+            pass_fds=[*texts.values(), calls, writing], **options,
         )  # fmt: skip
+        says.close()
+        with contextlib.suppress(ValueError, KeyError):  # it failed, as its end will tell
+            process.first = int(json.loads(told.read())["child-pid"])
+        return process
 
 
 def _unavailable(why: str, command: str, otherwise: str) -> EngineError:
