@@ -22,6 +22,7 @@ import pytest
 from odfchain.api import Workspace
 from odfchain.engine.sandbox import bubblewrap
 from odfchain.errors import (
+    BusyError,
     DatasetNotFoundError,
     EngineError,
     OdfchainError,
@@ -449,15 +450,34 @@ def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(
 def test_two_are_answered_at_a_time_some_wait_and_the_next_is_refused(
     shared: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = (
+    program = (
         PROBE.partition("port, *paths")[0]
         + """
-import time
-time.sleep(0.3)
 out.write(json.dumps({"error": {"kind": "QueryError", "message": "done", "hint": None, "excerpt": []}}).encode())
 """
     )
-    stand_in(monkeypatch, slow)
+    stand_in(monkeypatch, program)
+    # none of them ends before one was refused and two are being answered
+    refused, two, counting = threading.Event(), threading.Event(), threading.Lock()
+    now = most = 0
+    real = module.WorkerProcess.answer
+
+    def answer(*args: Any) -> Any:
+        nonlocal now, most
+        with counting:
+            now += 1
+            most = max(most, now)
+            if now == 2:
+                two.set()
+        assert refused.wait(60)
+        assert two.wait(60)
+        try:
+            return real(*args)
+        finally:
+            with counting:
+                now -= 1
+
+    monkeypatch.setattr(module.WorkerProcess, "answer", answer)
     workers = Workers(Worker(), shared.pins(), at_a_time=2, waiting=2)
     found: list[str] = []
 
@@ -466,6 +486,8 @@ out.write(json.dumps({"error": {"kind": "QueryError", "message": "done", "hint":
             workers.answer("select 1", shared.pins())
         except OdfchainError as error:
             found.append(type(error).__name__)
+            if isinstance(error, BusyError):
+                refused.set()
 
     try:
         threads = [threading.Thread(target=ask) for _ in range(5)]
@@ -474,6 +496,7 @@ out.write(json.dumps({"error": {"kind": "QueryError", "message": "done", "hint":
         for thread in threads:
             thread.join()
         assert sorted(found) == ["BusyError"] + ["QueryError"] * 4
+        assert most == 2
         with pytest.raises(QueryError, match="done"):
             workers.answer("select 1", shared.pins())
     finally:
