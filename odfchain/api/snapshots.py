@@ -132,16 +132,17 @@ class Manifest:
         Raises:
             QueryError: it is no condition, or names a column that there is not; says where.
         """
-        from odfchain.manifest.skipping import may_match, parse_where
+        from odfchain.manifest.skipping import may_match
+        from odfchain.manifest.where import parse_where
 
-        condition = parse_where(where, self._schema)
+        condition = parse_where(where, self._schema).condition
         return [
             file for file, stats in zip(self.files, self._stats, strict=True) if may_match(stats, condition)
         ]
 
     def understands(self, where: str) -> bool:
         """Whether any of a condition can leave a file out; errors as `prune`."""
-        from odfchain.manifest.skipping import parse_where
+        from odfchain.manifest.where import parse_where
 
         return parse_where(where, self._schema).understood
 

@@ -1,276 +1,273 @@
 """Whether a file may hold a row that a condition keeps: false only where no row can.
 
-A condition is SQL of columns and literals: `= <> < <= > >= IN BETWEEN IS [NOT] NULL LIKE 'x%' AND OR NOT`.
-Whatever else it says may match. Texts compare by their UTF-8 bytes, as Spark does.
+A condition is a tree of tests (a column against a value), AND and OR; whatever else it says is `MAYBE`. Texts
+compare by their UTF-8 bytes, as engines do. Values are of the declared types, and a test decides only where
+a file's column is of such a type too. Where engines may round (decimals, floats, times), a test skips only
+what is out of bounds both as it is written and as it would be rounded.
 
-NaN is in no bound, and greater than every number: so `>`, `>=`, `<>` and `= NaN` of a column of floats skip
-nothing. Source: RFC-039.
+NaN is in no bound. Spark has it greater than every number: `>`, `>=`, `<>` and `= NaN` of floats skip
+nothing. The embedded engine has a NaN with a sign below all numbers: for it `<` and `<=` skip nothing either.
+Source: RFC-039.
 """
 
 from __future__ import annotations
 
-import datetime as dt
+import enum
 import math
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 import pyarrow as pa
-import sqlglot
 from pyarrow import types as t
-from sqlglot import exp
 
-from odfchain.errors import InvalidIdError, QueryError
-from odfchain.model.timestamp import Timestamp
 from odfchain.slices.footers import ColumnStats, FileStats, Value, quoted
-from odfchain.text import excerpt, first_line, located, one_line
 
-_DIALECT = "spark"
-_MOST_CHARACTERS = 10_000
-_BEFORE = "SELECT 1 WHERE "
-_INVERSE = {
-    exp.EQ: exp.NEQ,
-    exp.NEQ: exp.EQ,
-    exp.LT: exp.GTE,
-    exp.GTE: exp.LT,
-    exp.GT: exp.LTE,
-    exp.LTE: exp.GT,
-}
-_TURNED = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE}
-_NULL_LITERAL = object()
+
+class Test(enum.Enum):
+    """What a column is tested for."""
+
+    __test__ = False
+
+    EQ = "="
+    NE = "<>"
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    BEGINS = "LIKE 'x%'"
+    NULL = "IS NULL"
+    VALUE = "IS NOT NULL"
+
+
+class Group(enum.Enum):
+    """Types whose values compare with each other."""
+
+    TRUTH = "boolean"
+    WHOLE = "integer"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    BINARY = "binary"
+    DATE = "date"
+    MOMENT = "timestamp"
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A condition on the rows of a dataset."""
+class ColumnTest:
+    """A test of one column; a comparison with null is never true."""
 
-    text: str
-    tree: exp.Expr
-    understood: bool
+    column: str
+    """A path, as statistics name it."""
+    test: Test
+    group: Group = Group.OTHER
+    value: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All of these are true."""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one of these is true."""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """Nobody knows."""
+
+
+Condition = ColumnTest | Every | AnyOf | Maybe
+MAYBE = Maybe()
+INVERSE = {
+    Test.EQ: Test.NE, Test.NE: Test.EQ, Test.LT: Test.GE, Test.GE: Test.LT, Test.GT: Test.LE,
+    Test.LE: Test.GT, Test.NULL: Test.VALUE, Test.VALUE: Test.NULL,
+}  # fmt: skip
+"""The tests that are true where these are false; of null neither is."""
+TURNED = {Test.LT: Test.GT, Test.GT: Test.LT, Test.LE: Test.GE, Test.GE: Test.LE}
+"""The tests that say the same with the sides exchanged."""
+
+
+def understood(condition: Condition) -> bool:
     """Whether any of it can skip something."""
+    match condition:
+        case Every(parts) | AnyOf(parts):
+            return (any if isinstance(condition, Every) else all)(map(understood, parts))
+    return not isinstance(condition, Maybe)
 
 
-def parse_where(text: str, schema: pa.Schema) -> Where:
-    """The condition that a text means for rows with these columns.
+def about(condition: Condition, columns: Collection[str]) -> Condition:
+    """What a condition says of some columns alone: true of every row of which the whole is."""
+    match condition:
+        case Every(parts):
+            return Every(tuple(about(part, columns) for part in parts))
+        case AnyOf(parts):
+            return AnyOf(tuple(about(part, columns) for part in parts))
+        case ColumnTest(column) if column not in columns:
+            return MAYBE
+    return condition
 
-    Raises:
-        QueryError: it is not SQL, or names a column that there is not.
+
+def group_of(kind: pa.DataType) -> Group:
+    """What values of a type compare with."""
+    for is_one, group in _GROUPS:
+        if is_one(kind):
+            return group
+    return Group.OTHER
+
+
+_GROUPS: tuple[tuple[Callable[[pa.DataType], bool], Group], ...] = (
+    (t.is_boolean, Group.TRUTH),
+    (t.is_integer, Group.WHOLE),
+    (t.is_floating, Group.FLOAT),
+    (t.is_decimal, Group.DECIMAL),
+    (t.is_string, Group.TEXT),
+    (t.is_large_string, Group.TEXT),
+    (t.is_binary, Group.BINARY),
+    (t.is_large_binary, Group.BINARY),
+    (t.is_date, Group.DATE),
+    (t.is_timestamp, Group.MOMENT),
+)
+
+
+def types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The types of all columns and members of structures, by path."""
+    found: dict[str, pa.DataType] = {}
+
+    def walk(path: str, kind: pa.DataType) -> None:
+        found[path] = kind
+        if t.is_struct(kind):
+            for member in kind:
+                walk(f"{path}.{quoted(member.name)}", member.type)
+
+    for column in schema:
+        walk(quoted(column.name), column.type)
+    return found
+
+
+def may_match(stats: FileStats, condition: Condition, *, signed_nan: bool = False) -> bool:
+    """Whether a file with these statistics may hold a row of which the condition is true.
+
+    `signed_nan`: as the embedded engine compares, which has NaN below all numbers where its sign is set.
     """
-    if len(text) > _MOST_CHARACTERS:
-        raise QueryError(f"the condition has {len(text):,} characters, at most {_MOST_CHARACTERS:,} are read")
-    try:
-        query = sqlglot.parse_one(_BEFORE + text, read=_DIALECT)
-    except sqlglot.errors.ParseError as error:
-        place = error.errors[0] if error.errors else {}
-        line, column = place.get("line"), place.get("col")
-        highlighted = len(place.get("highlight") or " ")
-        raise _wrong(text, line, column, highlighted, place.get("description") or first_line(error)) from None
-    except (sqlglot.errors.SqlglotError, RecursionError) as error:
-        raise QueryError(f"the condition {one_line(text)!r} cannot be read: {first_line(error)}") from None
-    if {name for name, part in query.args.items() if part} != {"expressions", "where"}:
-        raise QueryError(f"{one_line(text)!r} is more than a condition")
-    tree = query.args["where"].this
-    for column in tree.find_all(exp.Column):
-        part = column.parts[0]
-        if part.name not in schema.names:
-            there = f"there are {', '.join(map(one_line, schema.names))}"
-            what = f"there is no column `{one_line(part.name)}`"
-            width = part.meta.get("end", 0) - part.meta.get("start", 0) + 1
-            raise _wrong(text, part.meta.get("line"), part.meta.get("col"), width, what, hint=there)
-    return Where(text, tree, any(True for _ in _leaves(tree)))
-
-
-def _wrong(
-    text: str, line: int | None, end: int | None, width: int, what: str, *, hint: str | None = None
-) -> QueryError:
-    """What is wrong with a condition, and where: at the characters that end in a column of the query."""
-    column = None if end is None else end - width + 1 - (len(_BEFORE) if line == 1 else 0)
-    if column is None or not 0 < column <= len(text):
-        line = column = None
-    said = located("the condition", line, column, one_line(what))
-    return QueryError(said, hint=hint, excerpt=excerpt(text, line, column))
-
-
-def _leaves(tree: exp.Expr) -> Iterator[exp.Expr]:
-    for node in tree.walk():
-        if isinstance(node, (*_INVERSE, exp.In, exp.Between, exp.Like, exp.Is)) and _column(node.this):
-            yield node
-
-
-def may_match(stats: FileStats, where: Where) -> bool:
-    """Whether a file with these statistics may hold a row that the condition keeps."""
     if stats.row_count == 0:
         return False
-    return _may(where.tree, stats, negated=False)
-
-
-def _may(node: exp.Expr, stats: FileStats, *, negated: bool) -> bool:
-    """Whether the condition (negated: its contrary) may be true of a row; null is neither."""
-    match node:
-        case exp.Paren():
-            return _may(node.this, stats, negated=negated)
-        case exp.Not():
-            return _may(node.this, stats, negated=not negated)
-        case exp.And() | exp.Or():
-            both = isinstance(node, exp.And) is not negated
-            sides = (_may(side, stats, negated=negated) for side in (node.left, node.right))
-            return all(sides) if both else any(sides)
-        case exp.Is():
-            return _may_be_null(node, stats, negated=negated)
-        case exp.In() if not node.args.get("query") and not node.args.get("unnest"):
-            if negated:
-                return all(_compares(exp.NEQ, node.this, item, stats) for item in node.expressions)
-            return any(_compares(exp.EQ, node.this, item, stats) for item in node.expressions)
-        case exp.Between():
-            low, high = node.args["low"], node.args["high"]
-            if negated:
-                return _compares(exp.LT, node.this, low, stats) or _compares(exp.GT, node.this, high, stats)
-            return _compares(exp.GTE, node.this, low, stats) and _compares(exp.LTE, node.this, high, stats)
-        case exp.Like() if not negated:
-            return _may_be_like(node, stats)
-    kind = type(node)
-    if kind in _INVERSE:
-        kind = _INVERSE[kind] if negated else kind
-        left, right = node.this, node.expression
-        if _column(left):
-            return _compares(kind, left, right, stats)
-        if _column(right):
-            return _compares(_TURNED.get(kind, kind), right, left, stats)
+    match condition:
+        case Every(parts):
+            return all(may_match(stats, part, signed_nan=signed_nan) for part in parts)
+        case AnyOf(parts):
+            return any(may_match(stats, part, signed_nan=signed_nan) for part in parts)
+        case ColumnTest():
+            return _may(condition, stats, signed_nan=signed_nan)
     return True
 
 
-def _column(node: exp.Expr) -> str | None:
-    """The path of a column, as statistics name it."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    if isinstance(node, exp.Column):
-        return ".".join(quoted(part.name) for part in node.parts)
-    if isinstance(node, exp.Dot) and (path := _column(node.this)):
-        return f"{path}.{quoted(node.name)}"
-    return None
-
-
-def _has_values(name: str, stats: FileStats) -> tuple[bool, ColumnStats | None]:
-    """(whether a row may have a value there, what is reported of the column)."""
-    found = stats.column(name)
-    if found is not None:
-        return found.null_count < stats.row_count, found
-    absent = stats.present is not None and not any(
-        p == name or p.startswith(f"{name}.") for p in stats.present
-    )
-    return not absent, None
-
-
-def _may_be_null(node: exp.Is, stats: FileStats, *, negated: bool) -> bool:
-    name, what = _column(node.this), node.expression
-    wanted = not negated
-    if isinstance(what, exp.Not):
-        what, wanted = what.this, negated
-    if name is None or not isinstance(what, exp.Null):
-        return True
-    values, found = _has_values(name, stats)
-    if not wanted:
-        return values
-    return found is None or found.null_count > 0
-
-
-def _compares(kind: type[exp.Expr], column: exp.Expr, literal: exp.Expr, stats: FileStats) -> bool:
-    name = _column(column)
-    if name is None:
-        return True
-    values, found = _has_values(name, stats)
-    if not values:
+def _may(asked: ColumnTest, stats: FileStats, *, signed_nan: bool) -> bool:
+    found = stats.column(asked.column)
+    if asked.test is Test.NULL:
+        return found is None or found.null_count > 0
+    if found is None:
+        return not _is_absent(asked.column, stats)
+    if found.null_count == stats.row_count:
         return False
-    if found is None or found.low is None or found.high is None:
+    if asked.test is Test.VALUE:
         return True
-    if isinstance(literal, exp.Null):
+    if asked.value is None:
         return False  # no comparison with null is true
-    value = _literal(literal, found.type)
-    if value is None:
+    if found.low is None or found.high is None or group_of(found.type) is not asked.group:
         return True
-    low, high = _ordered(found.low), _ordered(found.high)
-    at = _ordered(value)
-    if t.is_floating(found.type) and (
-        kind in (exp.GT, exp.GTE, exp.NEQ) or (isinstance(at, float) and math.isnan(at))
-    ):
-        return True
-    return _RULES[kind](low, high, at)
+    return _within(asked, found, signed_nan=signed_nan)
 
 
-_RULES: dict[type[exp.Expr], Callable[[object, object, object], bool]] = {
-    exp.EQ: lambda low, high, at: low <= at <= high,  # type: ignore[operator]
-    exp.NEQ: lambda low, high, at: not low == high == at,
-    exp.LT: lambda low, _, at: low < at,  # type: ignore[operator]
-    exp.LTE: lambda low, _, at: low <= at,  # type: ignore[operator]
-    exp.GT: lambda _, high, at: high > at,  # type: ignore[operator]
-    exp.GTE: lambda _, high, at: high >= at,  # type: ignore[operator]
+def _is_absent(column: str, stats: FileStats) -> bool:
+    """Whether a file has no such column: all rows are null there."""
+    return stats.present is not None and not any(
+        path == column or path.startswith(f"{column}.") for path in stats.present
+    )
+
+
+def _within(asked: ColumnTest, found: ColumnStats, *, signed_nan: bool) -> bool:
+    low, high, at, test = found.low, found.high, asked.value, asked.test
+    match asked.group:
+        case Group.TEXT:
+            low, high, at = (str(value).encode() for value in (low, high, at))
+            if test is Test.BEGINS:
+                return low[: len(at)] <= at <= high
+        case Group.FLOAT:
+            assert isinstance(low, float)  # noqa: S101 - its group says so
+            at = float(at)  # type: ignore[arg-type]
+            unordered = (Test.LT, Test.LE) if signed_nan else ()
+            if math.isnan(at) or test in (Test.GT, Test.GE, Test.NE, *unordered):
+                return True
+            if test is Test.LT and low == at == 0:
+                return True  # -0.0 is less than 0.0 for some
+            kept = (_RULES[test](low, high, each) for each in (at, *_rounded(at, found.type)))
+            return any(kept)
+        case Group.DECIMAL:
+            doubles = (float(value) for value in (low, high, at))  # type: ignore[arg-type]
+            return _RULES[test](low, high, at) or _RULES[test](*doubles)
+        case Group.MOMENT:
+            # Spark has microseconds: what is finer is cut off
+            low, high = int(low) // 1_000 * 1_000, -(-int(high) // 1_000) * 1_000  # type: ignore[arg-type]
+    return _RULES[test](low, high, at)
+
+
+_RULES: dict[Test, Callable[..., bool]] = {
+    Test.EQ: lambda low, high, at: low <= at <= high,
+    Test.NE: lambda low, high, at: not low == high == at,
+    Test.LT: lambda low, _, at: low < at,
+    Test.LE: lambda low, _, at: low <= at,
+    Test.GT: lambda _, high, at: high > at,
+    Test.GE: lambda _, high, at: high >= at,
 }
 
 
-def _ordered(value: Value) -> object:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _may_be_like(node: exp.Like, stats: FileStats) -> bool:
-    name, pattern = _column(node.this), node.expression
-    if name is None or not (isinstance(pattern, exp.Literal) and pattern.is_string):
-        return True
-    values, found = _has_values(name, stats)
-    if not values:
-        return False
-    text = pattern.name
-    most = min((text.index(sign) for sign in "%_\\" if sign in text), default=len(text))
-    prefix = text[:most].encode()
-    if found is None or not isinstance(found.low, str) or not isinstance(found.high, str) or not prefix:
-        return True
-    return found.low.encode()[: len(prefix)] <= prefix and found.high.encode() >= prefix
-
-
-def _literal(node: exp.Expr, kind: pa.DataType) -> Value | None:
-    """A literal as a bound of a column's type; None for what only the engine knows how to compare."""
-    sign = 1
-    while isinstance(node, exp.Neg | exp.Paren):
-        sign, node = (-sign if isinstance(node, exp.Neg) else sign), node.this
-    if isinstance(node, exp.Boolean) and t.is_boolean(kind):
-        return bool(node.this)
-    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
-        return _cast(node, kind)
-    if not isinstance(node, exp.Literal):
-        return None
-    text = node.name
-    if node.is_string:
-        if t.is_string(kind) or t.is_large_string(kind):
-            return text
-        return _time(text, kind)
-    if not (t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind)):
-        return None
+def _rounded(value: float, kind: pa.DataType) -> list[float]:
+    """The value as a column of smaller floats may have it."""
+    if t.is_float64(kind) or math.isinf(value):
+        return []
     try:
-        number = Decimal(text) * sign
-    except InvalidOperation:
+        code = "f" if t.is_float32(kind) else "e"
+        return [struct.unpack(code, struct.pack(code, value))[0]]
+    except OverflowError:
+        return [math.copysign(math.inf, value)]
+
+
+def value_for(value: object, kind: pa.DataType) -> Value | None:
+    """A number, text or truth as bounds of a column of this type are compared; None where it is none of it.
+
+    Whole numbers and decimals only where every engine compares them exactly.
+    """
+    match group_of(kind):
+        case Group.TRUTH:
+            return value if isinstance(value, bool) else None
+        case Group.TEXT:
+            return value if isinstance(value, str) else None
+        case Group.BINARY:
+            return value if isinstance(value, bytes) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    return float(number) if t.is_floating(kind) else number
-
-
-def _cast(node: exp.Cast, kind: pa.DataType) -> Value | None:
-    text, target = node.this.name, node.to.this
-    if target in (exp.DataType.Type.DATE, exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ):
-        return _time(text, kind)
-    if target is exp.DataType.Type.DOUBLE and t.is_floating(kind) and text.lower() == "nan":
-        return math.nan
+    match group_of(kind):
+        case Group.WHOLE:
+            if isinstance(value, int):
+                return value
+            return int(value) if abs(float(value)) < 2**53 and value == int(value) else None
+        case Group.FLOAT:
+            return float(value)
+        case Group.DECIMAL if not isinstance(value, float):
+            number = Decimal(value)
+            return number if number.is_finite() and _digits_after_point(number) <= kind.scale else None
     return None
 
 
-def _time(text: str, kind: pa.DataType) -> Value | None:
-    """A day or a moment as a column of those has it; None for other texts, and for other columns."""
-    try:
-        if len(text) == len("2026-01-01"):
-            days = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
-            if t.is_date32(kind):
-                return days
-            return days * 86_400 * 10**9 if t.is_timestamp(kind) else None
-        if not t.is_timestamp(kind):
-            return None
-        whole = text.replace(" ", "T", 1)
-        return Timestamp.parse(whole if whole.endswith("Z") else f"{whole}Z").epoch_ms * 10**6
-    except (ValueError, InvalidIdError):
-        return None
+def _digits_after_point(number: Decimal) -> int:
+    exponent = number.normalize().as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
