@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain.api.workspace import Workspace
-    from odfchain.drift.comparison import Drift
+    from odfchain.drift.drift_values import Drift
     from odfchain.ids.multihash import Multihash
     from odfchain.repo.dataset_files import DatasetFiles
     from odfchain.slices.footers import FileStats
@@ -190,7 +190,7 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     """How far two profiles are apart, by the limits of a policy file; no data are read.
 
     Raises:
-        ManifestError: the policy is none.
+        ManifestError: the policy is none, or a profile is not as it should be; with the path.
         UsageError: there is no such file.
     """
     from odfchain.drift.comparison import compare_profiles as compared
@@ -230,6 +230,7 @@ class Snapshots:
             UsageError: a hidden column is none.
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
+        from odfchain.profile.kept_profiles import keep_profile
         from odfchain.profile.of_dataset import ProfileOptions, profile_of
         from odfchain.repo.dataset_state import DatasetState
 
@@ -238,7 +239,10 @@ class Snapshots:
             near_duplicates=near_duplicates, languages=languages,
         )  # fmt: skip
         with _needing_slices():
-            return Profile(profile_of(self._files, DatasetState.read(self._files.chain), options, progress))
+            document = profile_of(self._files, DatasetState.read(self._files.chain), options, progress)
+        if languages:
+            keep_profile(self._files, document)
+        return Profile(document)
 
     def manifest(self) -> Manifest:
         """The manifest: files, checksums, and what the footers of the files report.

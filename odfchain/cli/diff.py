@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import cell_text, count_of, format_option, numeric_columns, print_records
-from odfchain.cli.support.parameters import BRANCH, DATASET
+from odfchain.cli.support.parameters import BRANCH, DATASET_AT
 from odfchain.cli.support.result_output import TABLE_ROWS, reader_stays, write_rows
 from odfchain.cli.support.screen import echo_csv, echo_table, standard_output
 from odfchain.cli.support.shown_values import python_values
@@ -27,13 +28,31 @@ _SHORT = 12
 
 
 @click.command("diff")
-@click.argument("dataset", type=DATASET)
-@click.argument("a", type=BRANCH, metavar="A")
+@click.argument("dataset", type=DATASET_AT)
+@click.argument("a", type=BRANCH, metavar="A", required=False)
 @click.argument("b", type=BRANCH, metavar="[B]", required=False)
 @click.option("--stat", is_flag=True, help="Show only how many records and cells differ.")
 @click.option("--keys-only", is_flag=True, help="Show only which records differ, and not how.")
-@format_option()
-def diff_command(dataset: str, a: str, b: str | None, *, stat: bool, keys_only: bool, output: str) -> None:
+@click.option("--profile", is_flag=True, help="Compare what rows look like: values, nulls, schema.")
+@click.option(
+    "--policy", metavar="FILE", type=click.Path(path_type=Path), help="The limits for --profile, as YAML."
+)
+@click.option("--no-compute", is_flag=True, help="With --profile, compute no profile that is missing.")
+@format_option("table", "json", "ndjson", "csv", "html")
+@click.pass_context
+def diff_command(
+    ctx: click.Context,
+    dataset: str,
+    a: str | None,
+    b: str | None,
+    *,
+    stat: bool,
+    keys_only: bool,
+    profile: bool,
+    policy: Path | None,
+    no_compute: bool,
+    output: str,
+) -> int:
     """Show what differs from the state at A to that at B: branches, blocks (number or hash) or times.
 
     With one point, show what it has changed since its merge base with the head: what a merge would bring.
@@ -41,7 +60,28 @@ def diff_command(dataset: str, a: str, b: str | None, *, stat: bool, keys_only: 
 
     A table and CSV have one line for each value that changed; a record is the same as long as its primary key
     is. Without a primary key, the records are shown that each side has added.
+
+    `diff --profile X [Y]` compares two profiles by their distributions, and ends with exit code 3 where a
+    limit is exceeded. X and Y are DATASET@POINT, or files of profiles: paths that end in .json, or begin
+    with a dot or a slash. One DATASET alone means its last two blocks with data.
     """
+    if profile:
+        if stat or keys_only:
+            raise UsageError("--stat and --keys-only show records, and not profiles")
+        if b is not None:
+            raise UsageError("--profile compares two profiles, each DATASET@POINT or a file")
+        from odfchain.cli.support.drift_output import print_drift
+
+        return print_drift(dataset, a, policy, output, compute=not no_compute)
+    if policy is not None or no_compute or output == "html":
+        raise UsageError("--policy, --no-compute and -o html are for --profile")
+    if a is None:
+        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[1])
+    _show_records(dataset, a, b, output, stat=stat, keys_only=keys_only)
+    return 0
+
+
+def _show_records(dataset: str, a: str, b: str | None, output: str, *, stat: bool, keys_only: bool) -> None:
     if stat and keys_only:
         raise UsageError("--stat and --keys-only show different things: give one of them")
     with open_workspace() as workspace:

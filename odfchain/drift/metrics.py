@@ -99,10 +99,15 @@ def shares_of_values(
 
     `whole` says of each side whether all of its values are listed, so that what is not there is absent.
     """
-    names = sorted({*one, *other}, key=str.encode)
-    known = [name for name in names if (name in one or whole[0]) and (name in other or whole[1])]
+    known = known_values(one, other, whole=whole)
     shares = []
     for counts, total in ((one, of_one), (other, of_other)):
         found = [counts.get(name, 0) / total if total else 0.0 for name in known]
         shares.append([*found, max(0.0, 1.0 - math.fsum(found)) if total else 0.0])
     return shares[0], shares[1]
+
+
+def known_values(one: Mapping[str, int], other: Mapping[str, int], *, whole: tuple[bool, bool]) -> list[str]:
+    """The values whose number is known on both sides: listed, or absent from a list that is whole."""
+    names = sorted({*one, *other})
+    return [name for name in names if (name in one or whole[0]) and (name in other or whole[1])]

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from odfchain.codec.yaml_reader import read_documents
 from odfchain.errors import ManifestError, child_path
 
 KIND = "DriftPolicy"
@@ -66,6 +65,13 @@ class DriftPolicy:
         own = self.columns.get(column) if column is not None else None
         return own[metric] if own and metric in own else self.limits.get(metric)
 
+    def without_limits(self) -> DriftPolicy:
+        """The same columns, and nothing that is judged but the schema."""
+        columns: dict[str, Mapping[str, float | None] | None] = {
+            name: {} if own is not None else None for name, own in self.columns.items()
+        }
+        return dataclasses.replace(self, rows=(None, None), limits={}, columns=columns)
+
     def skips(self, column: str) -> bool:
         """Whether a column is left out."""
         return column in self.columns and self.columns[column] is None
@@ -77,6 +83,8 @@ def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
     Raises:
         ManifestError: naming the path of what is wrong.
     """
+    from odfchain.codec.yaml_reader import read_documents  # noqa: PLC0415 - where there is a policy at all
+
     documents = read_documents(text, source=source)
     if len(documents) != 1:
         raise ManifestError(f"{len(documents)} documents, one policy is expected", source=source)

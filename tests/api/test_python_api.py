@@ -400,7 +400,9 @@ def snapshots(scene: Scene) -> None:
     assert (again.hash, again.content) == (found.hash, found.content)
     assert str(found.document["snapshot_id"]) == str(ds.head)
     before = ds.at(3).dataset.profile()
-    assert odf.compare_profiles(before, found).before["num_rows"] == before.num_rows
+    drift = odf.compare_profiles(before, found)
+    assert (drift.before.rows, drift.after.rows) == (before.num_rows, found.num_rows)
+    assert drift.to_html().startswith("<!DOCTYPE html>")
     manifest = ds.manifest()
     assert [file["stats"]["row_count"] for file in manifest.files] == [
         ref.slice.offset_interval.count for ref in ds.summary.slices()

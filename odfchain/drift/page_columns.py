@@ -1,0 +1,219 @@
+"""What a page shows of each column: a picture, and the numbers that it is made of beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odfchain.drift.common_bins import common_bins
+from odfchain.drift.compared_profile import ComparedColumn, ComparedProfile
+from odfchain.limits import DriftPageLimits
+from odfchain.pages.page_words import Excerpt, excerpt
+from odfchain.pages.pictures import overlaid, paired_bar
+from odfchain.text import cut
+
+MARKS = {
+    "breach": ("faulty", "limit exceeded"),
+    "ok": ("ok", "within its limit"),
+    "note": ("none", "no limit"),
+}
+"""How a verdict is marked, and in words."""
+_SHOWN_LANGUAGES = 3
+_RARE, _FEW = 0.01, 3
+"""Of values that are all rarer than this, few are shown: they are much like keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One figure: of what, how much, its limit, and whether it is exceeded."""
+
+    column: str
+    place: int | None
+    """The number of its column on the page."""
+    metric: str
+    value: str
+    limit: str
+    state: str
+    word: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRow:
+    """A number of both sides."""
+
+    label: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRow:
+    """A value, its share on both sides, and the two as bars."""
+
+    value: str
+    before: str
+    after: str
+    bars: object
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnView:
+    """A column that both sides have."""
+
+    name: str
+    dtype: str
+    state: str
+    word: str
+    lines: tuple[LineView, ...]
+    picture: object
+    """None where there are no numbers."""
+    ends: tuple[str, str]
+    middle: bool
+    figures: tuple[FigureRow, ...]
+    values: Excerpt[ValueRow]
+
+
+def line_view(line: Mapping[str, Any], places: Mapping[str, int], limits: DriftPageLimits) -> LineView:
+    """A line of the document as the page shows it."""
+    column = line["column"]
+    state, word = MARKS[line["verdict"]]
+    return LineView(
+        column=cut(column, limits.text) if column is not None else "all rows",
+        place=places.get(column),
+        metric=line["metric"].replace("_", " "),
+        value="" if line["value"] is None else f"{line['value']:,.6g}",
+        limit="" if line["limit"] is None or line["value"] is None else f"{line['limit']:,.6g}",
+        state=state,
+        word=word,
+        text=cut(line["text"], limits.text * 2),
+    )
+
+
+def column_view(
+    one: ComparedColumn,
+    other: ComparedColumn,
+    rows: tuple[int, int],
+    lines: Sequence[LineView],
+    limits: DriftPageLimits,
+) -> ColumnView:
+    """The view of a column; its lines say whether a limit is exceeded."""
+    name, bins = cut(other.name, limits.text), common_bins(one, other)
+    states = [line.state for line in lines]
+    state = next((mark for mark, _ in MARKS.values() if mark in states), "none")
+    word = {"faulty": "limit exceeded", "ok": "within its limits"}.get(state, "not judged")
+    label = f"Distribution of {name}: before as bars, after as a dashed line; the table has the numbers"
+    return ColumnView(
+        name=name,
+        dtype=other.dtype if one.dtype == other.dtype else f"{one.dtype} → {other.dtype}",
+        state=state,
+        word=word,
+        lines=tuple(lines),
+        picture=overlaid(bins.before, bins.after, label) if bins is not None else None,
+        ends=(_number(bins.low), _number(bins.high)) if bins is not None else ("", ""),
+        middle=bins is not None and bins.middle,
+        figures=tuple(_figures(one, other)),
+        values=_values(one, other, rows, limits),
+    )
+
+
+def _figures(one: ComparedColumn, other: ComparedColumn) -> Iterator[FigureRow]:
+    for label, of in _FIGURES.items():
+        before, after = of(one), of(other)
+        if before is not None or after is not None:
+            yield FigureRow(label, _shown(before), _shown(after))
+
+
+def _distinct(column: ComparedColumn) -> str:
+    return f"{'about ' if 'num_unique' in column.estimated else ''}{column.num_unique:,}"
+
+
+def _languages(column: ComparedColumn) -> str | None:
+    common = sorted(column.languages.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_LANGUAGES]
+    return ", ".join(f"{cut(name, 20)} {part:.0%}" for name, part in common) or None
+
+
+def _quantile(place: int) -> Callable[[ComparedColumn], float | None]:
+    return lambda column: column.quantiles[place] if column.quantiles else None
+
+
+def _length(name: str) -> Callable[[ComparedColumn], float | None]:
+    return lambda column: column.lengths.get(name)
+
+
+_FIGURES: Mapping[str, Callable[[ComparedColumn], float | str | None]] = {
+    "nulls": lambda column: f"{column.null_fraction:.2%}",
+    "distinct values": _distinct,
+    "least": lambda column: column.low,
+    "5th percentile": _quantile(5),
+    "median": _quantile(50),
+    "95th percentile": _quantile(95),
+    "largest": lambda column: column.high,
+    "mean": lambda column: column.mean,
+    "standard deviation": lambda column: column.std,
+    "characters, least": _length("min_char_length"),
+    "characters, on average": _length("avg_char_length"),
+    "characters, most": _length("max_char_length"),
+    "words, on average": _length("avg_token_count"),
+    "languages": _languages,
+}
+"""What is shown of a column where its kind has it."""
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else _number(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.6g}"
+
+
+def _values(
+    one: ComparedColumn, other: ComparedColumn, rows: tuple[int, int], limits: DriftPageLimits
+) -> Excerpt[ValueRow]:
+    """The values whose shares are furthest apart, then the commonest."""
+    shares = {
+        value: (_share(value, one, rows[0]), _share(value, other, rows[1]))
+        for value in {*one.top_values, *other.top_values}
+    }
+
+    def order(value: str) -> tuple[float, float, str]:
+        before, after = shares[value]
+        apart = abs(after - before) if before is not None and after is not None else 0.0
+        return (-apart, -max(before or 0.0, after or 0.0), value)
+
+    rare = all((part or 0.0) < _RARE for parts in shares.values() for part in parts)
+    kept = excerpt(sorted(shares, key=order), min(limits.values, _FEW) if rare else limits.values)
+    most = max((part for value in kept.shown for part in shares[value] if part), default=1.0)
+    return Excerpt(
+        tuple(_value(value, *shares[value], most, limits) for value in kept.shown),
+        kept.rest,
+    )
+
+
+def _share(value: str, column: ComparedColumn, rows: int) -> float | None:
+    """The share of a value; None where it is not listed, and may be there all the same."""
+    total = rows - column.null_count
+    if value in column.top_values and total > 0:
+        return min(column.top_values[value] / total, 1.0)
+    return 0.0 if column.coverage == 1 or total <= 0 else None
+
+
+def _value(
+    value: str, before: float | None, after: float | None, most: float, limits: DriftPageLimits
+) -> ValueRow:
+    before_text, after_text = ("not listed" if part is None else f"{part:.2%}" for part in (before, after))
+    bars = paired_bar((before or 0.0) / most, (after or 0.0) / most)
+    return ValueRow(cut(value, limits.text) or "(empty text)", before_text, after_text, bars)
+
+
+def shared_columns(
+    one: ComparedProfile, other: ComparedProfile, lines: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """The columns that both have: those with breaches in the order of the lines, then the others."""
+    both = [name for name in other.columns if name in one.columns]
+    first = [line["column"] for line in lines if line["verdict"] == "breach" and line["column"] in both]
+    return [*dict.fromkeys(first), *(name for name in both if name not in first)]
