@@ -192,7 +192,7 @@ LINES = {  # raised only by a commit that says why
     "repo": 4_230,  # what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
     "manifest": 1_050,  # conditions: what their text means, and what they skip; signed manifests and profiles
-    "profile": 2_300,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
+    "profile": 2_700,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "slices": 2_200,  # what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -16,12 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.profile.exact_numbers import ExactSums, sums_of_doubles, sums_of_fractions, sums_of_integers
-from odfchain.profile.sketches import Hll
-from odfchain.profile.value_hashes import column_seed, value_hashes
-
-MOST_VALUES = 16_384
-"""So many distinct values are counted one by one; beyond that there are estimates."""
+from odfchain.digest.row_hash import Numbers
+from odfchain.profile.encoded_column import EncodedColumn
+from odfchain.profile.exact_numbers import (
+    ExactSums,
+    sums_of_decimals,
+    sums_of_doubles,
+    sums_of_integers,
+    sums_of_near,
+)
+from odfchain.profile.hyperloglog import Hll
+from odfchain.profile.value_counts import ValueCounts, shown
+from odfchain.profile.value_hashes import Hashes, column_seed, distinct_hashes, hashes_of_words
 
 
 class ColumnKind(Enum):
@@ -47,6 +49,22 @@ class ColumnKind(Enum):
         return cls.DATETIME if t.is_timestamp(kind) or t.is_date(kind) else cls.OTHER
 
 
+def key_type(kind: pa.DataType) -> pa.DataType:
+    """As what values of a type are counted (`odfchain.profile.value_counts`)."""
+    match ColumnKind.of(kind):
+        case ColumnKind.STRING:
+            return pa.string()
+        case ColumnKind.DATETIME:
+            return pa.int64()
+        case ColumnKind.NUMERIC if t.is_floating(kind):
+            return pa.float64()
+        case ColumnKind.NUMERIC if t.is_decimal(kind):
+            return kind
+        case ColumnKind.NUMERIC if t.is_signed_integer(kind):
+            return pa.int64()
+    return pa.uint64()
+
+
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """Sum, least and largest of some lengths; the sum counts each value as often as it occurs."""
@@ -67,16 +85,16 @@ class ColumnTotals:
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self.name, self.type = name, kind
         self.kind = ColumnKind.of(kind)
+        self.seed = column_seed(name)
         self.rows = self.nulls = self.non_finite = 0
         self.sums = ExactSums()
         self.low: Any = None
-        """The least finite value; times as numbers of their unit."""
+        """The least finite value; times as numbers of their unit, dates as days."""
         self.high: Any = None
         self.characters, self.tokens = Lengths(), Lengths()
-        self.counts: Counter[Hashable] | None = Counter()
-        """How often each value occurs; None beyond `MOST_VALUES`."""
-        self.hll: Hll | None = None
-        self._seed = column_seed(name)
+        self._counts: ValueCounts | None = ValueCounts(key_type(kind))
+        self.hll = Hll()
+        """Of texts all values; of others those that are not counted any more."""
 
     @property
     def values(self) -> int:
@@ -84,52 +102,52 @@ class ColumnTotals:
         return self.rows - self.nulls
 
     @property
+    def counts(self) -> ValueCounts | None:
+        """How often each value occurs; None where they are too many."""
+        if self._counts is not None and self._counts.too_many:
+            self._estimate(self._counts)
+        return self._counts
+
+    @property
     def distinct(self) -> int:
         """How many different values there are, null left aside; estimated where they are not counted."""
-        if self.counts is not None:
-            return len(self.counts)
-        assert self.hll is not None  # noqa: S101 - one of the two is there
-        return round(self.hll.estimate)
+        counts = self.counts
+        return round(self.hll.estimate) if counts is None else len(counts.keys)
 
-    def update(self, column: pa.Array) -> None:
+    def update(self, column: EncodedColumn) -> None:
         """Add values."""
-        self.rows += len(column)
-        self.nulls += column.null_count
-        given = column.drop_null()
-        if not len(given):
+        self.rows += column.rows
+        self.nulls += column.rows - column.values
+        if not column.values:
             return
-        if t.is_floating(given.type):
-            given = pc.add(given.cast(pa.float64()), 0.0)
-        encoded = given if t.is_dictionary(given.type) else _encoded(given)
-        counts = np.bincount(
-            encoded.indices.to_numpy(zero_copy_only=False), minlength=len(encoded.dictionary)
-        )
-        present = encoded.dictionary
-        self._add_kind(given, present, counts)
-        self._count(present, counts)
-
-    def _add_kind(self, given: pa.Array, present: pa.Array, counts: np.ndarray[Any, Any]) -> None:
         match self.kind:
             case ColumnKind.NUMERIC:
-                self._add_numbers(given, present, counts)
+                self._add_numbers(column)
             case ColumnKind.STRING:
-                self.characters += _lengths(pc.utf8_length(present), counts)
-                self.tokens += _lengths(_tokens(present), counts)
+                counts = column.counts
+                self.characters += _lengths(pc.utf8_length(column.distinct), counts)
+                self.tokens += _lengths(_tokens(column.distinct), counts)
+                self.hll.update(column.words)
             case ColumnKind.DATETIME:
-                bounds = pc.min_max(present)
-                self._bound(_number(bounds["min"]), _number(bounds["max"]))
+                assert column.numbers is not None  # noqa: S101 - of this kind
+                self._bound(int(column.numbers.min()), int(column.numbers.max()))
+        self._count(column)
 
-    def _add_numbers(self, given: pa.Array, present: pa.Array, counts: np.ndarray[Any, Any]) -> None:
-        if t.is_decimal(present.type):
-            values = [Fraction(value) for value in present.to_pylist()]
-            self.sums += sums_of_fractions(values, counts.tolist())
-            self._bound(min(values), max(values))
+    def _add_numbers(self, column: EncodedColumn) -> None:
+        if column.numbers is None:
+            assert column.distinct is not None  # noqa: S101 - decimals
+            self.sums += sums_of_decimals(column.distinct, column.counts)
+            bounds = pc.min_max(column.distinct)
+            self._bound(Fraction(bounds["min"].as_py()), Fraction(bounds["max"].as_py()))
             return
-        numbers = given.to_numpy(zero_copy_only=False)
-        if t.is_floating(given.type):
+        numbers = column.numbers
+        if column.least is not None:
+            self.sums += sums_of_near(column.least, column.counts)
+        elif t.is_floating(self.type):
             finite = np.isfinite(numbers)
-            self.non_finite += int(len(numbers) - finite.sum())
-            numbers = numbers[finite]
+            if not finite.all():
+                numbers = numbers[finite]
+                self.non_finite += len(finite) - len(numbers)
             self.sums += sums_of_doubles(numbers)
         else:
             self.sums += sums_of_integers(numbers)
@@ -140,22 +158,32 @@ class ColumnTotals:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
-    def _count(self, present: pa.Array, counts: np.ndarray[Any, Any]) -> None:
-        if self.counts is not None:
-            for value, count in zip(keys_of(present), counts.tolist(), strict=True):
-                if count:
-                    self.counts[value] += count
-            if len(self.counts) > MOST_VALUES:
-                self._estimate()
-        if self.hll is not None:
-            self.hll.update(value_hashes(present.filter(pa.array(counts > 0)), self._seed))
+    def _count(self, column: EncodedColumn) -> None:
+        if self._counts is not None:
+            self._counts.add(*_keys(column, self.kind))
+            if self._counts.may_be_too_many and self._counts.too_many:
+                self._estimate(self._counts)
+        elif self.kind is not ColumnKind.STRING:
+            self.hll.update(column.words)
 
-    def _estimate(self) -> None:
+    def _estimate(self, counts: ValueCounts) -> None:
         """Values are not counted any more: a sketch goes on from those that were."""
-        assert self.counts is not None  # noqa: S101 - asked by the caller
-        self.hll = Hll()
-        self.hll.update(value_hashes(values_of(list(self.counts), self.type), self._seed))
-        self.counts = None
+        self._see(counts)
+        self._counts = None
+
+    def _see(self, counts: ValueCounts) -> None:
+        if self.kind is not ColumnKind.STRING:
+            self.hll.update(self._hashes_of(counts.keys))
+
+    def _hashes_of(self, keys: pa.Array) -> Hashes:
+        if self.kind is ColumnKind.OTHER:
+            found: Hashes = keys.to_numpy()
+            return found
+        if t.is_timestamp(self.type):
+            return distinct_hashes(keys.cast(self.type), self.seed)
+        if t.is_date(self.type):
+            return hashes_of_words(keys.to_numpy().view(np.uint64), self.seed)
+        return distinct_hashes(keys, self.seed)
 
     def merge(self, other: ColumnTotals) -> None:
         """Add what another part of the column has."""
@@ -167,60 +195,45 @@ class ColumnTotals:
             self._bound(other.low, other.high)
         self.characters += other.characters
         self.tokens += other.tokens
-        if self.counts is not None and other.counts is not None:
-            self.counts.update(other.counts)
-            if len(self.counts) > MOST_VALUES:
-                self._estimate()
-            return
-        if self.counts is not None:
-            self._estimate()
-        assert self.hll is not None  # noqa: S101 - made if it was not there
-        if other.hll is not None:
-            self.hll.merge(other.hll)
-        elif other.counts:
-            self.hll.update(value_hashes(values_of(list(other.counts), other.type), self._seed))
+        self.hll.merge(other.hll)
+        ours, theirs = self._counts, other._counts
+        if ours is not None and theirs is not None:
+            ours.add(theirs.keys, theirs.numbers)
+            if ours.may_be_too_many and ours.too_many:
+                self._estimate(ours)
+        elif ours is not None:
+            self._estimate(ours)
+        elif theirs is not None:
+            self._see(theirs)
+
+    def restore(self, counts: tuple[pa.Array, Numbers] | None) -> None:
+        """Take over the counts of totals that were written; without them there are estimates."""
+        self._counts = None if counts is None else ValueCounts(key_type(self.type))
+        if self._counts is not None and counts is not None:
+            self._counts.add(*counts)
 
 
-def _encoded(column: pa.Array) -> pa.DictionaryArray:
-    if t.is_nested(column.type):
-        hashes = value_hashes(column, 0)
-        found, places = np.unique(hashes, return_inverse=True)
-        return pa.DictionaryArray.from_arrays(pa.array(places), pa.array(found))
-    if t.is_floating(column.type):  # NaNs of all kinds are one value
-        column = pc.if_else(pc.is_nan(column), pa.scalar(float("nan")), column)
-    return column.dictionary_encode()
-
-
-def keys_of(present: pa.Array) -> Iterator[Hashable]:
-    """Values as they are counted: times as numbers of their unit, and one NaN."""
-    if t.is_floating(present.type):
-        return ("NaN" if math.isnan(value) else value for value in present.to_pylist())
-    if t.is_temporal(present.type):
-        return iter(_integers(present).to_pylist())
-    return iter(present.to_pylist())
-
-
-def values_of(keys: list[Hashable], kind: pa.DataType) -> pa.Array:
-    """Counted values as Arrow has them."""
-    if t.is_dictionary(kind):
-        kind = kind.value_type
-    if t.is_nested(kind):
-        return pa.array(keys, pa.uint64())
-    if t.is_floating(kind):
-        return pa.array([math.nan if key == "NaN" else key for key in keys], pa.float64())
-    if t.is_temporal(kind):
-        width = pa.int32() if kind.bit_width == 32 else pa.int64()
-        return pa.array(keys, width).cast(kind)
-    return pa.array(keys, kind)
-
-
-def _integers(column: pa.Array) -> pa.Array:
-    width = pa.int32() if column.type.bit_width == 32 else pa.int64()
-    return column.cast(width)
-
-
-def _number(value: pa.Scalar) -> int:
-    return int(_integers(pa.array([value], value.type))[0].as_py())
+def _keys(column: EncodedColumn, kind: ColumnKind) -> tuple[pa.Array, Numbers]:
+    """(keys that occur, how often), as they are counted."""
+    if column.least is not None:
+        counts = column.counts
+        there = np.flatnonzero(counts)
+        assert column.numbers is not None  # noqa: S101 - there are some
+        width = column.numbers.dtype
+        return pa.array(there.astype(width) + width.type(column.least)), counts[there]
+    if kind is ColumnKind.OTHER or (column.numbers is None and column.distinct is None):
+        words = column.words
+        if column.codes is not None:
+            return pa.array(words), column.counts
+        found, numbers = np.unique(words, return_counts=True)
+        return pa.array(found), numbers
+    if column.numbers is not None:
+        found = pa.array(column.numbers).dictionary_encode()
+        return found.dictionary, np.bincount(found.indices.to_numpy(zero_copy_only=False))
+    assert column.distinct is not None  # noqa: S101 - texts and decimals
+    if kind is ColumnKind.STRING:
+        return shown(column.distinct.cast(pa.string())), column.counts
+    return column.distinct, column.counts
 
 
 def _tokens(texts: pa.Array) -> pa.Array:
@@ -229,14 +242,6 @@ def _tokens(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(pc.binary_length(trimmed), 0), 0, parts)
 
 
-def _lengths(lengths: pa.Array, counts: np.ndarray[Any, Any]) -> Lengths:
+def _lengths(lengths: pa.Array, counts: Numbers) -> Lengths:
     numbers = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-    used = numbers[counts > 0]
-    if not len(used):
-        return Lengths()
-    return Lengths(int(numbers @ counts), int(used.min()), int(used.max()))
-
-
-def exact_value(key: Hashable) -> Fraction:
-    """A counted number as a fraction."""
-    return Fraction(key) if isinstance(key, int | float | Decimal | Fraction) else Fraction(str(key))
+    return Lengths(int(numbers @ counts), int(numbers.min()), int(numbers.max()))

@@ -10,10 +10,13 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 Numbers = np.ndarray[Any, Any]
 
@@ -23,6 +26,7 @@ _LOW = 27
 _UNIT = 1074
 """Sums are in multiples of 2**-1074, squares of its square."""
 BINS = 50
+_ALL_DIGITS = Context(prec=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,39 @@ def sums_of_integers(values: Numbers) -> ExactSums:
     return found + ExactSums(len(large), Fraction(sum(large)), Fraction(sum(v * v for v in large)))
 
 
-def sums_of_fractions(values: Sequence[Fraction], counts: Sequence[int]) -> ExactSums:
-    """The exact sums of numbers that occur so many times each."""
-    pairs = list(zip(values, counts, strict=True))
+def sums_of_near(least: int, counts: Numbers) -> ExactSums:
+    """The exact sums of integers from the least on, by how often each occurs."""
+    # places are small: their squares times the number of rows are less than 2**63
+    places = np.arange(len(counts), dtype=np.int64)
+    rows, total, squares = (int(found) for found in (counts.sum(), places @ counts, places * places @ counts))
     return ExactSums(
-        sum(counts),
-        sum((v * n for v, n in pairs), Fraction(0)),
-        sum((v * v * n for v, n in pairs), Fraction(0)),
+        rows,
+        Fraction(rows * least + total),
+        Fraction(rows * least * least + 2 * least * total + squares),
     )
+
+
+def sums_of_decimals(values: pa.Array, counts: Numbers) -> ExactSums:
+    """The exact sums of decimals that occur so many times each."""
+    numbers, unit = unscaled(values), Fraction(1, 10) ** int(values.type.scale)
+    pairs = list(zip(numbers.tolist(), counts.tolist(), strict=True))
+    total, squares = sum(v * n for v, n in pairs), sum(v * v * n for v, n in pairs)
+    return ExactSums(int(counts.sum()), total * unit, squares * unit * unit)
+
+
+def unscaled(values: pa.Array) -> Numbers:
+    """Decimals without their point: integers, of 64 bits where all are."""
+    kind = values.type
+    if kind.bit_width <= 128:
+        wide = values.cast(pa.decimal128(38, kind.scale))
+        pairs = np.frombuffer(wide.buffers()[1], dtype="<i8").reshape(-1, 2)
+        low, high = pairs[wide.offset : wide.offset + len(wide)].T
+        if (high == low >> 63).all():
+            return np.ascontiguousarray(low)
+    digits = [int(value.scaleb(kind.scale, _ALL_DIGITS)) for value in values.to_pylist()]
+    found = np.empty(len(digits), dtype=object)
+    found[:] = digits
+    return found
 
 
 def _sums(values: Numbers) -> ExactSums:
@@ -123,24 +152,31 @@ def rounded_root(value: Fraction) -> float:
     return rounded(Fraction((root << 1) | sticky, 1 << (shift // 2 + 1)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
     """Numbers in order, and how many of each there are."""
 
-    values: Sequence[Fraction]
-    counts: Sequence[int]
+    values: Sequence[int | float]
+    """Ascending, in units."""
+    counts: Numbers
+    unit: Fraction = Fraction(1)
+
+    @classmethod
+    def of(cls, numbers: Numbers, counts: Numbers, unit: Fraction = Fraction(1)) -> Distribution:
+        """Of numbers in any order."""
+        order = np.argsort(numbers, kind="stable")
+        return cls(numbers[order].tolist(), counts[order].astype(np.int64), unit)
 
     def quantiles(self, percents: Sequence[int]) -> list[float]:
         """The percentiles: between two neighbours in proportion, exactly, rounded once."""
-        ends = np.cumsum(np.array(self.counts, dtype=np.int64))
+        ends = np.cumsum(self.counts)
         rows = int(ends[-1])
         found = []
         for percent in percents:
-            rank = Fraction(percent * (rows - 1), 100)
-            below = math.floor(rank)
-            low = self.values[int(np.searchsorted(ends, below, side="right"))]
-            high = self.values[int(np.searchsorted(ends, min(below + 1, rows - 1), side="right"))]
-            found.append(rounded(low + (rank - below) * (high - low)))
+            below, rest = divmod(percent * (rows - 1), 100)
+            places = np.searchsorted(ends, [below, min(below + 1, rows - 1)], side="right").tolist()
+            low, high = (Fraction(self.values[place]) for place in places)
+            found.append(rounded((low + Fraction(rest, 100) * (high - low)) * self.unit))
         return found
 
     def histogram(self, low: Fraction, high: Fraction) -> tuple[list[float], list[int]]:
@@ -149,10 +185,14 @@ class Distribution:
         A value is in the last bin whose edge, as it is published, is not above it.
         """
         if low == high:
-            return [rounded(low), rounded(high)], [sum(self.counts)]
+            return [rounded(low), rounded(high)], [int(self.counts.sum())]
         edges = [rounded(low + (high - low) * i / BINS) for i in range(BINS + 1)]
-        starts = [Fraction(edge) for edge in edges[:-1]]
-        bins = [0] * BINS
-        for value, count in zip(self.values, self.counts, strict=True):
-            bins[max(bisect.bisect_right(starts, value) - 1, 0)] += count
-        return edges, bins
+        ends = [0, *np.cumsum(self.counts).tolist()]
+        below = [ends[bisect.bisect_left(self.values, self._least(edge))] for edge in edges[1:-1]]
+        return edges, [after - before for before, after in pairwise([0, *below, ends[-1]])]
+
+    def _least(self, edge: float) -> int | float:
+        """The least value that is not below an edge."""
+        if isinstance(self.values[0], float):
+            return edge
+        return math.ceil(Fraction(edge) / self.unit) if math.isfinite(edge) else edge

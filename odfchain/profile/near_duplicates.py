@@ -8,19 +8,31 @@ at 0.9. A sample would miss the pairs. Source: RFC-040.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyarrow import types as t
 
 from odfchain.digest.row_hash import Numbers
-from odfchain.profile.value_hashes import Hashes, column_seed, splitmix64, value_hashes
+from odfchain.profile.encoded_column import EncodedColumn
+from odfchain.profile.value_hashes import Hashes, splitmix64
 
 MOST_ROWS = 262_144
 """So many rows are looked at without being asked."""
 BANDS = 8
 _MINIMA = 64
+_BLOCK = 8_192
+"""Rows whose minima are found at a time, so that they stay near the processor."""
+_FILES = 16
+"""Into so many files the keys of each band are put, by their first bits, where they are too many."""
+_HELD_ROWS = 1 << 20
+"""Rows whose keys are in memory, 64 bytes each."""
+_PAIR = np.dtype([("key", "<u8"), ("row", "<u8")])
 
 
 def _numbers(first: int) -> Hashes:
@@ -32,49 +44,148 @@ _SUMMANDS = _numbers(1001)
 _NO_TOKEN = np.uint64(2**64 - 1)
 
 
-def band_keys(rows: pa.RecordBatch) -> tuple[Hashes, Numbers]:
+def band_keys(columns: Sequence[EncodedColumn], seeds: Sequence[int]) -> tuple[Hashes, Numbers]:
     """(eight keys of each row, whether it has tokens at all)."""
-    minima: Hashes = np.full((rows.num_rows, _MINIMA), _NO_TOKEN, dtype=np.uint64)
-    present = np.zeros(rows.num_rows, dtype=bool)
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        at, tokens = _tokens(column, column_seed(name))
-        if len(tokens):
-            np.minimum.at(minima, at, tokens[:, None] * _FACTORS + _SUMMANDS)
-            present[at] = True
-    keys: Hashes = np.zeros((rows.num_rows, BANDS), dtype=np.uint64)
+    rows = columns[0].rows if columns else 0
+    present = np.zeros(rows, dtype=bool)
+    minima = np.full((_MINIMA, rows), _NO_TOKEN, dtype=np.uint64)
+    for column, seed in zip(columns, seeds, strict=True):
+        if t.is_string(column.type) or t.is_large_string(column.type):
+            _add_texts(minima, present, column, seed)
+        else:
+            _add_values(minima, present, column)
+    keys = np.zeros((rows, BANDS), dtype=np.uint64)
     for band in range(BANDS):
-        for minimum in range(band * BANDS, (band + 1) * BANDS):
-            keys[:, band] = splitmix64(keys[:, band] ^ minima[:, minimum])
+        key = np.zeros(rows, dtype=np.uint64)
+        for minimum in minima[band * BANDS : (band + 1) * BANDS]:
+            key = splitmix64(key ^ minimum)
+        keys[:, band] = key
     return keys, present
 
 
-def _tokens(column: pa.Array, seed: int) -> tuple[Numbers, Hashes]:
-    """(row, hash) of each token of a column."""
-    if t.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not (t.is_string(column.type) or t.is_large_string(column.type)):
-        at = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        return at, value_hashes(column, seed)[at]
-    encoded = column.dictionary_encode()
-    words = [sorted(set(text.casefold().split())) for text in encoded.dictionary.to_pylist()]
-    sizes = np.array([len(each) for each in words], dtype=np.int64)
-    hashes = np.fromiter(
-        (xxhash.xxh64_intdigest(w.encode(errors="surrogatepass"), seed) for each in words for w in each),
-        np.uint64, int(sizes.sum()),
-    )  # fmt: skip
-    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    codes = pc.drop_null(encoded.indices).to_numpy(zero_copy_only=False)
-    counts = sizes[codes] if len(sizes) else np.zeros(0, np.int64)
-    starts = np.concatenate(([0], np.cumsum(sizes)))[codes]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(rows, counts), hashes[np.repeat(starts, counts) + within]
+def _add_values(minima: Hashes, present: Numbers, column: EncodedColumn) -> None:
+    """A token of each value."""
+    hashes = column.hashes
+    present |= True if column.valid is None else column.valid
+    absent = None if column.valid is None else np.where(column.valid, np.uint64(0), _NO_TOKEN)
+    for start in range(0, len(hashes), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        found = np.empty(len(hashes[block]), dtype=np.uint64)
+        for minimum, factor, summand in zip(minima, _FACTORS, _SUMMANDS, strict=True):
+            np.multiply(hashes[block], factor, out=found)
+            found += summand
+            if absent is not None:
+                found |= absent[block]
+            np.minimum(minimum[block], found, out=minimum[block])
 
 
-def near_duplicate_share(keys: Hashes, present: Numbers) -> float:
-    """The share of rows that have a band key in common with another one; rows without tokens have none."""
-    alike = np.zeros(len(keys), dtype=bool)
-    some = np.flatnonzero(present)
-    for band in range(BANDS):
-        _, place, counts = np.unique(keys[some, band], return_inverse=True, return_counts=True)
-        alike[some] |= counts[place] > 1
-    return float(alike.sum()) / len(keys) if len(keys) else 0.0
+def _add_texts(minima: Hashes, present: Numbers, column: EncodedColumn, seed: int) -> None:
+    """A token of each distinct word; each distinct text is looked at once."""
+    assert column.distinct is not None  # noqa: S101 - texts are told apart
+    assert column.codes is not None  # noqa: S101
+    hashes = [_words(text, seed) for text in column.distinct.to_pylist()]
+    sizes = np.array([len(each) for each in hashes], dtype=np.int64)
+    if not sizes.any():
+        return
+    tokens = np.concatenate(hashes)
+    starts = (np.cumsum(sizes) - sizes)[sizes > 0]
+    rows = np.arange(column.rows) if column.valid is None else np.flatnonzero(column.valid)
+    with_words = sizes[column.codes] > 0
+    rows, codes = rows[with_words], (np.cumsum(sizes > 0) - 1)[column.codes[with_words]]
+    present[rows] = True
+    for minimum, factor, summand in zip(minima, _FACTORS, _SUMMANDS, strict=True):
+        of_rows = np.minimum.reduceat(tokens * factor + summand, starts)[codes]
+        if len(rows) == column.rows:
+            np.minimum(minimum, of_rows, out=minimum)
+        else:
+            minimum[rows] = np.minimum(minimum[rows], of_rows)
+
+
+def _words(text: str, seed: int) -> Hashes:
+    words = set(text.casefold().split())
+    digest = xxhash.xxh64_intdigest
+    return np.fromiter((digest(w.encode(errors="surrogatepass"), seed) for w in words), np.uint64, len(words))
+
+
+class BandKeys:
+    """The band keys of rows, however many: beyond a million rows they are in files."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """With those that have no token, and so are like none."""
+        self._held: list[Hashes] = []
+        self._numbered = self._first_held = 0
+        self._folder: Path | None = None
+
+    @property
+    def held(self) -> Hashes:
+        """The keys of all rows that have some, where none are in files."""
+        return np.concatenate([np.zeros((0, BANDS), dtype=np.uint64), *self._held])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether none are in files."""
+        return self._folder is None
+
+    def add(self, keys: Hashes, present: Numbers) -> None:
+        """Add rows: their keys, and whether they have any."""
+        self.rows += len(keys)
+        self._hold(keys if present.all() else keys[present])
+
+    def merge(self, other: BandKeys) -> None:
+        """Add the rows of another part, which is small."""
+        self.rows += other.rows
+        self._hold(other.held)
+
+    def _hold(self, keys: Hashes) -> None:
+        self._held.append(keys)
+        self._numbered += len(keys)
+        if self._numbered - self._first_held > _HELD_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="odfchain-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        keys = self.held
+        pairs = np.empty(len(keys), dtype=_PAIR)
+        pairs["row"] = np.arange(self._first_held, self._numbered)
+        for band in range(BANDS):
+            pairs["key"] = keys[:, band]
+            places = (keys[:, band] >> np.uint64(60)).astype(np.intp)
+            ordered = pairs[np.argsort(places, kind="stable")]
+            ends = np.cumsum(np.bincount(places, minlength=_FILES))
+            for place, part in enumerate(np.split(ordered, ends[:-1])):
+                with self._file(band, place).open("ab") as stream:
+                    part.tofile(stream)
+        self._held, self._first_held = [], self._numbered
+
+    def _file(self, band: int, place: int) -> Path:
+        assert self._folder is not None  # noqa: S101 - asked by the caller
+        return self._folder / f"{band}-{place}"
+
+    def _groups(self) -> Iterator[tuple[Hashes, Numbers]]:
+        """(keys, rows that have them): those of equal keys of a band come together."""
+        if self._folder is None:
+            keys = self.held
+            for band in range(BANDS):
+                yield keys[:, band], np.arange(len(keys))
+            return
+        if self._held:
+            self._write()
+        for band in range(BANDS):
+            for place in range(_FILES):
+                pairs = np.fromfile(self._file(band, place), dtype=_PAIR)
+                yield pairs["key"], pairs["row"].astype(np.intp)
+
+    @property
+    def share(self) -> float:
+        """The share of rows that have a band key in common with another one."""
+        alike = np.zeros(self._numbered, dtype=bool)
+        for keys, rows in self._groups():
+            order = np.argsort(keys, kind="stable")
+            ordered = keys[order]
+            same = ordered[1:] == ordered[:-1]
+            alike[rows[order[1:][same]]] = True
+            alike[rows[order[:-1][same]]] = True
+        return float(alike.sum()) / self.rows if self.rows else 0.0

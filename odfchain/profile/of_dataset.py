@@ -56,7 +56,7 @@ def profile_of(
     for name in options.hidden:
         if name not in schema.names:
             raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
-    totals = state_totals(dataset, state, progress)
+    totals = state_totals(dataset, state, progress, near_duplicates=options.near_duplicates)
     return profile_document(totals, facts_of(dataset, state, options))
 
 

@@ -48,7 +48,6 @@ class ProfileFacts:
     hidden: tuple[str, ...] = ()
     languages: str | None = None
     """The library that tells languages, and its version; None tells none."""
-    near_duplicates: float | None = None
     declared: Mapping[str, bool] = field(default_factory=dict)
     """By column, whether it may be null."""
 
@@ -57,7 +56,7 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
     """The profile of some rows."""
     statistics = {}
     for column in totals.columns:
-        sample = totals.sample.column(column.name)
+        sample = totals.sampled_values(column)
         found = column_statistics(column, sample)
         if column.kind is ColumnKind.STRING:
             found["detected_languages"] = detected_languages(sample) if facts.languages else {}
@@ -77,7 +76,7 @@ def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
         "schema_hash": str(schema_hash(totals.schema)),
         "num_rows": totals.rows,
         "duplicate_row_fraction": totals.kmv.duplicate_fraction,
-        "near_duplicate_estimate": facts.near_duplicates,
+        "near_duplicate_estimate": totals.near_duplicates,
         "constant_columns": [c.name for c in totals.columns if c.rows and c.distinct + bool(c.nulls) <= 1],
         "high_null_columns": [c.name for c in totals.columns if c.rows and c.nulls / c.rows > _MOSTLY_NULL],
         "row_minhash": base64.b64encode(totals.kmv.to_bytes()).decode(),

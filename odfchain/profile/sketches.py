@@ -1,28 +1,23 @@
 """Sketches of a multiset of rows: the same bytes for any cut, order and number of parts.
 
 - KMV (bottom-k MinHash): the 4,096 smallest distinct row hashes, with how often each occurs.
-- HyperLogLog: Apache DataSketches HLL_8 with 2**12 registers, made canonical by union.
 - Row sample: the 16,384 rows whose offsets have the smallest splitmix64. It needs no seed, does not depend on
   cuts, and survives a compaction, which keeps offsets.
 
-Source: RFC-040.
+`odfchain.profile.hyperloglog` is another one. Source: RFC-040.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import datasketches as ds
 import numpy as np
 
 from odfchain.profile.row_likeness import KMV_SIZE
 from odfchain.profile.value_hashes import Hashes, splitmix64
 
 SAMPLE_ROWS = 16_384
-_LG_REGISTERS = 12
-_KIND = ds.tgt_hll_type.HLL_8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +32,12 @@ class Kmv:
         """Of all rows."""
         found, counts = np.unique(hashes, return_counts=True)
         return cls(found[:KMV_SIZE], counts[:KMV_SIZE].astype(np.int64))
+
+    def with_rows(self, hashes: Hashes) -> Kmv:
+        """These rows, too."""
+        if len(self.hashes) == KMV_SIZE:  # larger ones change nothing
+            hashes = hashes[hashes <= self.hashes[-1]]
+        return self + Kmv.of(hashes) if len(hashes) else self
 
     def __add__(self, other: Kmv) -> Kmv:
         together = np.concatenate((self.hashes, other.hashes))
@@ -61,52 +62,6 @@ class Kmv:
     def to_bytes(self) -> bytes:
         """The hashes as little-endian numbers of 8 bytes."""
         return self.hashes.astype("<u8").tobytes()
-
-
-class Hll:
-    """A HyperLogLog of 64-bit hashes."""
-
-    def __init__(self, parts: Iterable[ds.hll_sketch] = ()) -> None:
-        self._union = ds.hll_union(_LG_REGISTERS)
-        for part in parts:
-            # fed twice, a part marks the union as out of order, whatever came before: one form for every way
-            self._union.update(part)
-            self._union.update(part)
-
-    def update(self, hashes: Hashes) -> None:
-        """Add hashes."""
-        part = ds.hll_sketch(_LG_REGISTERS, _KIND, True)  # it starts at its full size
-        for value in hashes.view(np.int64).tolist():
-            part.update(value)
-        self._union.update(part)
-        self._union.update(part)
-
-    def merge(self, other: Hll) -> None:
-        """Add what another one has seen."""
-        part = other._union.get_result(_KIND)
-        self._union.update(part)
-        self._union.update(part)
-
-    @property
-    def estimate(self) -> float:
-        """How many distinct hashes there are."""
-        return float(self._union.get_estimate())
-
-    def to_bytes(self) -> bytes:
-        """The canonical form; 8 bytes when nothing was seen."""
-        return bytes(self._union.get_result(_KIND).serialize_compact())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Hll:
-        """The sketch of these bytes.
-
-        Raises:
-            ValueError: they are none.
-        """
-        try:
-            return cls([ds.hll_sketch.deserialize(data)])
-        except RuntimeError as error:
-            raise ValueError(f"not a HyperLogLog: {error}") from None
 
 
 def sampled(offsets: Hashes, most: int = SAMPLE_ROWS) -> np.ndarray[Any, np.dtype[np.int64]]:

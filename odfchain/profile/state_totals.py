@@ -21,6 +21,7 @@ from odfchain.branch.wanted_keys import takes_any_back
 from odfchain.errors import BadInputError, CodecError
 from odfchain.model.events import DatasetVocabulary, DataSlice
 from odfchain.profile.kept_parts import keep_part, kept_part
+from odfchain.profile.near_duplicates import MOST_ROWS
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.profile.value_hashes import Hashes
@@ -33,16 +34,26 @@ from odfchain.slices.rows_in_force import SliceFile, in_force, rows_with_offsets
 
 
 def state_totals(
-    dataset: DatasetFiles, state: DatasetState, progress: Progress = SILENT, *, keep: bool = True
+    dataset: DatasetFiles,
+    state: DatasetState,
+    progress: Progress = SILENT,
+    *,
+    keep: bool = True,
+    near_duplicates: bool = False,
 ) -> Totals:
     """The totals of the rows in force at a state's block; parts are kept and used, unless all is to be read.
+
+    Near duplicates are looked for among at most 262,144 rows, or among all of them where that is asked.
 
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
         BadInputError, OversizedInputError: naming a slice that cannot be read.
     """
     slices = [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
-    return totals_of_slices(dataset, profiled_columns(state), state.vocabulary, slices, progress, keep=keep)
+    schema, names = profiled_columns(state), state.vocabulary
+    return totals_of_slices(
+        dataset, schema, names, slices, progress, keep=keep, near_duplicates=near_duplicates
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +73,21 @@ def totals_of_slices(
     progress: Progress = SILENT,
     *,
     keep: bool = True,
+    near_duplicates: bool = False,
 ) -> Totals:
     """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
     progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
-    found = Totals(schema)
     files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
     if not any(map(takes_any_back, files)):
+        rows = sum(item.named.offset_interval.count for item in slices)
+        found = Totals(schema, near_duplicates=near_duplicates or rows <= MOST_ROWS)
         for item in slices:
-            found.merge(_part(dataset, names, item, schema, keep=keep))
+            empty = Totals(schema, near_duplicates=found.bands is not None)
+            found.merge(_part(dataset, names, item, empty, keep=keep))
             progress.advance(item.named.size)
         return found
     offsets = in_force(files, (), net=True)
+    found = Totals(schema, near_duplicates=near_duplicates or len(offsets) <= MOST_ROWS)
     for file in files:
         for rows, numbers in rows_with_offsets(file, offsets, schema):
             found.update(rows, numbers)
@@ -92,18 +107,18 @@ def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
 
 
 def _part(
-    dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, schema: pa.Schema, *, keep: bool
+    dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals, *, keep: bool
 ) -> Totals:
+    """What is kept of a slice, else what was empty with the rows of it."""
     data = kept_part(dataset, item.named.physical_hash) if keep else None
     if data is not None:
         with contextlib.suppress(CodecError):
-            return from_bytes(data, schema)
-    found = Totals(schema)
-    for rows, offsets in _all_rows(item.path, names, schema):
-        found.update(rows, offsets)
+            return from_bytes(data, empty.schema, near_duplicates=empty.bands is not None)
+    for rows, offsets in _all_rows(item.path, names, empty.schema):
+        empty.update(rows, offsets)
     if keep:
-        keep_part(dataset, item.named.physical_hash, to_bytes(found))
-    return found
+        keep_part(dataset, item.named.physical_hash, to_bytes(empty))
+    return empty
 
 
 def _all_rows(

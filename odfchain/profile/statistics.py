@@ -7,26 +7,25 @@ RFC-040.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import xxhash
 from pyarrow import types as t
 
 from odfchain.model.timestamp import Timestamp
-from odfchain.profile.column_totals import ColumnKind, ColumnTotals, exact_value, keys_of
-from odfchain.profile.exact_numbers import Distribution, rounded
+from odfchain.profile.column_totals import ColumnKind, ColumnTotals
+from odfchain.profile.exact_numbers import Distribution, rounded, unscaled
+from odfchain.profile.value_counts import shown_of_sampled
 from odfchain.slices.values import PER_SECOND
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 TOP_VALUES = 50
 LEAST_HITS = 16
 """So often a value must be in the sample to be a top value."""
-_LONGEST = 200
 
 
 def column_statistics(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
@@ -65,22 +64,35 @@ def _numeric(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
     }
     if t.is_floating(totals.type):
         found["non_finite_count"] = totals.non_finite
-    counts = totals.counts if totals.counts is not None else Counter(_sampled(sample))
-    numbers = sorted((exact_value(key), n) for key, n in counts.items() if _is_finite(key))
-    if not numbers or totals.low is None:
+    order = _distribution(totals, sample)
+    if order is None:
         return found
-    order = Distribution([value for value, _ in numbers], [n for _, n in numbers])
     found["percentiles"] = {
         f"p{p}": value for p, value in zip(PERCENTILES, order.quantiles(PERCENTILES), strict=True)
     }
     found["quantiles"] = order.quantiles(range(101))
-    edges, bins = order.histogram(exact_value(totals.low), exact_value(totals.high))
+    edges, bins = order.histogram(Fraction(totals.low), Fraction(totals.high))
     found["histogram"] = {"bin_edges": edges, "counts": scaled(bins, totals.sums.count)}
     return found
 
 
-def _is_finite(key: Hashable) -> bool:
-    return key != "NaN" and not (isinstance(key, float) and math.isinf(key))
+def _distribution(totals: ColumnTotals, sample: pa.ChunkedArray) -> Distribution | None:
+    """Finite numbers in order, all or those of the sample; None where there are none."""
+    if totals.counts is not None:
+        keys, counts = totals.counts.keys, totals.counts.numbers
+    else:
+        keys = sample.drop_null().combine_chunks()
+        counts = np.ones(len(keys), dtype=np.int64)
+    unit = Fraction(1)
+    if t.is_decimal(keys.type):
+        numbers, unit = unscaled(keys), Fraction(1, 10) ** int(keys.type.scale)
+    else:
+        numbers = keys.to_numpy(zero_copy_only=False)
+    if t.is_floating(keys.type):
+        numbers = numbers.astype(np.float64)
+        finite = np.isfinite(numbers)
+        numbers, counts = numbers[finite], counts[finite]
+    return Distribution.of(numbers, counts, unit) if len(numbers) else None
 
 
 def _published(value: Any) -> int | float | None:
@@ -90,34 +102,31 @@ def _published(value: Any) -> int | float | None:
 def _top_values(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
     values = totals.values
     if totals.counts is not None:
-        listed = _ordered(totals.counts)
+        numbers = totals.counts.numbers.tolist()
+        listed = _ordered(dict(zip(_shown(totals.counts.keys, totals), numbers, strict=True)))
     else:
-        in_sample = _ordered(Counter(_sampled(sample)))
-        numbers = scaled([n for _, n in in_sample], values)
+        texts = shown_of_sampled(sample.drop_null().combine_chunks())
+        in_sample = _ordered(Counter(texts.to_pylist()))
         hits = [n for _, n in in_sample]
         listed = [
-            (key, number)
-            for (key, _), number, hit in zip(in_sample, numbers, hits, strict=True)
+            (text, number)
+            for (text, hit), number in zip(in_sample, scaled(hits, values), strict=True)
             if hit >= LEAST_HITS
         ]
     top = listed[:TOP_VALUES]
     return {
-        "top_values": {_shown(key): count for key, count in top},
+        "top_values": dict(top),
         "top_values_coverage": sum(count for _, count in top) / values if values else 0.0,
     }
 
 
-def _ordered(counts: Mapping[Hashable, int]) -> list[tuple[Hashable, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], str(item[0]).encode(errors="surrogatepass")))
+def _shown(keys: pa.Array, totals: ColumnTotals) -> list[str]:
+    found: list[Any] = keys.to_pylist()
+    return ["true" if key else "false" for key in found] if totals.kind is ColumnKind.BOOLEAN else found
 
 
-def _shown(key: Hashable) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    text = str(key)
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}…#{xxhash.xxh64_hexdigest(text.encode(errors='surrogatepass'))}"
+def _ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0].encode(errors="surrogatepass")))
 
 
 def scaled(counts: Sequence[int], total: int) -> list[int]:
@@ -149,10 +158,4 @@ def _times(totals: ColumnTotals) -> dict[str, Any]:
 
 
 def _nanoseconds(value: int, kind: pa.DataType) -> int:
-    if t.is_date32(kind):
-        return value * 86_400 * 10**9
-    return value * (10**6 if t.is_date64(kind) else 10**9 // PER_SECOND[kind.unit])
-
-
-def _sampled(sample: pa.ChunkedArray) -> list[Hashable]:
-    return list(keys_of(sample.drop_null().combine_chunks()))
+    return value * (86_400 * 10**9 if t.is_date(kind) else 10**9 // PER_SECOND[kind.unit])

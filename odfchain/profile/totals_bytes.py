@@ -7,39 +7,43 @@ and disposable: bytes that are not understood are no totals. Source: RFC-040.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from odfchain.digest.row_hash import Numbers
 from odfchain.errors import CodecError
-from odfchain.profile.column_totals import ColumnTotals, Lengths, keys_of, values_of
+from odfchain.profile.column_totals import ColumnTotals, Lengths
 from odfchain.profile.exact_numbers import ExactSums
-from odfchain.profile.sketches import Hll, Kmv
+from odfchain.profile.near_duplicates import BANDS
+from odfchain.profile.sketches import Kmv
 from odfchain.profile.totals import Totals
 from odfchain.text import first_line
 
-_VERSION = 1
+_VERSION = 2
 _KEY = b"odfchain.totals"
 
 
 def to_bytes(totals: Totals) -> bytes:
     """The totals as one Arrow stream."""
     arrays: dict[str, pa.Array] = {
-        "kmv": pa.array([totals.kmv.hashes], pa.list_(pa.uint64())),
-        "kmv counts": pa.array([totals.kmv.counts], pa.list_(pa.int64())),
-        "hll": pa.array([totals.hll.to_bytes()], pa.binary()),
-        "sample offsets": pa.array([totals.sample_offsets], pa.list_(pa.uint64())),
+        "kmv": _numbers(totals.kmv.hashes),
+        "kmv counts": _numbers(totals.kmv.counts),
+        "hll": _numbers(totals.hll.hashes),
+        "sample offsets": _numbers(totals.sample_offsets),
     }
+    if totals.bands is not None and totals.bands.is_small:
+        arrays["bands"] = _numbers(totals.bands.held.reshape(-1))
+    for number, values in enumerate(totals.sample.columns):
+        arrays[f"sample {number}"] = _as_list(values)
     for number, column in enumerate(totals.columns):
-        sample = totals.sample.column(number).combine_chunks()
-        arrays[f"sample {number}"] = _as_list(sample)
-        counts = column.counts or Counter()
-        arrays[f"values {number}"] = _as_list(values_of(list(counts), column.type))
-        arrays[f"counts {number}"] = pa.array([list(counts.values())], pa.list_(pa.int64()))
-        arrays[f"hll {number}"] = pa.array([column.hll.to_bytes() if column.hll else None], pa.binary())
+        arrays[f"hll {number}"] = _numbers(column.hll.hashes)
+        if column.counts is not None:
+            arrays[f"keys {number}"] = _as_list(column.counts.keys)
+            arrays[f"counts {number}"] = _numbers(column.counts.numbers)
     scalars = {"version": _VERSION, "rows": totals.rows, "columns": [_scalars(c) for c in totals.columns]}
     schema = totals.schema.serialize().to_pybytes().hex()
     metadata = {_KEY: json.dumps({**scalars, "schema": schema}).encode()}
@@ -50,42 +54,50 @@ def to_bytes(totals: Totals) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def from_bytes(data: bytes, schema: pa.Schema) -> Totals:
-    """The totals of rows with the columns of a schema; columns that they lack were null.
+def from_bytes(data: bytes, schema: pa.Schema, *, near_duplicates: bool = False) -> Totals:
+    """The totals of rows with these columns.
 
     Raises:
-        CodecError: the bytes are none, or of other columns.
+        CodecError: the bytes are none, of other columns, or say nothing of what is asked.
     """
     try:
-        return _read(data, schema)
+        return _read(data, schema, near_duplicates=near_duplicates)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise CodecError(f"not the totals of a slice: {first_line(error)}") from None
 
 
-def _read(data: bytes, schema: pa.Schema) -> Totals:
+def _read(data: bytes, schema: pa.Schema, *, near_duplicates: bool) -> Totals:
     table = pa.ipc.open_stream(data).read_all()
     scalars = json.loads(table.schema.metadata[_KEY])
     own = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(scalars["schema"])))
     if scalars["version"] != _VERSION or own != schema:
         raise ValueError("another version, or other columns")
-    found = Totals(schema)
+
+    def listed(name: str) -> pa.Array:
+        return table.column(name)[0].values
+
+    found = Totals(schema, near_duplicates=near_duplicates)
     found.rows = scalars["rows"]
-    hashes, counts = (table.column(name)[0].values.to_numpy() for name in ("kmv", "kmv counts"))
-    found.kmv = Kmv(hashes, counts)
-    found.hll = Hll.from_bytes(table.column("hll")[0].as_py())
-    found.sample_offsets = table.column("sample offsets")[0].values.to_numpy()
-    samples = [table.column(f"sample {number}")[0].values for number in range(len(schema))]
-    found.sample = pa.Table.from_arrays(samples, schema=schema)
+    found.kmv = Kmv(listed("kmv").to_numpy(), listed("kmv counts").to_numpy())
+    found.hll.update(listed("hll").to_numpy())
+    found.sample_offsets = listed("sample offsets").to_numpy()
+    samples = [listed(f"sample {number}") for number in range(len(found.sample.schema))]
+    found.sample = pa.Table.from_arrays(samples, schema=found.sample.schema)
+    if found.bands is not None:
+        keys = listed("bands").to_numpy().reshape(-1, BANDS)
+        found.bands.add(keys, np.ones(len(keys), dtype=bool))
+        found.bands.rows = found.rows
+    present = set(table.column_names)
     for number, (column, given) in enumerate(zip(found.columns, scalars["columns"], strict=True)):
         _restore(column, given)
-        sketch = table.column(f"hll {number}")[0].as_py()
-        if sketch is not None:
-            column.counts, column.hll = None, Hll.from_bytes(sketch)
-            continue
-        values = table.column(f"values {number}")[0].values
-        numbers = table.column(f"counts {number}")[0].values.to_pylist()
-        column.counts = Counter(dict(zip(keys_of(values), numbers, strict=True)))
+        column.hll.update(listed(f"hll {number}").to_numpy())
+        counted = f"keys {number}" in present
+        column.restore((listed(f"keys {number}"), listed(f"counts {number}").to_numpy()) if counted else None)
     return found
+
+
+def _numbers(values: Numbers) -> pa.Array:
+    return _as_list(pa.array(values))
 
 
 def _as_list(values: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyarrow import types as t
 
@@ -37,30 +36,6 @@ def column_seed(name: str) -> int:
     return int(xxhash.xxh64_intdigest(name.encode(errors="surrogatepass"), seed=_NAMES_SEED))
 
 
-def row_hashes(batch: pa.RecordBatch) -> Hashes:
-    """The hash of each row."""
-    found = np.zeros(batch.num_rows, dtype=np.uint64)
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        found ^= value_hashes(column, column_seed(name))
-    return found
-
-
-def value_hashes(column: pa.Array, seed: int) -> Hashes:
-    """The hash of each value; 0 where it is null."""
-    if t.is_dictionary(column.type):
-        words = value_hashes(column.dictionary, seed)
-        codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        found = words[codes] if len(words) else np.zeros(len(column), np.uint64)
-    elif t.is_null(column.type):
-        return np.zeros(len(column), dtype=np.uint64)
-    else:
-        words64 = _words(column)
-        found = _of_words(words64, seed) if words64 is not None else _of_bytes(column, seed)
-    if column.null_count:
-        found = np.where(column.is_valid().to_numpy(zero_copy_only=False), found, np.uint64(0))
-    return found
-
-
 def splitmix64(numbers: Hashes) -> Hashes:
     """A bijection of 64-bit numbers that spreads each bit over all of them."""
     z = numbers + np.uint64(0x9E3779B97F4A7C15)
@@ -69,14 +44,21 @@ def splitmix64(numbers: Hashes) -> Hashes:
     return z ^ (z >> np.uint64(31))
 
 
-def _words(column: pa.Array) -> Hashes | None:
-    """Values that are hashed as 8 bytes; None for other kinds."""
+def has_words(kind: pa.DataType) -> bool:
+    """Whether values of a type are hashed as 8 bytes."""
+    return bool(t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_temporal(kind))
+
+
+def words_of(column: pa.Array) -> Hashes:
+    """Values that are hashed as 8 bytes, of a column without nulls."""
     kind = column.type
     if t.is_boolean(kind):
         column = column.cast(pa.uint64())
     elif t.is_floating(kind):
-        number = pc.add(column.cast(pa.float64()), 0.0)
-        column = pc.if_else(pc.is_nan(number), pa.scalar(float("nan")), number).view(pa.uint64())
+        numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        bits: Hashes = numbers.view(np.uint64)
+        return bits
     elif t.is_date(kind):
         column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()).view(pa.uint64())
     elif t.is_timestamp(kind):
@@ -88,47 +70,41 @@ def _words(column: pa.Array) -> Hashes | None:
         column = column.cast(pa.duration("us"), safe=False).cast(pa.int64()).view(pa.uint64())
     elif t.is_signed_integer(kind):
         column = column.cast(pa.int64()).view(pa.uint64())
-    elif t.is_integer(kind):
-        column = column.cast(pa.uint64())
     else:
-        return None
-    found: Hashes = column.fill_null(0).to_numpy(zero_copy_only=False)
+        column = column.cast(pa.uint64())
+    found: Hashes = column.to_numpy(zero_copy_only=False)
     return found
 
 
-def _rotated(word: Hashes, by: int) -> Hashes:
+def rotated(word: Hashes, by: int) -> Hashes:
+    """The bits of each word, turned to the left."""
     return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
 
 
-def _of_words(words: Hashes, seed: int) -> Hashes:
+def hashes_of_words(words: Hashes, seed: int) -> Hashes:
     """XXH64 of 8 bytes each, without a loop."""
     first, second, third, fourth, fifth = _PRIMES
     # numbers wrap around on purpose, in arrays silently
     start = np.full(1, (seed + int(fifth) + 8) % (1 << 64), dtype=np.uint64)
-    mixed = _rotated(words * second, 31) * first
-    found = _rotated(start ^ mixed, 27) * first + fourth
+    mixed = rotated(words * second, 31) * first
+    found = rotated(start ^ mixed, 27) * first + fourth
     found = (found ^ (found >> np.uint64(33))) * second
     found = (found ^ (found >> np.uint64(29))) * third
     return found ^ (found >> np.uint64(32))
 
 
-def _of_bytes(column: pa.Array, seed: int) -> Hashes:
-    """Each distinct value is hashed once, where Arrow can tell which are."""
-    kind = column.type
+def distinct_hashes(values: pa.Array, seed: int) -> Hashes:
+    """The hash of each value of a column without nulls."""
+    kind = values.type
+    if has_words(kind):
+        return hashes_of_words(words_of(values), seed)
     if t.is_nested(kind):
-        texts = [_nested(column.slice(i, 1)) if column[i].is_valid else b"" for i in range(len(column))]
-        return _each(texts, seed)
-    encoded = column.dictionary_encode()
-    values = encoded.dictionary
+        return _each([_nested(values.slice(i, 1)) for i in range(len(values))], seed)
     if t.is_decimal(kind):
-        texts = [format(value, "f").encode() for value in values.to_pylist()]
-    elif t.is_string(kind) or t.is_large_string(kind):
-        texts = values.cast(pa.large_binary()).to_pylist()
-    else:
-        texts = values.to_pylist()
-    words = _each(texts, seed)
-    codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return words[codes] if len(words) else np.zeros(len(column), dtype=np.uint64)
+        return _each([format(value, "f").encode() for value in values.to_pylist()], seed)
+    if t.is_string(kind) or t.is_large_string(kind):
+        return _each(values.cast(pa.large_binary()).to_pylist(), seed)
+    return _each(values.to_pylist(), seed)
 
 
 def _each(texts: list[bytes], seed: int) -> Hashes:

@@ -40,7 +40,7 @@ def test_the_first_rows_of_the_sample_count() -> None:
 
 
 def test_the_start_of_a_long_text_says_its_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(languages, "_CHARACTERS", len(ENGLISH))
+    monkeypatch.setattr(languages, "LONGEST_SAMPLED", len(ENGLISH))
     assert detected_languages(column(*[ENGLISH + GERMAN * 100] * LEAST_ROWS)) == {"en": 1.0}
 
 

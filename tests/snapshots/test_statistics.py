@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,14 +18,17 @@ from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.digest.physical import hash_bytes
 from odfchain.drift import metrics
 from odfchain.errors import CodecError
-from odfchain.profile.near_duplicates import band_keys, near_duplicate_share
+from odfchain.profile import near_duplicates
+from odfchain.profile.encoded_column import encoded
+from odfchain.profile.hyperloglog import Hll
+from odfchain.profile.near_duplicates import BandKeys, band_keys
 from odfchain.profile.profile_document import merkle_root, schema_hash
 from odfchain.profile.row_likeness import jaccard, published_hashes
-from odfchain.profile.sketches import Hll, Kmv, sampled
+from odfchain.profile.sketches import Kmv, sampled
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
-from odfchain.profile.value_hashes import column_seed, row_hashes, splitmix64, value_hashes
+from odfchain.profile.value_hashes import column_seed, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
 
 PROFILES, DRIFT = fixture("profiles"), fixture("drift")
@@ -48,7 +52,7 @@ def totals_of(table: pa.Table, offsets: Any = None) -> Totals:
 @cases("columns")
 def test_statistics_of_columns(case: dict[str, Any]) -> None:
     totals = totals_of(pa.table({"c": column(case["type"], case["values"])}))
-    found = column_statistics(totals.columns[0], totals.sample.column("c"))
+    found = column_statistics(totals.columns[0], totals.sampled_values(totals.columns[0]))
     for path, expected in case["expect"].items():
         value: Any = found
         if path == "bins":
@@ -73,8 +77,15 @@ def test_hashes_of_sources(case: dict[str, Any]) -> None:
 @cases("value_hashes")
 def test_hashes_of_values(case: dict[str, Any]) -> None:
     assert {name: column_seed(name) for name in PROFILES["seeds"]} == PROFILES["seeds"]
-    found = value_hashes(column(case["type"], [case["value"]]), column_seed(case["column"]))
-    assert found.tolist() == [case["expect"]]
+    found = encoded(column(case["type"], [case["value"]]), column_seed(case["column"]))
+    assert found.hashes.tolist() == [case["expect"]]
+
+
+def row_hashes(rows: pa.RecordBatch) -> Any:
+    found = np.zeros(len(rows), np.uint64)
+    for name, values in zip(rows.schema.names, rows.columns, strict=True):
+        found ^= encoded(values, column_seed(name)).hashes
+    return found
 
 
 def test_hashes_of_rows() -> None:
@@ -106,7 +117,9 @@ def test_sketches_of_many_rows() -> None:
     assert round(kmv.distinct, 2) == case["kmv_estimate"]
     assert (sha(hll.to_bytes())[:10], sha(hll.to_bytes())[-4:]) == (case["hll_begins"], case["hll_ends"])
     assert round(hll.estimate, 2) == case["hll_estimate"]
-    assert Hll.from_bytes(hll.to_bytes()).to_bytes() == hll.to_bytes()
+    again = Hll()
+    again.update(hll.hashes)
+    assert again.to_bytes() == hll.to_bytes()
     assert kmv.duplicate_fraction == 0
 
 
@@ -171,7 +184,7 @@ SCHEMA = pa.schema(
 
 
 def facts(totals: Totals) -> bytes:
-    stats = {c.name: column_statistics(c, totals.sample.column(c.name)) for c in totals.columns}
+    stats = {c.name: column_statistics(c, totals.sampled_values(c)) for c in totals.columns}
     return canonical_bytes(stats) + totals.hll.to_bytes() + totals.kmv.to_bytes()
 
 
@@ -214,7 +227,7 @@ def test_columns_of_more_values_than_are_counted() -> None:
     for each in parts:
         together.merge(each)
     assert facts(together) == facts(whole)
-    number, text, few = (column_statistics(c, whole.sample.column(c.name)) for c in whole.columns)
+    number, text, few = (column_statistics(c, whole.sampled_values(c)) for c in whole.columns)
     assert number["estimated"] == ["histogram", "num_unique", "percentiles", "quantiles"]
     assert sum(number["histogram"]["counts"]) == 40_000
     assert (number["mean"], number["min"], number["max"]) == (19999.5, 0, 39_999)
@@ -240,7 +253,51 @@ def test_totals_are_the_same_after_a_file(given_rows: list[Any]) -> None:
 
 def test_rows_that_are_nearly_alike() -> None:
     case = PROFILES["near_duplicates"]
-    keys, present = band_keys(pa.RecordBatch.from_pydict({"t": case["texts"]}))
-    assert near_duplicate_share(keys, present) == case["expect"]
+    seed = column_seed("t")
+    keys, present = band_keys([encoded(pa.array(case["texts"]), seed)], [seed])
+    bands = BandKeys()
+    bands.add(keys, present)
+    assert bands.share == case["expect"]
     assert int((keys[0] == keys[1]).sum()) == case["bands_of_the_first_two"]
     assert totals_of(pa.table({"t": case["texts"]})).kmv.duplicate_fraction == case["exact"]
+
+
+def test_keys_of_rows_that_are_too_many_for_the_memory_are_compared_in_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = np.random.default_rng(7)
+    keys = chance.integers(0, 2**64, (500, 8), dtype=np.uint64)
+    for one, other, band in ((3, 499, 0), (3, 250, 7), (10, 11, 5)):
+        keys[one, band] = keys[other, band]
+    present = chance.random(500) < 0.9
+    present[[3, 499, 250, 10, 11]] = [True, True, True, True, False]
+
+    def bands(part: int) -> BandKeys:
+        found = BandKeys()
+        for start in range(0, 500, part):
+            found.add(keys[start : start + part], present[start : start + part])
+        return found
+
+    assert (bands(500).share, bands(500).is_small) == (3 / 500, True)
+    monkeypatch.setattr(near_duplicates, "_HELD_ROWS", 100)
+    assert (bands(30).share, bands(30).is_small) == (3 / 500, False)
+    both = bands(30)
+    monkeypatch.setattr(near_duplicates, "_HELD_ROWS", 10_000)
+    both.merge(bands(500))
+    assert both.share == 2 * present.sum() / 1_000, "every row is there twice"
+
+
+def test_long_texts_are_shown_by_their_beginning_and_a_hash() -> None:
+    long, longer = "ä" * 300, "b" * 1_500
+    texts = [long, longer] * 4_000 + [f"id {n}" for n in range(17_000)]
+    counted, estimated = totals_of(pa.table({"t": texts[:9_000]})), totals_of(pa.table({"t": texts}))
+    shown = [f"{text[:200]}…#{xxhash.xxh64_hexdigest(text.encode())}" for text in (longer, long)]
+    for totals in (counted, estimated, from_bytes(to_bytes(estimated), estimated.schema)):
+        (column,) = totals.columns
+        found = column_statistics(column, totals.sampled_values(column))
+        assert list(found["top_values"])[:2] == shown or totals is not counted
+        assert set(list(found["top_values"])[:2]) == set(shown)
+        assert found["max_char_length"] == 1_500
+        assert max(map(len, totals.sampled_values(column).to_pylist())) < 1_100
+    assert found["estimated"] == ["num_unique", "top_values", "top_values_coverage"]
+    assert abs(found["num_unique"] / 17_002 - 1) < 0.03
