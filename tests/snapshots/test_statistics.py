@@ -301,3 +301,9 @@ def test_long_texts_are_shown_by_their_beginning_and_a_hash() -> None:
         assert max(map(len, totals.sampled_values(column).to_pylist())) < 1_100
     assert found["estimated"] == ["num_unique", "top_values", "top_values_coverage"]
     assert abs(found["num_unique"] / 17_002 - 1) < 0.03
+
+
+def test_lists_are_told_apart_by_where_their_members_are() -> None:
+    lists = [[None, [], None], [None, None, []], [[], None, None], [[None]], [[]], [], [None]]
+    found = totals_of(pa.table({"c": pa.array(lists, pa.list_(pa.list_(pa.string())))}))
+    assert (found.columns[0].distinct, found.kmv.duplicate_fraction) == (len(lists), 0)
