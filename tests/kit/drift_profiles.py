@@ -5,38 +5,27 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from odfchain.codec.document_bytes import canonical_bytes
-from odfchain.digest.physical import hash_bytes
-from odfchain.profile.profile_document import DESCRIPTIVE, ProfileFacts, profile_document
-from odfchain.profile.totals import Totals
+from tests.kit.made_profiles import DATASET, profile_of_table
 from tests.kit.snapshot_columns import type_of
 
 Document = dict[str, Any]
-DATASET = "did:odf:fed01" + "a" * 64
 
 
 def profile_of(
     columns: Document, *, name: str = "measured", number: int = 5, dataset: str = DATASET,
-    hidden: tuple[str, ...] = (), version: str | None = None,
+    hidden: tuple[str, ...] = (), version: str = "1",
 ) -> Document:  # fmt: skip
     """The profile of these columns, each `{"type": …, "values": …}`, as a reader of its bytes has it."""
     arrays = {
         column: pa.array(values_of(spec["values"]), type_of(spec["type"])) for column, spec in columns.items()
     }
-    table = pa.table(arrays)
-    totals = Totals(table.schema)
-    for batch in table.to_batches():
-        totals.update(batch, np.arange(len(batch)))
-    facts = ProfileFacts(
-        dataset_id=dataset, snapshot=hash_bytes(f"{name}{number}".encode()), parent=None,
-        created_at=f"2026-01-{number:02}T00:00:00Z", sequence_number=number, records=table.num_rows, slices=[],
-        descriptive={**dict.fromkeys(DESCRIPTIVE, ""), "dataset_name": name, "tags": {}}, hidden=hidden,
-    )  # fmt: skip
-    found: Document = json.loads(canonical_bytes(profile_document(totals, facts)))
-    return found if version is None else found | {"format_version": version}
+    made = profile_of_table(pa.table(arrays), block=number, hidden=hidden, dataset_name=name)
+    found: Document = json.loads(canonical_bytes(made))
+    found["odf"]["dataset_id"] = dataset
+    return found | {"format_version": version}
 
 
 def values_of(given: Any) -> list[Any]:
