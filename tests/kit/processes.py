@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from odfchain.api import Workspace
 from odfchain.spark.class_archive import PATH_VARIABLE
 from tests.kit.support import Result, manifest
 
@@ -59,15 +60,15 @@ def odfchain(folder: Path, *args: object, limit: int | None = None, **options: A
 
 
 def make_workspace(folder: Path, text: str | None = None, config: str = "") -> Path:
-    """A workspace with the dataset of a manifest; returns the dataset's folder."""
-    assert odfchain(folder, "init").code == 0
-    if config:
-        path = folder / ".odfchain" / "config.yaml"
-        path.write_text(f"kind: WorkspaceConfig\nversion: 1\ncontent:\n  spark: {config}\n")
-    (folder / "manifest.yaml").write_text(text or manifest())
-    assert odfchain(folder, "add", "manifest.yaml").code == 0
-    (dataset,) = (folder / ".odfchain" / "datasets").iterdir()
-    return dataset
+    """A workspace with the dataset of a manifest, made in this process; returns the dataset's folder."""
+    manifest_file = folder / "manifest.yaml"
+    manifest_file.write_text(text or manifest())
+    with Workspace.init(folder) as workspace:
+        if config:
+            path = folder / ".odfchain" / "config.yaml"
+            path.write_text(f"kind: WorkspaceConfig\nversion: 1\ncontent:\n  spark: {config}\n")
+        (dataset,) = workspace.add(manifest_file)
+    return dataset.path
 
 
 def heeds_interrupts() -> None:

@@ -43,9 +43,9 @@ def dataset(tmp_path: Path) -> Path:
     return make_workspace(tmp_path)
 
 
-@pytest.fixture
-def large(tmp_path: Path) -> Path:
-    path = tmp_path / "large.csv"
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "large.csv"
     path.write_text("city,population\n" + "".join(f"{n * 7919:x}{n * 104_729:x},{n}\n" for n in range(ROWS)))
     return path
 
