@@ -71,6 +71,18 @@ def leaf_bytes(
     return [partial(_piece, array, valid, start, step) for start in range(0, rows, step)]
 
 
+def value_bytes(array: pa.Array) -> Iterator[bytes]:
+    """What is fed for each value of an array; of a structure for one leaf after the other."""
+    leaves = [_elements(leaf, _combined(leaf, valid, "correct")) for leaf, valid in walk_columns([array])]
+    rows = np.arange(len(array) + 1)
+    bounds = [rows * begins if isinstance(begins, int) else begins for _, begins in leaves]
+    for number in range(len(array)):
+        yield b"".join(
+            data[begins[number] : begins[number + 1]].tobytes()
+            for (data, _), begins in zip(leaves, bounds, strict=True)
+        )
+
+
 def _piece(array: pa.Array, valid: Numbers | None, start: int, rows: int) -> memoryview:
     part = None if valid is None else valid[start : start + rows]
     return _elements(array.slice(start, rows), part)[0].data

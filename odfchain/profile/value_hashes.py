@@ -5,21 +5,20 @@
 
 Bytes: integers, booleans, dates (days) and times as 8 bytes little-endian, times of day and timestamps in
 microseconds; floats as doubles with one zero and one NaN; text in UTF-8, binary as it is; decimals as their
-plain text; lists, structures and maps as the hashes of their members, 8 bytes each, zeros for null. A column
-without values changes no row's hash. For a column of a simple type it is what Spark's
-`xxhash64('name', column)` says. Source: RFC-040.
+plain text; lists and structures as what the logical hash feeds for them. A column without values changes no
+row's hash. For a column of a simple type it is what Spark's `xxhash64('name', column)` says. Source: RFC-040.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyarrow import types as t
+
+from odfchain.digest.leaf_bytes import value_bytes
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -100,7 +99,7 @@ def distinct_hashes(values: pa.Array, seed: int) -> Hashes:
     if has_words(kind):
         return hashes_of_words(words_of(values), seed)
     if t.is_nested(kind):
-        return _each(list(_members(values, seed)), seed)
+        return _each(list(value_bytes(values)), seed)
     if t.is_decimal(kind):
         return _each([format(value, "f").encode() for value in values.to_pylist()], seed)
     if t.is_string(kind) or t.is_large_string(kind):
@@ -111,31 +110,3 @@ def distinct_hashes(values: pa.Array, seed: int) -> Hashes:
 def _each(texts: list[bytes], seed: int) -> Hashes:
     digest = xxhash.xxh64_intdigest
     return np.fromiter((digest(text, seed) for text in texts), np.uint64, len(texts))
-
-
-def _members(values: pa.Array, seed: int) -> Iterator[bytes]:
-    """The hashes of the members of each list, structure or map."""
-    kind = values.type
-    if t.is_struct(kind):
-        members = [_with_nulls(member, seed) for member in values.flatten()]
-        words = np.stack(members, axis=1) if members else np.zeros((len(values), 0), dtype=np.uint64)
-        ends = np.arange(1, len(values) + 1) * words.shape[1]
-    else:
-        if t.is_map(kind):
-            entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-            values = values.cast(pa.list_(entry))
-        words = _with_nulls(values.flatten(), seed)
-        ends = np.cumsum(pc.list_value_length(values).to_numpy(zero_copy_only=False))
-    data, start = words.astype("<u8").tobytes(), 0
-    for end in (ends * 8).tolist():
-        yield data[start:end]
-        start = end
-
-
-def _with_nulls(column: pa.Array, seed: int) -> Hashes:
-    if not column.null_count:
-        return distinct_hashes(column, seed)
-    found = np.zeros(len(column), dtype=np.uint64)
-    given = column.is_valid().to_numpy(zero_copy_only=False)
-    found[given] = distinct_hashes(column.drop_null(), seed)
-    return found

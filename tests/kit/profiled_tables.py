@@ -60,7 +60,6 @@ TYPES: tuple[pa.DataType, ...] = (
     pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("us"),
     pa.duration("ms"), pa.list_(_ITEM), pa.struct([("x", pa.int32()), ("y", pa.string())]),
     pa.list_(pa.list_(pa.string())),
-    pa.map_(pa.string(), pa.int32()), pa.list_(pa.struct([("z", pa.float64())])),
 )  # fmt: skip
 DAY = 86_400
 
@@ -94,8 +93,6 @@ def value(rng: random.Random, kind: pa.DataType) -> Any:
         return days * unit + (0 if t.is_date(kind) else rng.choice([0, 1, 999]))
     if t.is_time(kind) or t.is_duration(kind):
         return rng.choice([0, 1, 86_399_999])
-    if t.is_map(kind):
-        return [(key, rng.choice([None, 1])) for key in rng.sample("abc", rng.randint(0, 2))]
     if t.is_struct(kind):
         return {field.name: rng.choice([None, value(rng, field.type)]) for field in kind}
     return [rng.choice([None, value(rng, kind.value_type)]) for _ in range(rng.randint(0, 3))]

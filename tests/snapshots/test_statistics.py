@@ -28,7 +28,7 @@ from odfchain.profile.sketches import Kmv, sampled
 from odfchain.profile.statistics import column_statistics
 from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
-from odfchain.profile.value_hashes import column_seed, splitmix64
+from odfchain.profile.value_hashes import column_seed, distinct_hashes, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
 
 PROFILES, DRIFT = fixture("profiles"), fixture("drift")
@@ -303,7 +303,34 @@ def test_long_texts_are_shown_by_their_beginning_and_a_hash() -> None:
     assert abs(found["num_unique"] / 17_002 - 1) < 0.03
 
 
-def test_lists_are_told_apart_by_where_their_members_are() -> None:
-    lists = [[None, [], None], [None, None, []], [[], None, None], [[None]], [[]], [], [None]]
+def test_lists_are_told_apart_by_what_the_logical_hash_feeds_for_them() -> None:
+    lists = [
+        [None, ["a"]],
+        [["a"], None],
+        [[], ["a"]],
+        [["a"], []],
+        [["", "a"]],
+        [["a", ""]],
+        [["a"]],
+        [[]],
+        [],
+    ]
     found = totals_of(pa.table({"c": pa.array(lists, pa.list_(pa.list_(pa.string())))}))
     assert (found.columns[0].distinct, found.kmv.duplicate_fraction) == (len(lists), 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fed"),
+    [
+        ([1, None], pa.list_(pa.int16()), "0200000000000000" + "0100" + "00"),
+        ([["a"], []], pa.list_(pa.list_(pa.string())), ("02" + "00" * 7) + ("01" + "00" * 7) + ("01" + "00" * 7 + "61") + "00" * 8),
+        ({"x": 1, "y": "b"}, pa.struct([("x", pa.int32()), ("y", pa.string())]), "01000000" + "01" + "00" * 7 + "62"),
+        ({"x": None, "y": ""}, pa.struct([("x", pa.int32()), ("y", pa.string())]), "00" + "00" * 8),
+    ],
+)  # fmt: skip
+def test_nested_values_are_hashed_as_the_logical_hash_feeds_them(
+    value: Any, kind: pa.DataType, fed: str
+) -> None:
+    seed = column_seed("c")
+    found = distinct_hashes(pa.array([value, value], kind), seed)
+    assert found.tolist() == [xxhash.xxh64_intdigest(bytes.fromhex(fed), seed)] * 2
