@@ -206,7 +206,7 @@ LINES = {  # raised only by a commit that says why
     "cli": 6_930,  # comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "drift": 1_260,  # profiles of others are read strictly; the page
-    "digest": 740,  # values become bytes by numpy; threads share the leaves
+    "digest": 745,  # what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "floor": 1_500,  # where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
