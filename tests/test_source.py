@@ -220,7 +220,7 @@ LINES = {  # raised only by a commit that says why
     "serve": 1_020,  # branches
     "manifest": 1_050,  # conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 2_700,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
-    "slices": 2_200,  # what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
+    "slices": 2_230,  # bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1150,  # places as locations, which two rooms had as texts

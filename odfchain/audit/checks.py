@@ -19,7 +19,7 @@ class Check:
 
 HEAD, BLOCKS, LINKS, RULES, PRESENT, PHYSICAL, LOGICAL, OFFSETS = range(1, 9)
 SYSTEM, CORRECTIONS, SCHEMA, WATERMARKS, CHECKPOINTS, INPUTS, REPLAY, SIGNATURE = range(9, 17)
-MERGES, FOREIGN_KEYS = 17, 18
+MERGES, FOREIGN_KEYS, STATISTICS = 17, 18, 19
 
 CHECKS = {
     number: Check(number, name, section)
@@ -42,6 +42,7 @@ CHECKS = {
         (SIGNATURE, "signature of the head", "Metadata Chain"),
         (MERGES, "merges", "AddData"),
         (FOREIGN_KEYS, "foreign keys", "SetAttachments"),
+        (STATISTICS, "slice statistics", "DataSlice"),
     )
 }
 """By number, in the order in which they are reported."""
@@ -49,5 +50,5 @@ CHECKS = {
 OF_ENGINES = "checkpoints of engines are compared by a replay only"
 """Why the content of such checkpoints was not checked."""
 
-OF_ROWS = (LOGICAL, OFFSETS, SYSTEM, CORRECTIONS, SCHEMA)
+OF_ROWS = (LOGICAL, OFFSETS, SYSTEM, CORRECTIONS, SCHEMA, STATISTICS)
 """The checks that need the rows of a slice."""

@@ -21,6 +21,7 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     16  the owner signed the head                                        "Metadata Chain"
     17  merges are what their two sides merge into (merge_check.py)      "AddData"; RFC-036
     18  what rows refer to by foreign keys is there                      "SetAttachments"; RFC-037
+    19  what footers report is true of the rows (footer_check.py)        "DataSlice"; RFC-043
 
 A check that cannot run says why, and never passes. The reading of files is spread over threads: hashing and
 decoding release the interpreter.
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, MERGES, REPLAY
+from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, MERGES, REPLAY, STATISTICS
 from odfchain.audit.heads import attested, check_signature, leave_out_signature
 from odfchain.audit.index_note import note_index
 from odfchain.audit.input_claims import Find, InputChains, check_inputs
@@ -118,7 +119,7 @@ def examine(
     check_rules(dataset, chain, after, upto, report)
     _check_data(dataset, chain, after, upto, scope, find, report, progress)
     if not chain.complete:
-        report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS], _UNFOLLOWED)
+        report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS, STATISTICS], _UNFOLLOWED)
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
     identity = _identity(report)

@@ -1,4 +1,4 @@
-"""Checks 6 to 11 of one slice: its bytes are hashed, then its rows are decoded once for all other checks.
+"""Checks 6 to 11 and 19 of one slice: its bytes are hashed, then its rows are decoded once for the others.
 
 Memory stays at one row group, whatever the size of the file.
 
@@ -16,8 +16,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odfchain.audit.checks import CORRECTIONS, LOGICAL, OFFSETS, PHYSICAL, PRESENT, SCHEMA, SYSTEM
+from odfchain.audit.checks import (
+    CORRECTIONS,
+    LOGICAL,
+    OFFSETS,
+    PHYSICAL,
+    PRESENT,
+    SCHEMA,
+    STATISTICS,
+    SYSTEM,
+)
 from odfchain.audit.expected_schema import ExpectedSchema, SliceFinding, check_columns
+from odfchain.audit.footer_check import FooterCheck
 from odfchain.audit.report import Fault
 from odfchain.audit.row_checks import RowChecks
 from odfchain.digest.logical import LogicalDigest
@@ -138,7 +148,7 @@ def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Exe
         message = f"the records cannot be hashed: {reason}"
         outcome.faults.append(Fault(LOGICAL, str(path), message, job.number))
         return
-    outcome.done += [LOGICAL, OFFSETS]
+    outcome.done += [LOGICAL, OFFSETS, STATISTICS]
     if logical != job.slice.logical_hash:
         _blame(path, job, outcome, logical)
     expected = job.slice.offset_interval.count
@@ -170,14 +180,16 @@ def _decode(
             faults, notes = check_columns(schema, job.expected)
             outcome.notes += notes
             outcome.faults += (_fault(path, job, item) for item in faults)
-        rows = 0
+        footer, rows = FooterCheck(file.metadata, schema), 0
         for batch in file.batches():
             digest.update(batch)
+            footer.update(batch)
             rows += batch.num_rows
             if checks is not None:
                 checks.update(batch)
         if checks is not None:
             checks.finish()
+        outcome.faults += (_fault(path, job, item) for item in footer.finish())
     return digest.finish(), rows, checks
 
 

@@ -28,6 +28,7 @@ from odfchain.slices.values import PER_SECOND
 _WHOLE_BOUNDS = "parquet-cpp"
 """The writer that leaves long bounds out instead of cutting them."""
 _LONGEST_OF_OTHERS = 60
+_EPOCH = dt.date(1970, 1, 1).toordinal()
 
 Value = bool | int | float | str | bytes | Decimal
 """Bounds as they are compared: dates as days, timestamps and times of day as nanoseconds."""
@@ -48,7 +49,9 @@ class ColumnStats:
         """The statistics as a manifest has them."""
         found: dict[str, Any] = {"name": self.name}
         if self.low is not None and self.high is not None:
-            found |= {"min": shown(self.low, self.type), "max": shown(self.high, self.type)}
+            low, high = shown(self.low, self.type), shown(self.high, self.type)
+            if low is not None and high is not None:
+                found |= {"min": low, "max": high}
         return found | {"null_count": self.null_count}
 
 
@@ -101,7 +104,9 @@ def leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType, bool]]:
     """(path, type, whether it is within a list or a map), in the order of the file's columns."""
 
     def walk(path: str, kind: pa.DataType, repeated: bool) -> Iterator[tuple[str, pa.DataType, bool]]:
-        if t.is_struct(kind):
+        if t.is_dictionary(kind):
+            yield path, kind.value_type, repeated
+        elif t.is_struct(kind):
             for member in kind:
                 yield from walk(f"{path}.{quoted(member.name)}", member.type, repeated)
         elif t.is_map(kind):
@@ -128,7 +133,7 @@ def _merged(
         nulls += stats.null_count
         if stats.null_count == group.num_rows:
             continue
-        low, high = _bounds(stats, kind) if stats.has_min_max else (None, None)
+        low, high = bounds_of(stats, kind) if stats.has_min_max else (None, None)
         if low is None or high is None or (not whole and _may_be_cut(low, high)):
             bounded = False
             continue
@@ -144,18 +149,24 @@ def _may_be_cut(low: Value, high: Value) -> bool:
     return max(sizes, default=0) > _LONGEST_OF_OTHERS
 
 
-def _bounds(stats: pq.Statistics, kind: pa.DataType) -> tuple[Value | None, Value | None]:
+def bounds_of(stats: pq.Statistics, kind: pa.DataType) -> tuple[Value | None, Value | None]:
+    """The bounds that one chunk of a column reports, as they are compared; None for what cannot be."""
     if t.is_string(kind) or t.is_large_string(kind):
-        return _of_class(stats.min, str), _of_class(stats.max, str)
+        return _decoded(stats.min_raw), _decoded(stats.max_raw)
     if t.is_decimal(kind):
-        return _of_class(stats.min, Decimal), _of_class(stats.max, Decimal)
+        low, high = stats.min, stats.max
+        return (low, high) if isinstance(low, Decimal) and isinstance(high, Decimal) else (None, None)
     low, high = _raw(stats.min_raw, kind), _raw(stats.max_raw, kind)
     unordered = any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high))
     return (None, None) if unordered else (low, high)
 
 
-def _of_class(value: Any, wanted: type[str | Decimal]) -> Value | None:
-    return value if isinstance(value, wanted) else None
+def _decoded(value: Any) -> str | None:
+    """A text; None where a writer has cut it within a character."""
+    try:
+        return value.decode() if isinstance(value, bytes) else None
+    except UnicodeDecodeError:
+        return None
 
 
 def _raw(value: Any, kind: pa.DataType) -> Value | None:
@@ -168,16 +179,25 @@ def _raw(value: Any, kind: pa.DataType) -> Value | None:
     if t.is_floating(kind):
         return float(value) if isinstance(value, int | float) else None
     if (t.is_timestamp(kind) or t.is_time(kind)) and isinstance(value, int):
-        return value * (10**9 // PER_SECOND[str(kind.unit)])
+        return value * nanoseconds_per_unit(kind)
     return bytes(value) if isinstance(value, bytes) else None
 
 
+def nanoseconds_per_unit(kind: pa.DataType) -> int:
+    """How long the unit of a timestamp or a time of day is."""
+    return 10**9 // PER_SECOND[str(kind.unit)]
+
+
 def shown(value: Value, kind: pa.DataType) -> Any:
-    """A bound as JSON has it: times in RFC 3339, dates in ISO 8601, decimals as text, binary in base64."""
-    if t.is_date(kind):
-        return str(dt.date(1970, 1, 1) + dt.timedelta(days=int(value)))
-    if t.is_timestamp(kind):
-        return str(Timestamp(int(value)))
+    """A bound as JSON has it: times in RFC 3339, dates in ISO 8601, decimals as text, binary in base64.
+
+    None for a day of a year that these do not have.
+    """
+    if t.is_date(kind) or t.is_timestamp(kind):
+        days = int(value) if t.is_date(kind) else int(value) // (86_400 * 10**9)
+        if not dt.date.min.toordinal() <= days + _EPOCH <= dt.date.max.toordinal():
+            return None
+        return str(dt.date.fromordinal(days + _EPOCH) if t.is_date(kind) else Timestamp(int(value)))
     if t.is_time(kind):
         seconds, rest = divmod(int(value), 10**9)
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(rest)}"
