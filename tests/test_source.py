@@ -199,13 +199,13 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 5_420,  # which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
+    "api": 5_640,  # drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
     "audit": 5_450,  # merges are computed again; foreign keys
     "branch": 7_020,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
     "cli": 6_930,  # comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
-    "drift": 1_260,  # profiles of others are read strictly; the page
+    "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 745,  # what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "floor": 1_500,  # where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
@@ -216,7 +216,7 @@ LINES = {  # raised only by a commit that says why
     "net": 1700,
     "query": 4_012,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
-    "repo": 4_230,  # what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
+    "repo": 4_320,  # what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
     "manifest": 1_050,  # conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 2_700,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages

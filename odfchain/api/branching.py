@@ -206,6 +206,7 @@ class Branching:
         allow_future: bool = False,
         system_time: Time | None = None,
         force: bool = False,
+        allow_drift: bool = False,
         violations: str | Path | None = None,
         progress: Progress = SILENT,
     ) -> ChangeOutcome:
@@ -217,7 +218,8 @@ class Branching:
         Raises:
             UsageError: the dataset is derivative, a copy, or has no rows or no primary key.
             BadInputError: a file is wrong, a key comes twice, or one to remove is not recorded.
-            GuardError: keys are not recorded (unless `allow_new`), or an event time lies in the future.
+            GuardError: keys are not recorded (unless `allow_new`), an event time lies in the future, or the
+                rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
@@ -233,7 +235,7 @@ class Branching:
         )
         return correct(
             self._workspace, self._files, asked, force=force, allow_future=allow_future,
-            violations=violations, progress=progress,
+            allow_drift=allow_drift, violations=violations, progress=progress,
         )  # fmt: skip
 
     def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
@@ -257,6 +259,7 @@ class Branching:
         message: str = "",
         force: bool = False,
         dry_run: bool = False,
+        allow_drift: bool = False,
         violations: str | Path | None = None,
         progress: Progress = SILENT,
     ) -> MergeOutcome:
@@ -273,6 +276,7 @@ class Branching:
             BranchNotFoundError: there is no such branch.
             UsageError, IngestError, SchemaError: the two cannot be merged; says what stands in the way.
             ForeignKeyError: rows would refer to what is not there; `violations` is a file to write them to.
+            GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged, or not here.
             RefConflictError: other writers were faster in every attempt.
             StorageFullError, EngineError: this branch is as it was.
@@ -282,7 +286,7 @@ class Branching:
         (outcome,) = merge_branches(
             [self], source, resolve=resolve, by_row=by_row, fast_forward=fast_forward,
             with_metadata=with_metadata, message=message, force=force, dry_run=dry_run,
-            violations=violations, progress=progress,
+            allow_drift=allow_drift, violations=violations, progress=progress,
         )  # fmt: skip
         return outcome
 
@@ -308,6 +312,7 @@ class Branching:
         message: str = "",
         system_time: Time | None = None,
         force: bool = False,
+        allow_drift: bool = False,
         violations: str | Path | None = None,
         progress: Progress = SILENT,
     ) -> ChangeOutcome:
@@ -321,6 +326,7 @@ class Branching:
             PointNotFoundError: there is no such block on this reference.
             MergeConflictError: what it changed was changed again, and nobody decided.
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
+            GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
         from odfchain.api.changing import revert
@@ -328,5 +334,5 @@ class Branching:
         return revert(
             self._workspace, self._files, block, resolve=resolve, message=message,
             system_time=None if system_time is None else as_time(system_time), force=force,
-            violations=violations, progress=progress,
+            allow_drift=allow_drift, violations=violations, progress=progress,
         )  # fmt: skip

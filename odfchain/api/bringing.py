@@ -22,7 +22,7 @@ def ingest(dataset: Dataset, files: Any, options: Mapping[str, Any], progress: P
     """What `Dataset.ingest` does; errors as there."""
     chosen = _options(dataset, options)
     start = functools.partial(dataset._workspace._engines.session, progress)
-    run = functools.partial(_ingest_files, dataset, start, chosen, options.get("violations"), progress)
+    run = functools.partial(_ingest_files, dataset, start, chosen, options, progress)
     if not hasattr(files, "read"):
         several: Any = (files,) if isinstance(files, str | Path) else files
         return run([Path(file).resolve() for file in several])
@@ -39,14 +39,15 @@ def _ingest_files(
     dataset: Dataset,
     start: Callable[[], SparkSession],
     options: IngestOptions,
-    violations: str | Path | None,
+    given: Mapping[str, Any],
     progress: Progress,
     paths: list[Path],
 ) -> IngestOutcome:
-    from odfchain.api.foreign_key_checks import foreign_keys
+    from odfchain.api.commit_checks import commit_checks
     from odfchain.ingest.ingesting import ingest_files
 
-    with foreign_keys(dataset._workspace, progress, violations) as check:
+    allowed = given.get("allow_drift", False)
+    with commit_checks(dataset._workspace, progress, given.get("violations"), allow_drift=allowed) as check:
         return ingest_files(dataset._files, start, paths, options, progress, check=check)
 
 
@@ -74,7 +75,7 @@ def ingest_frame(
         progress.phase("Writing the frame")
         path = write_frame_file(frame, folder)
         start = _session_for(dataset, frame, progress)
-        return _ingest_files(dataset, start, chosen, options.get("violations"), progress, [path.resolve()])
+        return _ingest_files(dataset, start, chosen, options, progress, [path.resolve()])
 
 
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from odfchain.api.commit_checks import commit_checks, drift_check
 from odfchain.api.foreign_key_checks import foreign_keys
 from odfchain.errors import UsageError
 from odfchain.progress import Progress
@@ -82,6 +83,7 @@ def correct(
     *,
     force: bool,
     allow_future: bool,
+    allow_drift: bool,
     violations: str | Path | None,
     progress: Progress,
 ) -> ChangeOutcome:
@@ -90,7 +92,7 @@ def correct(
 
     check_head_is_ours(workspace, files, "correct", force=force)
     bound = latest_of(workspace, allow_future=allow_future)
-    with foreign_keys(workspace, progress, violations) as check:
+    with commit_checks(workspace, progress, violations, allow_drift=allow_drift) as check:
         return _repeated(
             workspace, lambda: correct_rows(files, corrections, bound=bound, check=check), progress
         )
@@ -105,6 +107,7 @@ def revert(
     message: str,
     system_time: Timestamp | None,
     force: bool,
+    allow_drift: bool,
     violations: str | Path | None,
     progress: Progress,
 ) -> ChangeOutcome:
@@ -128,5 +131,6 @@ def revert(
             trusted=trust_of(workspace),
             bound=latest_of(workspace),
             check=check,
+            guard=drift_check(workspace, progress, allow_drift=allow_drift),
         )
         return _repeated(workspace, lambda: revert_block(files, request, means), progress)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
+from odfchain.repo.dataset_config import DatasetConfig, change_config, config_path, read_config
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.settings import Setting, all_settings, default_of, edit, parsed, setting, value_of
+from odfchain.repo.snapshot_settings import OwnSnapshots, ProfileWhen
 from odfchain.repo.workspace_config import WorkspaceConfig, load_config
+from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from odfchain.api.workspace import Workspace
 
 _HIDDEN = "…"
 _SECRET = ("ingest.variables",)
@@ -51,7 +58,7 @@ class Configuration:
     def set(self, name: str, values: Sequence[str]) -> str:
         """Set a setting; one that is a list to all values."""
         item = setting(name)
-        new = parsed(item, values)
+        new = _checked(self.folder, item, parsed(item, values))
         # a variable stays bound to its hosts
         return self._edit(item, lambda old: {**old, "value": new} if isinstance(old, dict) else new)
 
@@ -86,6 +93,89 @@ class Configuration:
     def _edit(self, item: Setting, change: Callable[[Any], Any]) -> str:
         edit(self.folder, item, change)
         return str(item)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetConfiguration:
+    """What is set for one dataset in place of what the workspace says, of `snapshots` only.
+
+    Methods and errors are those of `Configuration`.
+    """
+
+    folder: Path
+    """Of the workspace's settings."""
+    files: DatasetFiles
+
+    @property
+    def file(self) -> Path:
+        """Where they are."""
+        return config_path(self.files)
+
+    def all(self) -> Iterator[tuple[str, Any, bool]]:
+        """Name, value and whether nothing is set of each setting that a dataset can have."""
+        for name in ("snapshots.profile", "snapshots.guard"):
+            value = self.get(name)
+            yield name, value, value is None
+
+    def get(self, name: str) -> Any:
+        """The value that is set; None where the workspace's is in force."""
+        value = getattr(read_config(self.files).snapshots or OwnSnapshots(), _of_datasets(name).name)
+        return value.value if isinstance(value, ProfileWhen) else value
+
+    def set(self, name: str, values: Sequence[str]) -> str:
+        """Set a setting."""
+        item = _of_datasets(name)
+        value = _checked(self.folder, item, parsed(item, values))
+        return self._change(item, _profile_when(value) if item.hint is ProfileWhen else value)
+
+    def unset(self, name: str) -> str:
+        """Let the workspace's be in force again."""
+        return self._change(_of_datasets(name), None)
+
+    def _change(self, item: Setting, value: Any) -> str:
+        def change(config: DatasetConfig) -> DatasetConfig:
+            own = replace(config.snapshots or OwnSnapshots(), **{item.name: value})
+            return replace(config, snapshots=None if own == OwnSnapshots() else own)
+
+        change_config(self.files, change)
+        return str(item)
+
+
+def configuration(workspace: Workspace, dataset: str | None = None) -> Configuration | DatasetConfiguration:
+    """The settings of a workspace, or of one of its datasets.
+
+    Raises:
+        DatasetNotFoundError: there is no such dataset.
+    """
+    if dataset is None:
+        return Configuration(workspace.path)
+    return DatasetConfiguration(workspace.path, workspace[dataset]._files)
+
+
+def _checked(folder: Path, item: Setting, value: Any) -> Any:
+    """A value that is set; a policy has to be there already."""
+    if str(item) == "snapshots.guard" and value:
+        from odfchain.api.commit_checks import read_policy_file
+
+        read_policy_file(folder, value)
+    return value
+
+
+def _of_datasets(name: str) -> Setting:
+    item = setting(name)
+    if item.section != "snapshots":
+        raise UsageError(
+            f"{item} is of the whole workspace", hint="a dataset has snapshots.profile and snapshots.guard"
+        )
+    return item
+
+
+def _profile_when(value: str) -> ProfileWhen:
+    try:
+        return ProfileWhen(value)
+    except ValueError:
+        known = ", ".join(when.value for when in ProfileWhen)
+        raise UsageError(f"snapshots.profile: {one_line(value)!r} is none of {known}") from None
 
 
 def _nothing(item: Setting) -> Callable[[Any], Any]:

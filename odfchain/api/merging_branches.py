@@ -37,6 +37,7 @@ def merge_branches(
     fast_forward: bool = False,
     force: bool = False,
     dry_run: bool = False,
+    allow_drift: bool = False,
     violations: str | Path | None = None,
     progress: Progress = SILENT,
     **options: Any,
@@ -58,7 +59,7 @@ def merge_branches(
     requests = [
         _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
     ]
-    with _means(workspace, progress, violations) as means:
+    with _means(workspace, progress, violations, allow_drift=allow_drift) as means:
         return merge_all(requests, means, dry_run=dry_run, progress=progress)
 
 
@@ -82,12 +83,17 @@ def _request(
 
 @contextlib.contextmanager
 def _means(
-    workspace: Workspace, progress: Progress, violations: str | Path | None = None
+    workspace: Workspace,
+    progress: Progress,
+    violations: str | Path | None = None,
+    *,
+    allow_drift: bool = False,
 ) -> Iterator[MergeMeans]:
     """What merges need; rows that break foreign keys are written to `violations`."""
     from odfchain.api.branch_diffs import engine_of
     from odfchain.api.branch_trust import ensure_verified, trust_of
     from odfchain.api.changing import latest_of
+    from odfchain.api.commit_checks import drift_check
     from odfchain.api.foreign_key_checks import foreign_keys
     from odfchain.branch.merge_values import MergeMeans
 
@@ -97,6 +103,7 @@ def _means(
             trusted=trust_of(workspace),
             verified=lambda dataset, block: ensure_verified(dataset, block, progress),
             check=check,
+            guard=drift_check(workspace, progress, allow_drift=allow_drift),
             bound=latest_of(workspace),
             retries=workspace.ingest_config.retries,
         )

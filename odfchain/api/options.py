@@ -52,6 +52,8 @@ class MergeKeywords(TypedDict, total=False):
     """Runs repeated when another writer was faster [count]."""
     system_time: Time
     """The system time to record instead of now, for reproducible chains."""
+    allow_drift: bool
+    """Accept rows that are further from those before them than `snapshots.guard` allows."""
     violations: str | Path
     """A file (`.csv`, `.ndjson`) for the rows that break foreign keys."""
 
@@ -269,7 +271,7 @@ def ingest_options(
 
     kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
     times = ("event_time", "system_time")
-    values = {name: value for name, value in given.items() if name != "violations"}
+    values = {name: value for name, value in given.items() if name not in ("allow_drift", "violations")}
     for name, value in values.items():
         if value is not None and name in times:
             values[name] = as_time(value)

@@ -232,13 +232,14 @@ def pull_options(dataset: Dataset, given: Mapping[str, Any]) -> PullOptions:
 def _from_source(
     dataset: Dataset, given: Mapping[str, Any], progress: Progress, ahead: FetchAhead | None
 ) -> PullResult:
-    from odfchain.api.foreign_key_checks import foreign_keys
+    from odfchain.api.commit_checks import commit_checks
     from odfchain.ingest.polling import pull_source
 
     engines = dataset._workspace._engines
     start = functools.partial(engines.session, progress)
     options = pull_options(dataset, given)
-    with foreign_keys(dataset._workspace, progress, given.get("violations")) as check:
+    allowed = given.get("allow_drift", False)
+    with commit_checks(dataset._workspace, progress, given.get("violations"), allow_drift=allowed) as check:
         outcome = pull_source(
             dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead, check=check
         )
@@ -257,7 +258,7 @@ def _from_source(
 
 
 def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
-    from odfchain.api.foreign_key_checks import foreign_keys
+    from odfchain.api.commit_checks import commit_checks
     from odfchain.repo.dependencies import inputs_of
     from odfchain.transform.execute import run_transform
 
@@ -265,9 +266,10 @@ def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress)
     inputs = inputs_of(workspace._files, files)
     config = workspace._files.config
     options = transform_options(given, config, dataset._system_columns(config))
+    allowed = given.get("allow_drift", False)
     with (
         workspace._engines.of(files, progress, timeout=options.timeout) as engines,
-        foreign_keys(workspace, progress, given.get("violations")) as check,
+        commit_checks(workspace, progress, given.get("violations"), allow_drift=allowed) as check,
     ):
         outcome = run_transform(files, inputs, engines, options, progress, check=check)
     return PullResult(

@@ -17,6 +17,7 @@ from odfchain.branch.resolving import UNDECIDED, Resolution
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import MetadataEvent
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import CommitCheck
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.text import counted
 
@@ -56,6 +57,8 @@ class MergeMeans:
     """Raises where a fetched block is not to be relied on."""
     check: ForeignKeys
     """Of the workspace; each merge is checked against its own references."""
+    guard: CommitCheck
+    """What else is checked of the rows."""
     bound: Callable[[Timestamp], Timestamp | None]
     """The latest event time that is believed at a system time."""
     retries: int | None = None

@@ -24,7 +24,7 @@ from odfchain.branch.block_graph import BlockGraph
 from odfchain.branch.computed_merge import ComputedMerge, Sides, compute_merge
 from odfchain.branch.conflict_file import read_resolution
 from odfchain.branch.diffing import changes_of, rows_changed
-from odfchain.branch.foreign_keys import ForeignKeys, referenced_first, references_of
+from odfchain.branch.foreign_keys import referenced_first, references_of
 from odfchain.branch.judged_rows import Rows
 from odfchain.branch.merge_bases import MergeInput
 from odfchain.branch.merge_notes import notes_on
@@ -40,7 +40,8 @@ from odfchain.model.enums import OperationType
 from odfchain.model.events import MetadataEvent, SourceState
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import on_the_newest_head
+from odfchain.repo.commit import StagedFile, both, on_the_newest_head
+from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import Granularity, MergeRecord
 from odfchain.repo.points import OnBranch, opened_at
@@ -135,7 +136,7 @@ class _Prepared:
     def finish(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
         """Commit it, or see what would stop that."""
         if self.outcome.status is MergeStatus.FAST_FORWARDED:
-            return self._fast_forward(means.check, dry_run=dry_run)
+            return self._fast_forward(means, dry_run=dry_run)
         if self.sides is None or self.decided is None:
             return self.outcome
         dataset, asked = self.request.target, self.sides.asked
@@ -158,21 +159,32 @@ class _Prepared:
             schema=self.sides.columns.declared, record=record, resume=self.resume,
             source_watermark=self.sides.source.watermark, bound=means.bound(time),
         ).after(*self.events)  # fmt: skip
-        check = dataclasses.replace(means.check, references=references)
+        check = both(dataclasses.replace(means.check, references=references), means.guard)
         if dry_run:
             check(dataset, self.target, recorded.events, recorded.slices)
             return self.outcome
         *_, head = recorded.commit(dataset, self.target, time, check)
         return dataclasses.replace(self.outcome, head=head, number=dataset.chain.get(head).sequence_number)
 
-    def _fast_forward(self, check: ForeignKeys, *, dry_run: bool) -> MergeOutcome:
+    def _fast_forward(self, means: MergeMeans, *, dry_run: bool) -> MergeOutcome:
         dataset, source = self.request.target, self.outcome.source
         there = DatasetState.read(opened_at(dataset, source).chain)
-        check.settle(self.rows)
+        means.check.settle(self.rows)
+        means.guard(dataset, self.target, *_published_after(dataset, self.target, there))
         if not dry_run:
             dataset.set_head(source, expected=self.target.head)
         number = there.head_block.sequence_number
         return dataclasses.replace(self.outcome, head=source, number=number)
+
+
+def _published_after(
+    dataset: DatasetFiles, state: DatasetState, head: DatasetState
+) -> tuple[list[MetadataEvent], list[StagedFile]]:
+    """What other blocks have recorded after a state, as if it were to be committed."""
+    events = [block.event for _, block in head.chain.walk(head.head, tail=state.head)][::-1]
+    number = state.head_block.sequence_number
+    names = [ref.slice.physical_hash for ref in head.slices() if ref.sequence_number > number]
+    return events, [StagedFile(Path(dataset.data.locate(name)), name) for name in names]
 
 
 @dataclass(frozen=True, slots=True)

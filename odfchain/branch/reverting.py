@@ -26,6 +26,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import AddData
 from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import CommitCheck, both
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import MergeMode, MergeRecord
@@ -51,6 +52,8 @@ class RevertMeans:
     bound: Callable[[Timestamp], Timestamp | None]
     """The latest event time that is believed at a system time."""
     check: ForeignKeys
+    guard: CommitCheck
+    """What else is checked of the rows."""
 
 
 def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) -> ChangeOutcome:
@@ -64,7 +67,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
         MergeConflictError: what it changed was changed again since.
         ChainError, SliceNotFoundError, ObjectCorruptedError: rows are missing or damaged.
         RefConflictError: another writer was faster.
-        And what the check of foreign keys raises.
+        And what the two checks raise.
     """
     state = DatasetState.read(dataset.chain)
     before = _before(dataset, state, request.block)
@@ -98,7 +101,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: RevertMeans) ->
             bound=means.bound(system_time),
         )  # fmt: skip
         check = dataclasses.replace(means.check, references=references)
-        return recorded.committed(dataset, state, system_time, check)
+        return recorded.committed(dataset, state, system_time, both(check, means.guard))
 
 
 def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:

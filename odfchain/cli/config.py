@@ -9,15 +9,21 @@ import click
 
 from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET
 from odfchain.cli.support.screen import echo_json, echo_lines
 
 if TYPE_CHECKING:
-    from odfchain.api.configuration import Configuration
+    from odfchain.api.configuration import Configuration, DatasetConfiguration
 
 
 @click.group("config")
 def config_command() -> None:
     """Show and change the settings of the workspace."""
+
+
+_of_dataset = click.option(
+    "--dataset", type=DATASET, help="What is set for this dataset in place of the workspace's setting."
+)
 
 
 def _configuration() -> Configuration:
@@ -26,25 +32,33 @@ def _configuration() -> Configuration:
     return Configuration(open_workspace().path)
 
 
-def _say(configuration: Configuration, name: str, done: str) -> None:
+def _of(dataset: str | None) -> Configuration | DatasetConfiguration:
+    from odfchain.api.configuration import configuration
+
+    return configuration(open_workspace(), dataset)
+
+
+def _say(configuration: Configuration | DatasetConfiguration, name: str, done: str) -> None:
     say(f"{configuration.file}: {name} {done}")
 
 
 @config_command.command("list")
+@_of_dataset
 @format_option()
-def config_list(output: str) -> None:
+def config_list(dataset: str | None, output: str) -> None:
     """List all settings; values of variables, which may be secrets, are left out."""
     columns = ("setting", "value", "default")
-    rows = [dict(zip(columns, found, strict=True)) for found in _configuration().all()]
+    rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
     print_records(rows, columns, output)
 
 
 @config_command.command("get")
 @click.argument("name")
+@_of_dataset
 @format_option("table", "json")
-def config_get(name: str, output: str) -> None:
+def config_get(name: str, dataset: str | None, output: str) -> None:
     """Print the value of a setting that is in force, such as share.parallel."""
-    value = _configuration().get(name)
+    value = _of(dataset).get(name)
     if output == "json" or isinstance(value, dict):
         echo_json(value, indent=None)
         return
@@ -55,13 +69,14 @@ def config_get(name: str, output: str) -> None:
 @config_command.command("set")
 @click.argument("name")
 @click.argument("values", nargs=-1)
-def config_set(name: str, values: tuple[str, ...]) -> None:
+@_of_dataset
+def config_set(name: str, values: tuple[str, ...], dataset: str | None) -> None:
     """Set a setting; one that is a list to all values that are given.
 
     Comments in the file stay. What is not valid changes nothing. `ingest.variables.NAME.hosts` are the only
-    hosts that a variable is sent to.
+    hosts that a variable is sent to. A dataset may have its own `snapshots.profile` and `snapshots.guard`.
     """
-    found = _configuration()
+    found = _of(dataset)
     _say(found, found.set(name, values), "is set")
 
 
@@ -85,7 +100,8 @@ def config_remove(name: str, values: tuple[str, ...]) -> None:
 
 @config_command.command("unset")
 @click.argument("name")
-def config_unset(name: str) -> None:
+@_of_dataset
+def config_unset(name: str, dataset: str | None) -> None:
     """Give a setting its default again, or remove an entry or a part of one by its name."""
-    found = _configuration()
+    found = _of(dataset)
     _say(found, found.unset(name), "is unset")

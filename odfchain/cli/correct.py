@@ -11,7 +11,7 @@ from odfchain.api.branch_points import on_branch
 from odfchain.cli.support.changes import print_changes
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import DATASET_AT, TIMESTAMP, given, violations_option
+from odfchain.cli.support.parameters import DATASET_AT, TIMESTAMP, commit_options, given
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.errors import UsageError
 
@@ -33,7 +33,7 @@ from odfchain.errors import UsageError
     help="Format of the files, where their names do not say it.",
 )
 @click.option("--allow-future", is_flag=True, help="Accept event times far in the future.")
-@violations_option
+@commit_options
 @click.option("--force", is_flag=True, help="Write to the head also where the dataset is a copy.")
 @click.option("--system-time", type=TIMESTAMP, hidden=True, help="System time of the block.")
 @format_option()

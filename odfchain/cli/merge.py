@@ -12,7 +12,7 @@ from odfchain.api.merging_branches import merge_branches
 from odfchain.cli.support.conflict_output import check_conflict_options, conflict_options, conflicts_shown
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
 from odfchain.cli.support.output import format_option, print_records
-from odfchain.cli.support.parameters import BRANCH, DATASETS, violations_option
+from odfchain.cli.support.parameters import BRANCH, DATASETS, commit_options
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo
 from odfchain.errors import UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @conflict_options
 @click.option("--with-metadata", is_flag=True, help="Take over what the branch says beside data, too.")
 @click.option("--message", metavar="TEXT", default="", help="Why; recorded with the merge.")
-@violations_option
+@commit_options
 @click.option("--force", is_flag=True, help="Merge into the head of a copy, and go another way from there.")
 @format_option()
 def merge_command(

@@ -12,7 +12,7 @@ from odfchain.cli.support.changes import print_changes
 from odfchain.cli.support.conflict_output import check_conflict_options, conflict_options, conflicts_shown
 from odfchain.cli.support.context import open_workspace, options, silence_libraries
 from odfchain.cli.support.output import format_option
-from odfchain.cli.support.parameters import DATASET_AT, TIMESTAMP, given, violations_option
+from odfchain.cli.support.parameters import DATASET_AT, TIMESTAMP, commit_options, given
 from odfchain.cli.support.progress_bar import TerminalProgress
 
 
@@ -21,7 +21,7 @@ from odfchain.cli.support.progress_bar import TerminalProgress
 @click.argument("block")
 @conflict_options
 @click.option("--message", metavar="TEXT", help="Why; recorded with the block.")
-@violations_option
+@commit_options
 @click.option("--force", is_flag=True, help="Write to the head also where the dataset is a copy.")
 @click.option("--system-time", type=TIMESTAMP, hidden=True, help="System time of the block.")
 @format_option()

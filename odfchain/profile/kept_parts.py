@@ -46,5 +46,11 @@ def keep_part(dataset: DatasetFiles, name: Multihash, data: bytes) -> None:
         fsio.replace_file(path, sha3_256(data).digest() + data)
 
 
+def drop_part(dataset: DatasetFiles, name: Multihash) -> None:
+    """Nothing is kept of a slice, which was not committed."""
+    with contextlib.suppress(OSError):
+        _path(dataset, name).unlink(missing_ok=True)
+
+
 def _path(dataset: DatasetFiles, name: Multihash) -> Path:
     return parts_folder(dataset) / f"{name}.arrow"

@@ -8,11 +8,12 @@ from typing import Any
 
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import UsageError
-from odfchain.model.data_schema import DataTypeOption
+from odfchain.model.data_schema import DataSchema, DataTypeOption
 from odfchain.model.events import AddPushSource, SetDataSchema, SetInfo, SetPollingSource, SetTransform
 from odfchain.profile.languages import library
 from odfchain.profile.profile_document import ProfileFacts, profile_document
 from odfchain.profile.state_totals import profiled_columns, state_totals
+from odfchain.profile.totals import Totals
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -44,8 +45,10 @@ def profile_of(
     state: DatasetState,
     options: ProfileOptions | None = None,
     progress: Progress = SILENT,
+    *,
+    totals: Totals | None = None,
 ) -> dict[str, Any]:
-    """The profile at a state's block.
+    """The profile at a state's block; `totals` are those of its rows, where they are known.
 
     Raises:
         UsageError: a hidden column is none.
@@ -56,7 +59,8 @@ def profile_of(
     for name in options.hidden:
         if name not in schema.names:
             raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
-    totals = state_totals(dataset, state, progress, near_duplicates=options.near_duplicates)
+    if totals is None:
+        totals = state_totals(dataset, state, progress, near_duplicates=options.near_duplicates)
     return profile_document(totals, facts_of(dataset, state, options))
 
 
@@ -82,8 +86,12 @@ def _nullable(state: DatasetState) -> dict[str, bool]:
     event = state.chain.nearest_event(SetDataSchema, head=state.head)
     if event is None:
         return {}
-    declared = schema_of_event(event.raw_arrow_schema, event.schema)
-    return {column.name: isinstance(column.type, DataTypeOption) for column in declared.fields}
+    return nullable_columns(schema_of_event(event.raw_arrow_schema, event.schema))
+
+
+def nullable_columns(schema: DataSchema) -> dict[str, bool]:
+    """Whether each column may be null."""
+    return {column.name: isinstance(column.type, DataTypeOption) for column in schema.fields}
 
 
 def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> dict[str, Any]:

@@ -49,10 +49,9 @@ def state_totals(
         SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
         BadInputError, OversizedInputError: naming a slice that cannot be read.
     """
-    slices = [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
-    schema, names = profiled_columns(state), state.vocabulary
+    slices, schema = state_slices(dataset, state), profiled_columns(state)
     return totals_of_slices(
-        dataset, schema, names, slices, progress, keep=keep, near_duplicates=near_duplicates
+        dataset, schema, state.vocabulary, slices, progress, keep=keep, near_duplicates=near_duplicates
     )
 
 
@@ -63,6 +62,11 @@ class ProfiledSlice:
     path: Path
     named: DataSlice
     """As its block names it."""
+
+
+def state_slices(dataset: DatasetFiles, state: DatasetState) -> list[ProfiledSlice]:
+    """All slices up to a block, oldest first; errors as `state_totals`."""
+    return [ProfiledSlice(verified_slice(dataset, ref), ref.slice) for ref in state.slices()]
 
 
 def totals_of_slices(

@@ -41,8 +41,34 @@ class StagedFile:
     """What its writer says of its footer (`odfchain.slices.footer_lines`)."""
 
 
-CommitCheck = Callable[[DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], None]
-"""Judges what is about to be committed on top of a state, and raises what stops it."""
+AfterCommit = Callable[[Multihash], None]
+"""Is told the new head. It raises nothing: the commit stands."""
+CommitCheck = Callable[
+    [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], AfterCommit | None
+]
+"""Judges what is about to be committed on top of a state, and raises what stops it; what it returns is called
+when it is committed."""
+
+
+def both(first: CommitCheck, second: CommitCheck) -> CommitCheck:
+    """The check that lets through what two checks let through."""
+
+    def check(
+        dataset: DatasetFiles,
+        state: DatasetState,
+        events: Sequence[MetadataEvent],
+        staged: Sequence[StagedFile],
+    ) -> AfterCommit:
+        found = [judge(dataset, state, events, staged) for judge in (first, second)]
+
+        def after(head: Multihash) -> None:
+            for then in found:
+                if then is not None:
+                    then(head)
+
+        return after
+
+    return check
 
 
 def commit(
@@ -70,13 +96,14 @@ def commit(
         system_time=system_time,
     )
     dataset.chain.check_all(blocks, expected_head=state.head)
-    if check is not None:
-        check(dataset, state, events, slices)
+    after = check(dataset, state, events, slices) if check is not None else None
     for staged in slices:
         dataset.data.put_file(staged.path, staged.physical_hash)
     for staged in checkpoints:
         dataset.checkpoints.put_file(staged.path, staged.physical_hash)
     dataset.chain.publish(blocks, expected_head=state.head)
+    if after is not None:
+        after(blocks[-1].hash)
     keep_footers(dataset, ((staged.physical_hash, staged.footer) for staged in slices))
     return [block.hash for block in blocks]
 

@@ -13,6 +13,7 @@ from odfchain.codec.yaml_writer import dump_yaml
 from odfchain.limits import LIMITS
 from odfchain.model.sources import WatermarkRule
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.snapshot_settings import OwnSnapshots, SnapshotsConfig
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.store import fsio
 
@@ -33,6 +34,8 @@ class DatasetConfig:
     """How the watermark of each source moves, by the source's name."""
     system_columns: SystemColumns | None = None
     """Types of offsets and operations until the first schema is written; None is what the settings say."""
+    snapshots: OwnSnapshots | None = None
+    """What is done about profiles in this dataset; None is what the settings say."""
 
 
 DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
@@ -56,6 +59,12 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
         return DatasetConfig()
     config: DatasetConfig = read_manifest(read_document(data, source=str(path)), DATASET_CONFIG, str(path))
     return config
+
+
+def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
+    """What is done about profiles in a dataset, given what its workspace says; errors as `read_config`."""
+    own = read_config(dataset).snapshots
+    return settings if own is None else own.over(settings)
 
 
 def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], DatasetConfig]) -> bool:

@@ -11,6 +11,7 @@ from odfchain.codec.yaml_manifest import ManifestKind, read_manifest
 from odfchain.codec.yaml_reader import read_document
 from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.model.duration import Duration
+from odfchain.repo.snapshot_settings import SnapshotsConfig
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.trust.signing_keys import parse_did
 
@@ -215,6 +216,7 @@ class WorkspaceConfig:
     datasets: DatasetsConfig = DatasetsConfig()
     query: QueryConfig = QueryConfig()
     branches: BranchesConfig = BranchesConfig()
+    snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -263,6 +265,9 @@ content:
   branches:
     cacheBytes: 1073741824  # states that were computed before, for each dataset; 0 keeps none
     sparkBytes: 268435456   # slices of more than this are compared and merged by Spark
+  snapshots:
+    profile: demand         # profiles are written on demand, or with each commit of rows: demand, commit
+    guard: ''               # a drift policy that commits of rows are held to, e.g. drift.yaml
   datasets:
     systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """

@@ -176,12 +176,16 @@ def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _
     return decorated
 
 
-violations_option = click.option(
-    "--violations",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the rows that break foreign keys to this file (.csv or .ndjson).",
+commit_options = together(
+    click.option("--allow-drift", is_flag=True, help="Accept rows that `snapshots.guard` would refuse."),
+    click.option(
+        "--violations",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the rows that break foreign keys to this file (.csv or .ndjson).",
+    ),
 )
+"""The options of commands that record rows."""
 merge_options = together(
     click.option("--allow-empty", is_flag=True, help="Accept an empty snapshot (it retracts everything)."),
     click.option(
@@ -198,7 +202,7 @@ merge_options = together(
         help="What to do with rows of one input that have one key and other values.",
     ),
     click.option("--allow-future", is_flag=True, help="Accept rows and watermarks far in the future."),
-    violations_option,
+    commit_options,
 )
 """The options of commands that ingest."""
 

@@ -1,0 +1,222 @@
+"""Profiles at commits: what drifts too far is refused as a whole, and the profile of the new head is written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odfchain.api import Dataset, Workspace
+from odfchain.codec.document_bytes import canonical_bytes
+from odfchain.errors import GuardError, ManifestError, StoreError, UsageError
+from odfchain.manifest import published_objects
+from odfchain.manifest.published_objects import object_of, published
+from odfchain.profile.kept_parts import parts_folder
+from odfchain.repo.dataset_config import DatasetConfig, change_config
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.snapshot_settings import OwnSnapshots, ProfileWhen
+from odfchain.trust.snapshot_lines import SnapshotKind
+from tests.kit.branch_rows import add, branch, keyed, record, schema_event, schema_with
+from tests.kit.support import unchanged
+
+POLICY = "kind: DriftPolicy\nversion: 1\ncontent: {minRows: 10}\n"
+COLUMNS = (pa.field("k", pa.string()), pa.field("country", pa.string()), pa.field("people", pa.int64()))
+ROWS = [("+A", n, f"k{n}", "DE" if n % 2 else "FR", n) for n in range(40)]
+
+
+class Scene:
+    """A dataset of 40 rows whose commits are held to a policy."""
+
+    def __init__(self, folder: Path, *, guard: str = "drift.yaml", profile: str = "demand") -> None:
+        self.folder = folder
+        self.workspace = Workspace.init(folder)
+        settings = f"{{profile: {profile}, guard: '{guard}'}}"
+        (folder / ".odfchain" / "config.yaml").write_text(
+            f"kind: WorkspaceConfig\nversion: 1\ncontent: {{snapshots: {settings}}}\n"
+        )
+        (folder / "drift.yaml").write_text(POLICY)
+        self.files = keyed(self.workspace, columns=COLUMNS, merge="Snapshot")
+        record(self.files, ROWS, COLUMNS)
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.workspace["d"]
+
+    def fixes(self, rows: list[dict[str, Any]]) -> Path:
+        """A file of corrections."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        path = self.folder / "fixes.csv"
+        path.write_text(text.getvalue())
+        return path
+
+    def all_french(self) -> Path:
+        """What changes a column beyond the limits."""
+        return self.fixes([{"k": f"k{n}", "country": "FR"} for n in range(40)])
+
+    def one_german_less(self) -> Path:
+        return self.fixes([{"k": "k1", "country": "FR"}])
+
+    def profiles(self) -> list[dict[str, Any]]:
+        """What was written, the newest first."""
+        files = self.dataset._files
+        lines = published(files, SnapshotKind.PROFILE)
+        return [json.loads(object_of(files, line)) for line in lines]
+
+
+def test_what_drifts_too_far_is_refused_as_a_whole(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    file = scene.all_french()
+    with unchanged(scene.dataset.path):
+        head = scene.dataset.head
+        with pytest.raises(GuardError) as caught:
+            scene.dataset.correct(file)
+        assert scene.dataset.head == head
+    assert caught.value.exit_code == 3
+    assert caught.value.message == (
+        "d: 1 limit is exceeded, nothing was committed: country js 0.557923, limit 0.1 (FR 50.0 % → 100.0 %)"
+    )
+    assert caught.value.hint == (
+        f"if this is intended, run again with --allow-drift, or raise the limits in {tmp_path / 'drift.yaml'}"
+    )
+    (kept,) = parts_folder(scene.files).iterdir()
+    assert kept.name.startswith(
+        str(next(iter(DatasetState.read(scene.files.chain).slices())).slice.physical_hash)
+    )
+
+
+def test_what_is_within_the_limits_is_committed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    assert not scene.dataset.correct(scene.one_german_less()).up_to_date
+
+
+def test_it_can_be_allowed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    assert scene.dataset.correct(scene.all_french(), allow_drift=True).operations == {"-C": 20, "+C": 20}
+
+
+def test_the_first_rows_have_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    other = keyed(scene.workspace, columns=COLUMNS, name="e", merge="Snapshot")
+    scene.workspace["e"].correct(
+        scene.fixes([{"k": "a", "country": "x", "event_time": "2026-01-01"}]), allow_new=True
+    )
+    assert DatasetState.read(other.chain).record_count == 1
+
+
+def test_a_column_that_is_gone_since_the_last_rows_is_noticed(tmp_path: Path) -> None:
+    """Also where the schema changed in a block of its own."""
+    scene = Scene(tmp_path)
+    add(scene.files, schema_event(schema_with(*COLUMNS, pa.field("area", pa.float64()))))
+    (tmp_path / "drift.yaml").write_text(POLICY.replace("minRows: 10", "schema: {added: fail}"))
+    with pytest.raises(GuardError, match=r"area schema added \(float64 is new\)"):
+        scene.dataset.correct(scene.one_german_less())
+
+
+def test_a_merge_is_judged_and_so_is_moving_to_a_branch(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    branch(scene.files, "proposed")
+    ours = (
+        scene.workspace.dataset("d@proposed")
+        if hasattr(scene.workspace, "dataset")
+        else scene.dataset.branch("proposed")
+    )
+    ours.correct(scene.all_french(), allow_drift=True)
+    head = scene.dataset.head
+    for how in ({"fast_forward": True}, {}, {"dry_run": True}):
+        with pytest.raises(GuardError, match="country js"):
+            scene.dataset.merge("proposed", **how)
+        assert scene.dataset.head == head
+    assert scene.dataset.merge("proposed", allow_drift=True).head != head
+    moved = DatasetState.read(scene.files.chain)
+    with pytest.raises(GuardError, match="country js"):
+        scene.dataset.revert(moved.head)
+    assert not scene.dataset.revert(moved.head, allow_drift=True).up_to_date
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (None, UsageError, r"snapshots.guard: .*drift.yaml: there is no such file"),
+        ("kind: Other\n", ManifestError, "not a DriftPolicy"),
+    ],
+)
+def test_without_its_policy_nothing_is_let_through(
+    tmp_path: Path, text: str | None, error: type[Exception], message: str
+) -> None:
+    scene = Scene(tmp_path)
+    (tmp_path / "drift.yaml").unlink()
+    if text is not None:
+        (tmp_path / "drift.yaml").write_text(text)
+    head = scene.dataset.head
+    with pytest.raises(error, match=message):
+        scene.dataset.correct(scene.one_german_less())
+    assert scene.dataset.head == head
+
+
+def test_a_dataset_may_have_another_policy_or_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    change_config(scene.files, lambda _: DatasetConfig(snapshots=OwnSnapshots(guard="own.yaml")))
+    (tmp_path / "own.yaml").write_text(POLICY.replace("minRows: 10", "minRows: 10, columns: {country: skip}"))
+    assert not scene.dataset.correct(scene.all_french()).up_to_date
+    change_config(scene.files, lambda _: DatasetConfig(snapshots=OwnSnapshots(guard="")))
+    assert not scene.dataset.correct(
+        scene.fixes([{"k": f"k{n}", "country": "X"} for n in range(40)])
+    ).up_to_date
+    change_config(scene.files, lambda _: DatasetConfig())
+    with pytest.raises(GuardError):
+        scene.dataset.correct(scene.all_french())
+
+
+@pytest.mark.parametrize("guard", ["", "drift.yaml"])
+def test_a_commit_writes_the_profile_of_the_new_head(tmp_path: Path, guard: str) -> None:
+    scene = Scene(tmp_path, guard=guard, profile="commit")
+    for row in ({"k": "k1", "country": "FR"}, {"k": "k2", "people": 7}):
+        scene.dataset.correct(scene.fixes([row]))
+        (newest, *_) = scene.profiles()
+        again = scene.dataset.profile()
+        assert canonical_bytes(newest) == again.content
+        assert newest["snapshot_id"] == str(scene.dataset.head)
+    assert [found["odf"]["sequence_number"] for found in scene.profiles()] == [5, 4]
+
+
+def test_a_commit_without_rows_writes_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, profile="commit")
+    scene.dataset.set_watermark("2026-02-12T00:00:00Z")
+    assert scene.profiles() == []
+
+
+def test_a_profile_that_cannot_be_written_is_said_and_the_commit_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path, guard="", profile="commit")
+    said: list[str] = []
+
+    class Said:
+        def note(self, text: str) -> None:
+            said.append(text)
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreError("no room")
+
+    monkeypatch.setattr(published_objects, "store_of_kind", full)
+    outcome = scene.dataset.correct(scene.one_german_less(), progress=Said())  # type: ignore[arg-type]
+    assert outcome.head == scene.dataset.head
+    assert said == ["the profile was not written: no room"]
+
+
+def test_a_dataset_may_be_profiled_at_commits_alone(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, guard="")
+    change_config(scene.files, lambda _: DatasetConfig(snapshots=OwnSnapshots(profile=ProfileWhen.COMMIT)))
+    scene.dataset.correct(scene.one_german_less())
+    assert len(scene.profiles()) == 1
