@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from odfchain.lineage.graph_document import TextTree
     from odfchain.lineage.provenance import Blame
     from odfchain.lineage.queries import Definition
+    from odfchain.manifest.published_objects import WrittenSnapshot
     from odfchain.model.data_schema import DataSchema
     from odfchain.model.duration import Duration
     from odfchain.model.enums import DatasetKind, OperationType
@@ -135,6 +136,7 @@ if TYPE_CHECKING:
     from odfchain.trust.problems import Problem
     from odfchain.trust.proof_store import KeptEvidence
     from odfchain.trust.signature_policy import SignaturePolicy
+    from odfchain.trust.snapshot_lines import SnapshotKind, SnapshotLine
     from odfchain.trust.two_histories import Evidence
     from odfchain.upkeep.batches import BatchLimits
     from odfchain.upkeep.downstream import Dependent, Remote
@@ -174,6 +176,7 @@ _PLACES = {
     "lineage.graph_document": "TextTree",
     "lineage.provenance": "Blame",
     "lineage.queries": "Definition",
+    "manifest.published_objects": "WrittenSnapshot",
     "model.data_schema": "DataSchema",
     "model.duration": "Duration",
     "model.enums": "DatasetKind OperationType",
@@ -199,6 +202,7 @@ _PLACES = {
     "trust.two_histories": "Evidence",
     "trust.proof_store": "KeptEvidence",
     "trust.signature_policy": "SignaturePolicy",
+    "trust.snapshot_lines": "SnapshotKind SnapshotLine",
     "upkeep.batches": "BatchLimits",
     "upkeep.downstream": "Dependent Remote",
     "upkeep.garbage": "Collected",
@@ -229,11 +233,11 @@ __all__ = [
     "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError", "Remote", "RepoName",
     "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "RowChange", "Scan", "SchemaError", "Seed",
     "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform",
-    "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SoftPlan", "SourceNotFoundError",
-    "StateChange", "StorageFullError", "StoreError", "SystemColumns", "TextTree", "Timestamp",
-    "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
-    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "__version__", "compare_profiles",
-    "init", "open", "open_dataset", "verify_proof",
+    "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SnapshotKind", "SnapshotLine",
+    "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError", "SystemColumns",
+    "TextTree", "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
+    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "WrittenSnapshot", "__version__",
+    "compare_profiles", "init", "open", "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

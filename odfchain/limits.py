@@ -183,6 +183,8 @@ class AttestLimits:
     """One manifest or profile [bytes]."""
     snapshots_pulled: int = 16
     """Manifests and profiles that a pull brings [count], of the newest blocks; others come on demand."""
+    snapshots_pulled_bytes: int = 256 << 20
+    """All that one pull brings of them [bytes]."""
     key_file_bytes: int = 16 << 10
     """A file with a private key [bytes]; an ed25519 key has 119."""
     clock_seconds: float = 300.0

@@ -199,7 +199,7 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "api": 5_640,  # drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
+    "api": 5_760,  # what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
     "audit": 5_450,  # merges are computed again; foreign keys
     "branch": 7_020,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
@@ -208,7 +208,7 @@ LINES = {  # raised only by a commit that says why
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 745,  # what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
-    "floor": 1_500,  # where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_520,  # limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_400,  # branches and merges, drawn
@@ -227,7 +227,7 @@ LINES = {  # raised only by a commit that says why
     "transfer": 6_520,  # manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2050,
     "trust": 2_860,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
-    "upkeep": 2370,  # what branches and merges need stays
+    "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays
 }
 
 

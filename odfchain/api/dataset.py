@@ -20,7 +20,7 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
-from odfchain.api.snapshots import Snapshots
+from odfchain.api.publishing import Publishing
 from odfchain.api.upkeep_of_dataset import Upkeep
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
@@ -57,7 +57,7 @@ Files = str | Path | Iterable[str | Path] | BinaryIO
 """Paths, one or several, or a binary stream."""
 
 
-class Dataset(Branching, Snapshots, Upkeep):
+class Dataset(Branching, Publishing, Upkeep):
     """One dataset of a workspace. Reading its log never starts Spark."""
 
     def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:

@@ -14,7 +14,6 @@ from odfchain.ids.did import DidKey
 from odfchain.ids.keys import DatasetKey
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import ATTEST
-from odfchain.manifest.snapshot_manifest import read_manifest
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
@@ -31,7 +30,7 @@ _TICK = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenSnapshot:
     """A document that was stored, and its signed line; None where no key is here to sign it."""
 
     kind: SnapshotKind
@@ -94,6 +93,8 @@ def signed_manifest(dataset: DatasetFiles, line: SnapshotLine, data: bytes) -> d
     Raises:
         CodecError, UnsupportedVersionError: it is no manifest, or of something else.
     """
+    from odfchain.manifest.snapshot_manifest import read_manifest  # noqa: PLC0415 - it loads pyarrow
+
     document = read_manifest(data)
     for name, wanted in (("dataset_id", line.dataset_id), ("snapshot_id", line.block)):
         if document.get(name) != str(wanted):
@@ -110,7 +111,7 @@ def publish(
     kind: SnapshotKind,
     content: bytes,
     key: DatasetKey | None = None,
-) -> Written:
+) -> WrittenSnapshot:
     """The document of the block of `state` is stored, and what a key signs of it stands in the lines.
 
     Without a `key` the dataset's own signs, if it is here; else nothing is published. What the same key has
@@ -131,7 +132,7 @@ def publish(
     if key is None and dataset.signer is not None:
         key = dataset.signer.load_key()
     if key is None:
-        return Written(kind, name, len(content), None)
+        return WrittenSnapshot(kind, name, len(content), None)
     dataset_id = state.seed.dataset_id
     signer: Did = dataset_id if key.dataset_id == dataset_id else DidKey(key.dataset_id.public_key)
     earlier = next(
@@ -143,7 +144,7 @@ def publish(
         None,
     )
     if earlier is not None and (earlier.object, earlier.size) == (name, len(content)):
-        return Written(kind, name, len(content), earlier)
+        return WrittenSnapshot(kind, name, len(content), earlier)
     now = Timestamp.now()
     if earlier is not None:
         now = max(now, Timestamp(earlier.time.epoch_ns + _TICK))
@@ -159,4 +160,18 @@ def publish(
         tool=f"odfchain {__version__}",
     )
     SNAPSHOTS.add(dataset.folder, dataset_id, sign_snapshot(key, line), trusted=(dataset_id,))
-    return Written(kind, name, len(content), line)
+    return WrittenSnapshot(kind, name, len(content), line)
+
+
+def publish_manifest(dataset: DatasetFiles, state: DatasetState) -> WrittenSnapshot:
+    """The manifest of a state's block is stored and, where the dataset's key is here, signed.
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
+        And all errors of `publish`.
+    """
+    from odfchain.manifest.manifest_of import manifest_of  # noqa: PLC0415 - these load pyarrow
+    from odfchain.manifest.snapshot_manifest import manifest_bytes  # noqa: PLC0415
+
+    content = manifest_bytes(manifest_of(dataset, state))
+    return publish(dataset, state, SnapshotKind.MANIFEST, content)

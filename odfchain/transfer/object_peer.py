@@ -88,7 +88,10 @@ class ObjectPeer(WritablePeer):
             found = self._space.open(key, start, cap)
         except ObjectNotFoundError as error:
             raise AbsentError(f"{self._where}{key}: not there") from error
-        yield Opened(f"{self._where}{key}", found, found.total, start=found.start, framed=False)
+        try:
+            yield Opened(f"{self._where}{key}", found, found.total, start=found.start, framed=False)
+        finally:
+            found.close()  # a store that sends too much does not wait for us to read it
 
     def _read_head(self) -> tuple[Multihash | None, Version]:
         try:

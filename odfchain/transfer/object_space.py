@@ -74,6 +74,10 @@ class StoredObject(Body):
             self._chunks = iter(result.stream(min_chunk_size=1 << 20))
         self._rest = memoryview(b"")
 
+    def close(self) -> None:
+        """Let go of what was not read."""
+        del self._chunks
+
     def read_into(self, view: memoryview) -> int:
         """As `Body`.
 

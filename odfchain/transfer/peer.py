@@ -180,7 +180,7 @@ class Peer(ABC):
         """
         with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
             while not incoming.complete():
-                with _promised():
+                with _promised("a signed line names" if key.part.describes else "the chain refers to"):
                     self._attempts(
                         str(key), size, lambda opened: _receive(opened, incoming), lambda: incoming.received
                     )
@@ -314,13 +314,13 @@ def as_transfer_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _promised() -> Iterator[None]:
+def _promised(by: str = "the chain refers to") -> Iterator[None]:
     """What a chain refers to has to be there."""
     try:
         yield
     except AbsentError as error:
         raise CorruptedPeerError(
-            f"{error.message}, though the chain refers to it",
+            f"{error.message}, though {by} it",
             hint="the peer's copy is incomplete: try another peer that has the dataset",
         ) from error
 

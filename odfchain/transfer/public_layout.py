@@ -55,6 +55,11 @@ class Part(Enum):
     MANIFEST = "manifests"
     PROFILE = "profiles"
 
+    @property
+    def describes(self) -> bool:
+        """Whether such objects describe a block: signed lines name them, the chain does not."""
+        return self in (Part.MANIFEST, Part.PROFILE)
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:

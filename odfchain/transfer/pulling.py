@@ -4,7 +4,8 @@
     <dataset>/info/incoming/    what arrives for a dataset that is here already
 
 Order: head and signature, blocks back to a known one, all append rules, then slices and checkpoints, then the
-blocks become visible oldest first, then one compare-and-swap of the head, then its signature. An interruption
+blocks become visible oldest first, then one compare-and-swap of the head, then its signature, then manifests
+and profiles. An interruption
 before that leaves the dataset as it was, and what arrived is used by the next pull. Source: specification
 "Dataset Sharing"; RFC-021.
 """
@@ -55,6 +56,7 @@ from odfchain.transfer.partial import (
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.peer_links import Spool
 from odfchain.transfer.received import index_chain
+from odfchain.transfer.snapshot_objects import bring_newest
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.examination import Examination
 from odfchain.trust.offered import Offer, read_offer
@@ -277,6 +279,15 @@ class _Pull:
     def _done(
         self, status: SyncStatus, dataset: DatasetFiles, source: Source, old: Multihash | None, blocks: int
     ) -> SyncOutcome:
+        brought = bring_newest(
+            dataset,
+            self.peer,
+            self.statements.snapshot_lines,
+            self.area / "snapshots",
+            self.statements.believed,
+            parallel=self.options.parallel,
+            progress=self.progress,
+        )
         shutil.rmtree(self.area, ignore_errors=True)
         seen = Seen(source.number, self.head, self.statements.text)
         self.memory.remember(dataset.id, seen, lower=self.statements.forgets)
@@ -287,9 +298,10 @@ class _Pull:
             self.head,
             blocks,
             self.arrival.objects,
-            self.arrival.bytes,
+            self.arrival.bytes + brought.bytes,
             lacking,
             self.statements.signature,
             self.statements.attestations,
-            tuple(self.statements.warnings),
+            brought.objects,
+            (*self.statements.warnings, *brought.problems),
         )

@@ -1,8 +1,8 @@
 """Sending a dataset to a place that can be written to.
 
-Slices and checkpoints go first, then blocks, oldest first, then the hint, then the head by one
-compare-and-swap, and last what is signed (`odfchain.trust.push_signed`). Before the blocks of the chain go
-those that were merged into it. A branch is sent in the same way. So whoever reads there sees the
+Manifests and profiles go first, then slices and checkpoints, then blocks, oldest first, then the hint, then
+the head by one compare-and-swap, and last what is signed (`odfchain.trust.push_signed`). Before the blocks of
+the chain go those that were merged into it. A branch is sent in the same way. So whoever reads there sees the
 old dataset until it sees all of the new one, and what was interrupted is continued by running the same again.
 Source: specification "Dataset Sharing"; RFC-021.
 """
@@ -53,6 +53,7 @@ from odfchain.transfer.open import open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.slice_files import DataObject, objects_of
+from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.trust.push_signed import push_statements
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.signing_keys import Did
@@ -123,7 +124,9 @@ class PushOutcome:
     signature: SignatureStatus = SignatureStatus.UNSIGNED
     """What the destination's head is now."""
     problem: str | None = None
-    """What was not written after the head."""
+    """What was not written after the head, or of the manifest."""
+    snapshots: int = 0
+    """Manifests and profiles that were sent, beside the objects of the chain [count]."""
 
     @property
     def up_to_date(self) -> bool:
@@ -201,12 +204,19 @@ def push_dataset(
         And all errors of `plan_push`.
     """
     plan = plan_push(dataset, peer, options)
+    sent = send_objects(dataset, peer, parallel=options.parallel)
     caveat = None
     if not plan.up_to_date:
         _send(dataset, peer, plan, options, progress)
         caveat = peer.caveat
     signed = push_statements(dataset, peer, plan.new_head, options.trusted)
-    return PushOutcome(plan=plan, caveat=caveat, signature=signed.signature, problem=signed.problem)
+    return PushOutcome(
+        plan=plan,
+        caveat=caveat,
+        signature=signed.signature,
+        problem="; ".join(filter(None, (signed.problem, *sent.problems))) or None,
+        snapshots=sent.objects,
+    )
 
 
 def _send(

@@ -335,7 +335,7 @@ class Sharing:
         """
         dataset = self._dataset(ref)
         parallel = parallel or self.config.parallel
-        with closing(self._mirror(dataset, source, parallel, token)) as peer:
+        with closing(self.mirror(dataset, source, parallel, token)) as peer:
             return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
 
     def fetch_merged(
@@ -357,10 +357,22 @@ class Sharing:
         from odfchain.transfer.branch_pulling import fetch_merged  # noqa: PLC0415 - few commands need it
 
         parallel = parallel or self.config.parallel
-        with closing(self._mirror(dataset, source, parallel, token)) as peer:
+        with closing(self.mirror(dataset, source, parallel, token)) as peer:
             return fetch_merged(dataset, peer, parallel=parallel, progress=progress)
 
-    def _mirror(self, dataset: DatasetFiles, source: str | None, parallel: int, token: str | None) -> Peer:
+    def mirror(
+        self,
+        dataset: DatasetFiles,
+        source: str | None,
+        parallel: int | None = None,
+        token: str | None = None,
+    ) -> Peer:
+        """A place that has a copy of the dataset: where it was pulled from, when none is given.
+
+        Raises:
+            UsageError: no source is given or known.
+            And all errors of `open`.
+        """
         known = aliases(dataset, AliasKind.PULL)
         place = source or (known[0] if known else None)
         if place is None:

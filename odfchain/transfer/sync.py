@@ -77,5 +77,7 @@ class SyncOutcome:
     """What the peer's signature of the head is worth."""
     attestations: int = 0
     """Attestations of auditors that came in."""
+    snapshots: int = 0
+    """Manifests and profiles that came in, beside the objects of the chain."""
     warnings: tuple[str, ...] = ()
     """What the user has to hear."""

@@ -44,6 +44,8 @@ class Examination:
     """The auditors whom this workspace believes."""
     signature: HeadSignature | None = field(default=None, init=False)
     attestations: int = field(default=0, init=False)
+    believed: list[Did] = field(default_factory=list, init=False)
+    """The owner and those auditors, once something of theirs was received."""
     forgets: bool = field(default=False, init=False)
     """Whether the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
@@ -56,6 +58,11 @@ class Examination:
         """The owner's statement on this chain, for the memory."""
         found = self.signature
         return found.text if found is not None and found.status is not SignatureStatus.INVALID else None
+
+    @property
+    def snapshot_lines(self) -> bytes | None:
+        """The peer's lines about snapshots."""
+        return self._received.get(SNAPSHOTS.key)
 
     def examine(
         self,
@@ -148,12 +155,12 @@ class Examination:
         assert self.signature is not None  # noqa: S101 - it was judged before
         keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
         if self._received:
-            believed = [parse_did(text) for text in self.trusted()]
-            merged = self._keep(AUDITS, dataset, dataset_id, believed)
+            self.believed = [dataset_id, *(parse_did(text) for text in self.trusted())]
+            merged = self._keep(AUDITS, dataset, dataset_id, self.believed[1:])
             self.attestations = merged.added
             self._not_taken(AUDITS.many, merged.refused)
             # that old lines give way to new ones, or were said better since, is no news
-            merged = self._keep(SNAPSHOTS, dataset, dataset_id, [dataset_id, *believed])
+            merged = self._keep(SNAPSHOTS, dataset, dataset_id, self.believed)
             self._not_taken(SNAPSHOTS.many, merged.damaged)
 
     def _keep(

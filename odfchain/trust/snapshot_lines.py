@@ -7,6 +7,7 @@ second opinion. Source: RFC-042.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -118,7 +119,8 @@ SNAPSHOTS = LineFile(
     key="attestations/snapshots.jws",
     one="a line about a snapshot",
     many="lines about snapshots",
-    read=read_snapshot,
+    # one command reads the lines of the same dataset several times
+    read=functools.lru_cache(maxsize=8192)(read_snapshot),
     about=_about,
     most_bytes=lambda: ATTEST.snapshot_lines_bytes,
     per_subject=lambda: ATTEST.snapshot_signers,

@@ -32,7 +32,7 @@ from odfchain.store import fsio
 from odfchain.transfer.partial import incoming_folder
 from odfchain.transfer.public_layout import Part
 from odfchain.transfer.slice_files import store_of
-from odfchain.upkeep.reachable import reachable
+from odfchain.upkeep.reachable import forget_lines, reachable
 
 GRACE = 24 * 3600.0
 """How long what is not needed stays [s] when nothing else is said."""
@@ -41,8 +41,8 @@ SHORTEST_GRACE = 600.0
 """The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
 head, which is what it has to cover."""
 
-_PARTS = {Part.BLOCK: "blocks", Part.DATA: "slices", Part.CHECKPOINT: "checkpoints"}
-_TEMP_FOLDERS = ("blocks", "data", "checkpoints", "refs", "info", "attestations")
+_PARTS = {part: "slices" if part is Part.DATA else part.value for part in Part}
+_TEMP_FOLDERS = (*(part.value for part in Part), "refs", "info", "attestations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +145,8 @@ class _Collection:
             gone, young = self._part(part, needed.of(part))
             removed.append(Garbage(kind, len(gone), sum(gone)))
             young_files, young_bytes = young_files + len(young), young_bytes + sum(young)
+        if not self.options.dry_run:
+            forget_lines(self.dataset)
         incoming = incoming_folder(self.dataset)
         dead = fsio.clear_abandoned(self.dataset.folder / "staging", keep=self.options.dry_run)
         left = [incoming] if fsio.is_unused_since(incoming, self.before_ns) else []

@@ -5,16 +5,19 @@
     refs/overwritten-<hash>     a head that was given up; kept until garbage collection is told to drop it
 
 A block leads to its predecessor, and a merge also to what was merged, as far as that is here: so a merged
-branch may be deleted, and its merge still be computed again.
+branch may be deleted, and its merge still be computed again. And it leads to the manifests and profiles that
+valid lines about it name.
 
 The answer is complete or there is none: who removes what is not in it must not act on half of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model.events import MetadataEvent
@@ -27,6 +30,7 @@ from odfchain.text import one_line
 from odfchain.transfer.public_layout import Part
 from odfchain.transfer.slice_files import objects_of
 from odfchain.trust.files import read_regular
+from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,36 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
     for head in heads.values():
         if head is not None:
             _add(dataset, head, needed)
+    try:
+        for line in lines_about(dataset, dataset.id, needed.blocks):
+            needed.of(Part(line.kind.folder)).add(line.object)
+    except StoreError as error:
+        raise _incomplete(dataset, str(error)) from error
     return needed
+
+
+def lines_about(
+    dataset: DatasetFiles, dataset_id: DatasetId, blocks: Container[Multihash]
+) -> list[SnapshotLine]:
+    """The valid lines about some blocks, of whatever reference.
+
+    Raises:
+        StoreError: the file of lines cannot be read.
+    """
+    content = SNAPSHOTS.content(dataset.folder)
+    lines = SNAPSHOTS.valid(content, dataset_id, lambda line: line.block in blocks)
+    return [line.statement for line in lines if line.statement is not None]
+
+
+def forget_lines(dataset: DatasetFiles) -> None:
+    """Lines about blocks that are not stored any more are gone.
+
+    Raises:
+        StoreError: the file of lines cannot be read or written.
+        BrokenChainError: the dataset has no Seed.
+    """
+    if (dataset.folder / SNAPSHOTS.key).exists():
+        SNAPSHOTS.drop(dataset.folder, dataset.id, lambda line: dataset.chain.contains(line.block))
 
 
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:

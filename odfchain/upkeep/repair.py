@@ -1,7 +1,7 @@
 """Finding what is damaged or missing in a dataset, and putting good copies in its place.
 
     refs -> blocks from every reference, and from what was merged, to the Seed -> slices, checkpoints
-         -> the chains' indexes
+         -> manifests and profiles that are here -> the chains' indexes
 
 A good copy is one that hashes to its name, so any mirror will do. It is put in place in one step; the damaged
 file gets a second name in `info/quarantine` before that. What nobody has a good copy of stays where it is.
@@ -23,6 +23,7 @@ from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_file
 from odfchain.errors import BusyError, CodecError, OdfchainError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
+from odfchain.model.events import Seed
 from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
@@ -36,11 +37,13 @@ from odfchain.transfer.partial import is_partial
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import DataObject, objects_of, store_of
+from odfchain.transfer.snapshot_objects import key_of
+from odfchain.trust.snapshot_lines import SNAPSHOTS
 from odfchain.upkeep.lost_head import HeadCandidate, by_name, candidates, is_candidate, signed_tip
-from odfchain.upkeep.reachable import merged_blocks
+from odfchain.upkeep.reachable import lines_about, merged_blocks
 from odfchain.upkeep.spares import Spares
 
-_KINDS = {Part.BLOCK: "block", Part.DATA: "slice", Part.CHECKPOINT: "checkpoint"}
+_KINDS = {part: "slice" if part is Part.DATA else part.value.removesuffix("s") for part in Part}
 
 
 class State(Enum):
@@ -57,7 +60,8 @@ class Finding:
     """One thing that is not as it should be."""
 
     kind: str
-    """`reference`, `block`, `slice`, `checkpoint`, `chain`, `index`, `dataset`."""
+    """`reference`, `block`, `slice`, `checkpoint`, `manifest`, `profile`, `lines`, `chain`, `index`,
+    `dataset`."""
     file: str
     message: str
     state: State
@@ -159,6 +163,7 @@ class _Fsck:
                 good[name] = other
         self._merged()
         self._objects()
+        self._descriptions()
         for name, newest in good.items():
             self._index(self._dataset.on(name).index_path, newest)
         self._report.notes += self._spares.problems
@@ -297,11 +302,27 @@ class _Fsck:
             self._object(key, item.size)
             self._progress.advance(item.size)
 
+    def _descriptions(self) -> None:
+        """Manifests and profiles that are here; those that are not come on demand."""
+        seeds = [block.event for block in self._blocks.values() if isinstance(block.event, Seed)]
+        if not seeds:
+            return
+        try:
+            lines = lines_about(self._dataset, seeds[0].dataset_id, self._blocks)
+        except StoreError as error:
+            self._find("lines", self._dataset.folder / SNAPSHOTS.key, str(error))
+            return
+        sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
+        for key, size in sizes.items():
+            if self._store(key.part).contains(key.name):
+                self._object(key, size)
+
     def _object(self, key: ObjectKey, size: int | None) -> bool:
         """Whether an object is good, or could be repaired."""
         path = self._dataset.folder / str(key)
         self._report.objects += 1
-        problem = _problem(path, key, size)
+        # what has the right hash is good, whatever size somebody has signed
+        problem = _problem(path, key, None if key.part.describes else size)
         if problem is None:
             self._report.bytes += path.stat().st_size
             return True
@@ -316,7 +337,8 @@ class _Fsck:
             self._area = self._resources.enter_context(self._dataset.staging())
         brought = self._spares.bring(key, size, self._area)
         if brought is None:
-            self._find(kind, path, problem, hint="name a copy that has it: --from URL")
+            more = ", or remove the file: it can be made again" if key.part.describes else ""
+            self._find(kind, path, problem, hint=f"name a copy that has it: --from URL{more}")
             return False
         self._quarantine(path, f"{key.part.value}-{key.name}")
         self._store(key.part).put_file(brought[0], key.name)

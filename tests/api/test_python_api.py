@@ -416,6 +416,24 @@ def snapshots(scene: Scene) -> None:
     assert str(manifest.hash).startswith("f1620")
 
 
+@case("Dataset.write_manifest", "Dataset.write_profile", "Dataset.published", "Dataset.published_document")
+def published_snapshots(scene: Scene) -> None:
+    ds = scene.fresh("published")
+    written = ds.write_manifest()
+    assert repr(written) == f"<manifest {ds.manifest().hash}: published>"
+    key = scene.folder / "steward.pem"
+    odf_create_key(key)
+    line = ds.write_profile(ds.profile(stage="checked"), key=key).line
+    assert line is not None
+    assert ds.published() == [written.line, line]
+    url = (scene.folder / "published").as_uri()
+    assert ds.push(url).snapshots == 2
+    copy = scene.elsewhere("analyst").pull(url, name="published").dataset
+    assert copy.published(odf.SnapshotKind.PROFILE) == [line]
+    assert copy.published_document(line) == ds.profile(stage="checked").content
+    assert copy.write_profile().published is False
+
+
 @case("Dataset.pull_branch", "Dataset.fetch_merged")
 def shared_branches(scene: Scene) -> None:
     ds = scene.fresh("proposed")

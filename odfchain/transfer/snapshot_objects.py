@@ -1,0 +1,209 @@
+"""Manifests and profiles on their way: what signed lines name goes with the lines, where it is here.
+
+A push sends objects before the head and lines after it. A pull keeps the valid lines, and brings the objects
+of the newest ones; the others come when they are asked for. What cannot be had is said and stops nothing: a
+line is anybody's word, and its object may be nowhere. Source: RFC-042.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.errors import OdfchainError, StoreError, TransferError
+from odfchain.limits import ATTEST
+from odfchain.manifest.published_objects import object_of, publish_manifest, published, store_of_kind
+from odfchain.progress import SILENT, Progress
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.store import fsio
+from odfchain.store.interfaces import HEAD
+from odfchain.text import one_line
+from odfchain.transfer.peer import AbsentError, Peer, WritablePeer
+from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.trust.parties import SignedFile
+from odfchain.trust.signing_keys import Did
+from odfchain.trust.snapshot_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtSnapshots:
+    """What came: objects [count], their size [bytes], and what could not be had and why."""
+
+    objects: int = 0
+    bytes: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SentSnapshots:
+    """How many objects were sent, and what is not as it should be here."""
+
+    objects: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def key_of(line: SnapshotLine) -> ObjectKey:
+    """The object that a line names."""
+    return ObjectKey(Part(line.kind.folder), line.object)
+
+
+def bring_newest(
+    dataset: DatasetFiles,
+    peer: Peer,
+    there: bytes | None,
+    area: Path,
+    trusted: Collection[Did],
+    *,
+    parallel: int,
+    progress: Progress = SILENT,
+) -> BroughtSnapshots:
+    """The objects of the newest lines come from a peer, those of the owner and of trusted signers first.
+
+    `there` is the peer's file of lines: only what it names is asked for. What the peer does not have comes on
+    demand from another one; what is wrong is said, if one signed it who is believed. `area` is private, on
+    the dataset's file system.
+
+    Raises:
+        StoreError, BrokenChainError, CodecError: the lines or the chain cannot be read.
+    """
+    if there is None:
+        return BroughtSnapshots()
+    keys = {did.public_key for did in trusted}
+
+    def of_anybody(line: SnapshotLine) -> bool:
+        return not line.by_owner and line.signer.public_key not in keys
+
+    lines = sorted(published(dataset), key=of_anybody)
+    known = _statements(there, dataset)
+    wanted = [line for line in _newest(lines) if line in known and not _is_here(dataset, line)]
+    if not wanted:
+        return BroughtSnapshots()
+    fsio.make_folder(area)
+    progress.phase(f"Receiving {len(wanted):,} manifests and profiles", sum(line.size for line in wanted))
+    problems: list[str] = []
+
+    def bring(line: SnapshotLine) -> int:
+        try:
+            _bring(dataset, peer, line, area, progress)
+        except (TransferError, StoreError) as error:
+            if not isinstance(error.__cause__, AbsentError) and not of_anybody(line):
+                problems.append(_problem(line, error))
+            return 0
+        return line.size
+
+    with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
+        sizes = [size for size in pool.map(bring, wanted) if size]
+    return BroughtSnapshots(len(sizes), sum(sizes), tuple(sorted(problems)))
+
+
+def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
+    """As many objects of the first lines as a pull brings, each once."""
+    seen: set[ObjectKey] = set()
+    size = 0
+    for line in lines:
+        if len(seen) == ATTEST.snapshots_pulled:
+            return
+        if key_of(line) in seen or size + line.size > ATTEST.snapshots_pulled_bytes:
+            continue
+        seen.add(key_of(line))
+        size += line.size
+        yield line
+
+
+def _is_here(dataset: DatasetFiles, line: SnapshotLine) -> bool:
+    return store_of_kind(dataset, line.kind).contains(line.object)
+
+
+def _bring(dataset: DatasetFiles, peer: Peer, line: SnapshotLine, area: Path, progress: Progress) -> None:
+    key = key_of(line)
+    target = area / f"{key.part.value}-{key.name}"
+    peer.fetch(key, line.size, target, progress)
+    fsio.make_folder(dataset.folder / line.kind.folder)
+    store_of_kind(dataset, line.kind).put_file(target, line.object)
+
+
+def _problem(line: SnapshotLine, error: OdfchainError) -> str:
+    return (
+        f"the {line.kind} of block {line.sequence_number:,} that {line.signer} signed is not here: "
+        f"{one_line(error.message, 500)}"
+    )
+
+
+def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
+    """The document that a line names, which was brought from a peer and is here from now on.
+
+    No more than the line's size is read, and what does not hash to its name is not kept.
+
+    Raises:
+        CorruptedPeerError, AccessError, TransferError: from the peer.
+        StorageFullError, StoreError: it cannot be stored.
+    """
+    with dataset.staging() as folder:
+        _bring(dataset, peer, line, folder, SILENT)
+    return object_of(dataset, line)
+
+
+def send_objects(
+    dataset: DatasetFiles, peer: WritablePeer, *, parallel: int, progress: Progress = SILENT
+) -> SentSnapshots:
+    """The objects of lines that the destination does not have are there, and those of the newest lines.
+
+    Who holds the dataset's key publishes the manifest of the head before. Of branches nothing is sent.
+
+    Raises:
+        CorruptedPeerError, AccessError, TransferError: from the destination.
+        StoreError, BrokenChainError, CodecError: the lines or the chain cannot be read.
+    """
+    if dataset.ref != HEAD:
+        return SentSnapshots()
+    problems = _publish_head(dataset)
+    lines = [line for line in published(dataset) if _is_here(dataset, line)]
+    if not lines:
+        return SentSnapshots(problems=tuple(problems))
+    content = None
+    with contextlib.suppress(TransferError):  # where that is nothing that can be read, anything is better
+        content = peer.signed(SignedFile.SNAPSHOTS)
+    known = _statements(content, dataset)
+    newest = set(_newest(lines))
+    wanted = {key_of(line): line for line in lines if line not in known or line in newest}
+
+    def send(line: SnapshotLine) -> bool:
+        if peer.contains(key_of(line)):
+            return False
+        try:
+            path = store_of_kind(dataset, line.kind).verified_path(line.object)
+        except StoreError as error:
+            problems.append(
+                f"the {line.kind} of block {line.sequence_number:,} was not sent: {error.message}"
+            )
+            return False
+        peer.put(key_of(line), path, progress)
+        return True
+
+    with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
+        return SentSnapshots(sum(pool.map(send, wanted.values())), tuple(sorted(problems)))
+
+
+def _publish_head(dataset: DatasetFiles) -> list[str]:
+    """The manifest of the head is published, where that can be done; else why not."""
+    if dataset.signer is None:
+        return []
+    try:
+        if dataset.signer.load_key() is None:
+            return []
+        head = dataset.chain.head()
+        lines = published(dataset, SnapshotKind.MANIFEST)
+        if not any(line.by_owner and line.block == head and _is_here(dataset, line) for line in lines):
+            publish_manifest(dataset, DatasetState.read(dataset.chain))
+    except OdfchainError as error:
+        return [f"the manifest of the head was not published: {one_line(error.message, 500)}"]
+    return []
+
+
+def _statements(content: bytes | None, dataset: DatasetFiles) -> set[SnapshotLine]:
+    lines = SNAPSHOTS.valid(content, dataset.id)
+    return {line.statement for line in lines if line.statement is not None}
