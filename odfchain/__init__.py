@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkspaceError,
     )
+    from odfchain.export.exporting import Exported
     from odfchain.ids.did import DatasetId
     from odfchain.ids.multihash import Multihash
     from odfchain.ids.names import DatasetAlias, RepoName
@@ -167,6 +168,7 @@ _PLACES = {
     "branch.row_history": "ChangeOrigin RowChange",
     "chain.chain": "HashedBlock",
     "drift.drift_values": "Drift DriftLine NotCompared",
+    "export.exporting": "Exported",
     "ids.did": "DatasetId",
     "ids.multihash": "Multihash",
     "ids.names": "DatasetAlias RepoName",
@@ -221,8 +223,9 @@ __all__ = [
     "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary",
     "DatasetsDivergedError", "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff",
     "DisablePollingSource", "DisablePushSource", "DivergedInputError", "Drift", "DriftLine", "Duration",
-    "EngineError", "Evidence", "ExecuteTransform", "Fault", "FetchError", "FetchOutcome", "FetchedSources",
-    "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock",
+    "EngineError", "Evidence", "ExecuteTransform", "Exported", "Fault", "FetchError", "FetchOutcome",
+    "FetchedSources", "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError",
+    "HashedBlock",
     "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError",
     "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log", "Manifest", "ManifestError",
     "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from odfchain.api.workspace import Workspace
     from odfchain.drift.drift_values import Drift
+    from odfchain.export.exporting import Exported
     from odfchain.ids.multihash import Multihash
     from odfchain.repo.dataset_files import DatasetFiles
     from odfchain.slices.footers import FileStats
@@ -258,3 +259,34 @@ class Snapshots:
         with _needing_slices():
             document, stats = described(self._files, state)
         return Manifest(document, tuple(stats), columns_of(state, None))
+
+    def export(
+        self,
+        format: str,  # noqa: A002 - as the option of the command
+        to: str | Path,
+        *,
+        rows: str = "records",
+        catalog: str | None = None,
+        force: bool = False,
+        progress: Progress = SILENT,
+    ) -> Exported:
+        """The folder `to` has the dataset as `lode`, `delta` or `iceberg`; what is there is continued.
+
+        `rows` of a table are all `records`, with a version for each data block, or the `state` alone.
+        `catalog` is one of PyIceberg's. `force` starts anew what cannot be continued, if it is an export.
+
+        Raises:
+            UsageError, InvalidIdError: it cannot be exported so, or there.
+            NameCollisionError, ChainsDifferError: something else is there, or the histories have parted.
+            SchemaError: a column cannot be expressed.
+            EngineError: the format's library is not installed.
+            PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
+        """
+        from odfchain.export.exporting import ExportOptions, export_dataset
+        from odfchain.repo.dataset_state import DatasetState
+
+        options = ExportOptions(rows, catalog, force)
+        with _needing_slices():
+            return export_dataset(
+                self._files, DatasetState.read(self._files.chain), format, str(to), options, progress
+            )

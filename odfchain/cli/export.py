@@ -1,4 +1,4 @@
-"""`odfchain export`: the records of a dataset, or those in force, as files for other programs."""
+"""`odfchain export`: the records of a dataset, or those in force, for other programs: files, or a table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from odfchain.cli.support.answers import say_read, show_answer
-from odfchain.cli.support.context import open_workspace
-from odfchain.cli.support.output import count_of
+from odfchain.cli.support.context import open_workspace, options, say
+from odfchain.cli.support.output import count_of, human_size
 from odfchain.cli.support.parameters import DATASET_AT
+from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.result_output import Counted, check_writable, format_of, named_format, write_rows
 from odfchain.errors import NameCollisionError, UsageError
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _FORMATS = ("csv", "parquet", "ndjson")
+_TABLES = ("lode", "delta", "iceberg")
+_ROWS = ("records", "state")
 
 
 @click.command("export")
@@ -54,6 +57,17 @@ _FORMATS = ("csv", "parquet", "ndjson")
     metavar="N",
     help="The most records of a file in --output-dir.",
 )
+@click.option(
+    "--format", "table", type=click.Choice(_TABLES), help="Write a table, or a Lode store, with --to."
+)
+@click.option(
+    "--to", "target", metavar="URL", help="The folder of the table or store: a path, or a URL of file."
+)
+@click.option(
+    "--rows", "which", type=click.Choice(_ROWS), help="What a table has: records (usual), or those in force."
+)
+@click.option("--catalog", metavar="NAME", help="Register an Iceberg table in this catalog of PyIceberg's.")
+@click.option("--force", is_flag=True, help="Start an export anew that cannot be continued.")
 def export_command(
     dataset: str,
     output: str | None,
@@ -61,12 +75,30 @@ def export_command(
     file: Path | None,
     folder: Path | None,
     records_per_file: int | None,
+    table: str | None,
+    target: str | None,
+    which: str | None,
+    catalog: str | None,
+    force: bool,
 ) -> None:
     """Export the records of a dataset, in order of offset, system columns included.
 
     POINT is a block's number or hash, or a system time; without it the newest block is meant. Files appear
     when they are complete, a folder when all of them are. CSV and NDJSON look as those of `odfchain sql`.
+
+    With --format, make a table of Delta or Iceberg, or a Lode store, of the dataset's own slices (linked or
+    copied), with a version for each block that has data. The next export continues it; where the histories
+    have parted, or something else is there, it refuses. With --rows state, each export replaces the rows.
     """
+    if table is not None or target is not None:
+        if table is None or target is None:
+            raise UsageError("--format and --to go together", hint="say both: --format delta --to FOLDER")
+        if output or state or file or folder or records_per_file:
+            raise UsageError("--format writes a table, not files", hint="for the state say --rows state")
+        _export_table(dataset, table, target, rows=which or _ROWS[0], catalog=catalog, force=force)
+        return
+    if which or catalog or force:
+        raise UsageError("--rows, --catalog and --force are for tables", hint="give --format and --to, too")
     if file is not None and folder is not None:
         raise UsageError("--output and --output-dir are two places", hint="use one of them")
     if records_per_file is not None and folder is None:
@@ -88,6 +120,25 @@ def export_command(
         rows = Counted(result)
         count = _write_folder(rows, chosen, folder, records_per_file)
         say_read(result, f"{count_of(rows.rows, 'row')} in {count_of(count, 'file')}", began)
+
+
+def _export_table(
+    dataset: str, table: str, target: str, *, rows: str, catalog: str | None, force: bool
+) -> None:
+    from odfchain.api.branch_points import at_point
+
+    began = time.perf_counter()
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        opened = at_point(workspace, dataset)
+        done = opened.export(table, target, rows=rows, catalog=catalog, force=force, progress=progress)
+    new = f"{count_of(done.versions, 'version')}, {count_of(done.files, 'file')}, {human_size(done.size)}"
+    copied = f" ({done.copies:,} copied)" if done.copies else ""
+    what = f"{new}{copied}" if done.versions else "it was there already"
+    number, took = done.sequence_number, time.perf_counter() - began
+    name = f"{opened.alias} @ {number:,} ({str(done.block)[:12]}…)"
+    say(f"{name} as {table} in {done.folder}: {what}, {took:.1f} s")
+    for note in done.notes:
+        say(f"note: {note}")
 
 
 def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) -> int:

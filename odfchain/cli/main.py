@@ -53,7 +53,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "inspect": "Show schema, lineage or queries of a dataset.",
         "blame": "Show where a record comes from.",
         "block": "Turn metadata blocks into YAML or JSON and back.",
-        "export": "Write the records of a dataset to files.",
+        "export": "Write the records of a dataset to files, or to a table.",
         "digest": "Print the two hashes of Parquet files.",
     },
     "Change": {

@@ -375,6 +375,26 @@ def link_file(source: Path, path: Path) -> bool:
     return True
 
 
+def link_or_copy(source: Path, path: Path) -> bool:
+    """Durably have a file's content under a second name, which is free; returns whether it is the same file.
+
+    Where a file cannot have two names (other file systems, other owners) it is copied.
+
+    Raises:
+        StoreError: neither is possible; nothing has the name.
+    """
+    try:
+        os.link(source, path)
+    except FileExistsError as error:
+        raise storage_error(error, path) from error
+    except OSError:
+        with replaced(path) as stream, source.open("rb") as content:
+            shutil.copyfileobj(content, stream, 1 << 20)
+        return False
+    sync_folder(path.parent)
+    return True
+
+
 @contextlib.contextmanager
 def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     """A folder in `base` that is gone afterwards, whatever happens, and is not handed out twice.

@@ -434,6 +434,19 @@ def published_snapshots(scene: Scene) -> None:
     assert copy.write_profile().published is False
 
 
+@case("Dataset.export")
+def exported(scene: Scene) -> None:
+    ds = scene.cities
+    for kind in ("lode", "delta", "iceberg"):
+        done = ds.export(kind, scene.folder / "tables" / kind)
+        assert isinstance(done, odf.Exported)
+        assert (done.block, done.files, done.copies) == (ds.head, len(ds.summary.slices()), 0)
+        assert ds.export(kind, scene.folder / "tables" / kind).versions == 0
+    assert ds.export("delta", scene.folder / "tables" / "state", rows="state").versions == 1
+    with pytest.raises(odf.ChainsDifferError):
+        ds.at(3).dataset.export("delta", scene.folder / "tables" / "state", rows="state")
+
+
 @case("Dataset.pull_branch", "Dataset.fetch_merged")
 def shared_branches(scene: Scene) -> None:
     ds = scene.fresh("proposed")

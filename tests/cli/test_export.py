@@ -129,3 +129,45 @@ def test_slices_are_listed_with_their_files(run: Run, workspace: Workspace) -> N
         assert [r["here"] for r in run("inspect", "slices", "my.rows@3", "-o", "json").rows] == [True, False]
     finally:
         moved.rename(missing)
+
+
+def test_tables(run: Run, tmp_path: Path) -> None:
+    """Made, continued, and refused; what was done is said on standard error."""
+    folder = tmp_path / "table"
+    for name, said in (
+        ("my.rows@3", "My.Rows @ 3 (f1620"),
+        ("my.rows", "11 versions, 11 files, "),
+        ("my.rows", "it was there already"),
+    ):
+        result = run("export", name, "--format", "delta", "--to", folder)
+        assert (result.code, result.out) == (0, "")
+        assert said in result.err
+        assert f" as delta in {folder}: " in result.err
+    result = run("export", "my.rows@3", "--format", "delta", "--to", folder)
+    assert result.code == 5
+    assert "no block up to 3 has: it is of a later one" in result.err
+    assert run("export", "my.rows@3", "--format", "delta", "--to", folder, "--force").code == 0
+    assert run("export", "my.rows", "--format", "lode", "--to", tmp_path / "lode").code == 0
+    state = run("export", "my.rows", "--format", "iceberg", "--to", tmp_path / "s", "--rows", "state")
+    assert (state.code, state.err.count("note:")) == (0, 0)
+    notes = run("export", "my.rows", "--format", "iceberg", "--to", tmp_path / "r").err
+    assert "note: Iceberg's Java readers refuse unsigned columns (offset)" in notes
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--format", "delta"], "--format and --to go together"),
+        (["--to", "t"], "--format and --to go together"),
+        (["--format", "delta", "--to", "t", "-o", "csv"], "--format writes a table"),
+        (["--format", "delta", "--to", "t", "--state"], "say --rows state"),
+        (["--rows", "state"], "are for tables"),
+        (["--force", "-o", "csv"], "are for tables"),
+        (["--format", "delta", "--to", "t", "--catalog", "c"], "--catalog is for Iceberg"),
+        (["--format", "delta", "--to", "s3://bucket/t"], "exports are written to folders"),
+    ],
+)
+def test_options_of_tables(args: list[str], said: str, run: Run) -> None:
+    result = run("export", "my.rows", *args)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err

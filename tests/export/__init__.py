@@ -1,0 +1,1 @@
+"""Exports to other formats, read back by the libraries of these formats."""

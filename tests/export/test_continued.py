@@ -1,0 +1,425 @@
+"""Exports that go on where the last one ended, or refuse: all rows, in as many versions as there are blocks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from odfchain.api import Dataset, Workspace
+from odfchain.errors import (
+    DatasetsDivergedError,
+    DestinationAheadError,
+    EngineError,
+    NameCollisionError,
+    OdfchainError,
+    PartialCopyError,
+    SchemaError,
+    UsageError,
+)
+from odfchain.export.delta_table import DeltaFolder
+from odfchain.export.iceberg_table import IcebergFolder
+from odfchain.export.table_columns import TableFormat, cast_rows, table_columns
+from odfchain.ids.multihash import Multihash
+from tests.kit.exports import TABLES, blocks_of, iceberg, plain, rows_of
+from tests.kit.query_datasets import make
+
+FORMATS = ("lode", *TABLES)
+FIRST = [["iata", "string"], ["city", "string"]]
+GROWN = [*FIRST, ["runways", "int64"]]
+BLOCKS: list[dict[str, Any]] = [
+    {"at": "2024-01-01T00:00:00Z", "columns": FIRST},
+    {"at": "2024-01-02T00:00:00Z", "rows": [["+A", "2024-01-01", "ZRH", "Zurich"], ["+A", "2024-01-01", "BSL", None]]},
+    {"at": "2024-01-03T00:00:00Z", "event": {"kind": "SetInfo", "description": "airports", "keywords": []}},
+    {"at": "2024-01-04T00:00:00Z", "rows": [["-C", "2024-01-01", "BSL"], ["+C", "2024-01-04", "BSL", "Basel"]]},
+    {"at": "2024-01-05T00:00:00Z", "columns": GROWN},
+    {"at": "2024-01-06T00:00:00Z", "rows": [["+A", "2024-01-06", "GVA", "Geneva", 1], ["-R", "2024-01-01", "ZRH", "Zurich"]]},
+]  # fmt: skip
+
+
+@pytest.fixture
+def airports(workspace: Workspace) -> Dataset:
+    return add(workspace, "org.Air-ports")
+
+
+def add(workspace: Workspace, name: str, blocks: list[dict[str, Any]] = BLOCKS) -> Dataset:
+    make(workspace, name, {"made": "2023-12-31T00:00:00Z", "blocks": blocks})
+    return workspace[name]
+
+
+def expected(dataset: Dataset, kind: str, rows: str = "records") -> list[dict[str, Any]]:
+    """All records, or those in force, as a table has them."""
+    if rows == "records":
+        found = dataset.scan().to_arrow()
+    else:
+        found = dataset.state(key=[]).to_arrow().drop_columns(["offset", "op", "system_time"])
+    columns = table_columns(found.schema, TableFormat(kind), rewritten=True)
+    return plain(pa.Table.from_batches([cast_rows(batch, columns) for batch in found.to_batches()], columns))
+
+
+def data_blocks(dataset: Dataset) -> list[str]:
+    return [str(ref.block_hash) for ref in dataset.summary.slices()]
+
+
+def manifests(folder: Path, dataset: Dataset) -> dict[str, Any]:
+    found = (folder / "datasets" / str(dataset.id)).glob("snapshots/*/manifest.json")
+    return {path.parent.name: json.loads(path.read_bytes()) for path in found}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_version_for_each_block(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    """At once or one after the other, with columns that come later; what is there is not exported again."""
+    at_once = airports.export(kind, tmp_path / "at once")
+    assert (at_once.versions, at_once.files) == (3, 3)
+    assert "2 of 3 slices correct" in at_once.notes[0]
+    folder = tmp_path / "in steps"
+    counts = []
+    for number in (1, 2, 3, 4, 5, 6):  # block 1 has a schema and no rows
+        earlier = airports.at(number).dataset
+        counts.append(earlier.export(kind, folder).versions)
+        assert rows_of(kind, folder) == expected(earlier, kind), number
+    assert counts == [0, 1, 0, 1, 0, 1]
+    for place in (folder, tmp_path / "at once"):
+        assert blocks_of(kind, place) == data_blocks(airports)
+        assert rows_of(kind, place) == expected(airports, kind)
+        assert airports.export(kind, place).versions == 0
+        for path in (place / "data").iterdir():
+            own = airports.path / "data" / path.name.removesuffix(".parquet")
+            assert path.samefile(own), "a slice takes up no space"
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_older_versions_stay(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    airports.export(kind, tmp_path / "t")
+    before = expected(airports.at(2).dataset, kind)
+    if kind == "delta":
+        found = pa.table(DeltaTable(str(tmp_path / "t"), version=0).to_pyarrow_table())
+    else:
+        with iceberg(tmp_path / "t") as table:
+            found = table.scan(snapshot_id=table.snapshots()[0].snapshot_id).to_arrow()
+    assert plain(found) == before
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_in_force(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    """Each export replaces the rows, and older versions have what was in force."""
+    folder = tmp_path / "t"
+    for number, versions in ((2, 1), (4, 1), (4, 0), (6, 1)):
+        earlier = airports.at(number).dataset
+        done = earlier.export(kind, folder, rows="state")
+        assert (done.versions, done.notes) == (versions, ())
+        assert rows_of(kind, folder) == expected(earlier, kind, "state")
+    assert [row["iata"] for row in rows_of(kind, folder)] == ["BSL", "GVA"]
+    assert "offset" not in rows_of(kind, folder)[0]
+    with pytest.raises(DestinationAheadError):
+        airports.at(4).dataset.export(kind, folder, rows="state")
+    assert len(list((folder / "data").iterdir())) == 3, "older versions keep theirs"
+
+
+def test_a_lode_store(airports: Dataset, workspace: Workspace, tmp_path: Path) -> None:
+    """Slices once, a manifest for each block that was exported, in whatever order; other datasets beside it."""
+    other = add(workspace, "other")
+    for dataset in (airports.at(4).dataset, airports.at(0).dataset, airports, other):
+        dataset.export("lode", tmp_path)
+    found = manifests(tmp_path, airports)
+    assert set(found) == {str(airports.at(n).dataset.head) for n in (0, 4, 6)}
+    assert found[str(airports.head)]["row_count"] == 6
+    for name, document in found.items():
+        own = dict(airports.at(Multihash.parse(name)).dataset.manifest().document)
+        own["files"] = [{**f, "path": f"datasets/{airports.id}/{f['path']}"} for f in own["files"]]
+        assert document == json.loads(json.dumps(own))
+        for file in document["files"]:
+            assert (tmp_path / file["path"]).stat().st_size == file["size_bytes"]
+    assert len(list((tmp_path / "datasets" / str(airports.id) / "data").iterdir())) == 3
+    assert len(manifests(tmp_path, other)) == 1
+    with pytest.raises(UsageError, match="slices as they are"):
+        airports.export("lode", tmp_path, rows="state")
+
+
+def part(dataset: Dataset) -> None:
+    """Another history from block 4 on."""
+    dataset.reset(at(dataset, 4), force=True)
+    make_more(dataset, [["+A", "2024-02-01", "LUG", "Lugano"]])
+
+
+def at(dataset: Dataset, number: int) -> Any:
+    return dataset.at(number).dataset.head
+
+
+def make_more(dataset: Dataset, rows: list[list[Any]]) -> None:
+    from odfchain.model.timestamp import Timestamp
+    from odfchain.repo.commit import commit
+    from tests.kit import query_datasets
+
+    files, state = dataset._files, dataset.summary
+    when = Timestamp.parse("2024-03-01T00:00:00Z")
+    columns = [(f.name, "string") for f in dataset.scan().to_arrow().schema][4:]
+    with files.staging() as folder:
+        event, staged = query_datasets._slice(folder, state, query_datasets._schema(columns), rows, when)
+        commit(files, state, [event], [staged], system_time=when)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_histories_that_parted(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    """They are not mixed; --force starts anew, and what is left of the old one is gone."""
+    airports.export(kind, tmp_path / "t")
+    part(airports)
+    with pytest.raises(DatasetsDivergedError, match="histories have parted") as caught:
+        airports.export(kind, tmp_path / "t")
+    assert caught.value.exit_code == 5
+    assert "--force" in (caught.value.hint or "")
+    done = airports.export(kind, tmp_path / "t", force=True)
+    if kind == "lode":
+        assert set(manifests(tmp_path / "t", airports)) == {str(airports.head)}
+    else:
+        assert blocks_of(kind, tmp_path / "t") == data_blocks(airports)
+        assert rows_of(kind, tmp_path / "t") == expected(airports, kind)
+    left = {path.name.removesuffix(".parquet") for path in done.folder.glob("data/*")}
+    assert left == {str(ref.slice.physical_hash) for ref in airports.summary.slices()}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_in_force_of_another_history(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    airports.export(kind, tmp_path / "t", rows="state")
+    part(airports)
+    with pytest.raises(DatasetsDivergedError):
+        airports.export(kind, tmp_path / "t", rows="state")
+    airports.export(kind, tmp_path / "t", rows="state", force=True)
+    assert rows_of(kind, tmp_path / "t") == expected(airports, kind, "state")
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_the_past_of_an_export(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    airports.export(kind, tmp_path / "t")
+    with pytest.raises(DestinationAheadError, match="it is of a later one"):
+        airports.at(2).dataset.export(kind, tmp_path / "t")
+    assert rows_of(kind, tmp_path / "t") == expected(airports, kind)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_what_is_not_ours_stays(kind: str, airports: Dataset, workspace: Workspace, tmp_path: Path) -> None:
+    """Not even --force replaces what odfchain has not exported."""
+    other = add(workspace, "other", BLOCKS[:2])
+    folder = tmp_path / "t"
+    airports.export(kind, folder)
+    for dataset, options, said in (
+        (other, {}, "another dataset"), (airports, {"rows": "state"}, "another kind"),
+    ):  # fmt: skip
+        with pytest.raises(NameCollisionError, match=said) as caught:
+            dataset.export(kind, folder, **options)
+        assert caught.value.exit_code == 5
+    other.export(kind, folder, force=True)
+    assert rows_of(kind, folder) == expected(other, kind)
+    other.export("delta" if kind == "iceberg" else "iceberg", folder, force=True)
+    assert not (folder / "_delta_log").exists() or not (folder / "metadata").exists()
+    for content in ("{}", "[]", '{"version": 2}', "x"):
+        (folder / "_odfchain.json").write_text(content)
+        with pytest.raises(NameCollisionError, match="not understood"):
+            airports.export(kind, folder, force=True)
+    (folder / "_odfchain.json").unlink()
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(NameCollisionError, match="no export of odfchain"):
+        airports.export(kind, folder, force=True)
+    assert sorted(folder.rglob("*")) == before
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OdfchainError):
+        airports.export(kind, tmp_path / "file")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_never_within_a_dataset(kind: str, airports: Dataset, workspace: Workspace, tmp_path: Path) -> None:
+    """Nor around one, nor by a link: what tidies up tables would delete blocks."""
+    (tmp_path / "link").symlink_to(airports.path)
+    (tmp_path / "copy" / "blocks").mkdir(parents=True)
+    (tmp_path / "copy" / "refs").mkdir()
+    before = sorted(workspace.path.rglob("*"))
+    places = [
+        airports.path,
+        airports.path / "data",
+        airports.path / "t",
+        tmp_path / "link" / "t",
+        tmp_path / "copy" / "t",
+    ]
+    if kind != "lode":  # a store is a folder of its own
+        places += [airports.path.parent, airports.path.parent / "t", workspace.path, workspace.path.parent]
+    for place in places:
+        with pytest.raises(UsageError, match="not within a dataset"):
+            airports.export(kind, place)
+    assert sorted(workspace.path.rglob("*")) == before
+
+
+def test_places(airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    airports.export("delta", (tmp_path / "a ö").as_uri())
+    assert (tmp_path / "a ö" / "_delta_log").is_dir()
+    airports.export("lode", (tmp_path / "a ?#%").as_uri())
+    assert (tmp_path / "a ?#%" / "datasets").is_dir()
+    for kind in TABLES:
+        airports.export(kind, f"x/../{kind} ö")
+        assert rows_of(kind, tmp_path / f"{kind} ö") == expected(airports, kind)
+        for name in ("a?b", "a#b", "a%20b"):
+            with pytest.raises(UsageError, match="no table in folders"):
+                airports.export(kind, name)
+            assert not (tmp_path / name).exists()
+    for url in ("s3://bucket/t", "https://example.org/t", "hdfs:/t"):
+        with pytest.raises(UsageError, match="written to folders"):
+            airports.export("delta", url)
+    for options, said in (({"rows": "all"}, "no rows"), ({"catalog": "c"}, "for Iceberg")):
+        with pytest.raises(UsageError, match=said):
+            airports.export("delta", tmp_path / "c", **options)
+    with pytest.raises(UsageError, match="no format 'avro'"):
+        airports.export("avro", tmp_path / "c")
+
+
+def test_a_dataset_without_columns(workspace: Workspace, tmp_path: Path) -> None:
+    empty = add(workspace, "empty", [])
+    for kind in TABLES:
+        with pytest.raises(SchemaError, match="no columns yet"):
+            empty.export(kind, tmp_path / kind)
+        assert not (tmp_path / kind).exists()
+    empty.export("lode", tmp_path / "lode")
+    assert manifests(tmp_path / "lode", empty)[str(empty.head)]["files"] == []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_files_that_cannot_be_linked(
+    kind: str, airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copied, and what was left of an interrupted copy is not believed."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    done = airports.at(2).dataset.export(kind, tmp_path / "t")
+    assert done.copies == 0
+    monkeypatch.setattr(os, "link", refuse)
+    last = airports.summary.slices()[-1].slice.physical_hash
+    damaged = done.folder / "data" / (str(last) + ("" if kind == "lode" else ".parquet"))
+    damaged.write_bytes(b"half")
+    assert airports.export(kind, tmp_path / "t").copies == 2
+    own = airports.path / "data" / str(last)
+    assert damaged.read_bytes() == own.read_bytes()
+    assert not damaged.samefile(own)
+    if kind != "lode":
+        assert rows_of(kind, tmp_path / "t") == expected(airports, kind)
+
+
+@pytest.mark.parametrize(("kind", "table"), [("delta", DeltaFolder), ("iceberg", IcebergFolder)])
+@pytest.mark.parametrize("rows", ["records", "state"])
+def test_an_export_that_was_interrupted(
+    kind: str, table: type, rows: str, airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its commit there is no new version, and the next export makes it."""
+    folder = tmp_path / "t"
+    airports.at(2).dataset.export(kind, folder, rows=rows)
+    name = "_added" if kind == "delta" else "_entry"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            airports.export(kind, folder, rows=rows)
+    assert rows_of(kind, folder) == expected(airports.at(2).dataset, kind, rows)
+    airports.export(kind, folder, rows=rows)
+    assert rows_of(kind, folder) == expected(airports, kind, rows)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_that_others_have_changed(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    """Tidying up harms nothing; other rows, or other files, are not continued."""
+    folder = tmp_path / "t"
+    airports.at(4).dataset.export(kind, folder)
+    if kind == "delta":
+        table = DeltaTable(str(folder))
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        airports.at(4).dataset.export(kind, folder)
+        table = DeltaTable(str(folder))
+        table.delete("iata = 'ZRH'")
+    else:
+        with iceberg(folder) as table:
+            table.delete("iata = 'ZRH'")
+    with pytest.raises(DatasetsDivergedError, match="others have changed it"):
+        airports.export(kind, folder)
+    airports.export(kind, folder, force=True)
+    assert rows_of(kind, folder) == expected(airports, kind)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_dataset_with_another_name(
+    kind: str, airports: Dataset, workspace: Workspace, tmp_path: Path
+) -> None:
+    airports.at(2).dataset.export(kind, tmp_path / "t")
+    workspace.rename("org.air-ports", "renamed")
+    assert workspace["renamed"].export(kind, tmp_path / "t").versions == 2
+    assert rows_of(kind, tmp_path / "t") == expected(workspace["renamed"], kind)
+
+
+def test_a_catalog_of_somebody(
+    airports: Dataset, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg import catalog as catalogs
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/lake.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())  # read once in a process
+    for number in (4, 6):
+        airports.at(number).dataset.export("iceberg", tmp_path / "t", catalog="lake")
+    catalog = catalogs.load_catalog("lake")
+    try:
+        table = catalog.load_table("odf.org_air_ports")
+        assert plain(table.scan().to_arrow()) == expected(airports, "iceberg")
+        assert len(table.snapshots()) == 3
+    finally:
+        catalog.close()
+    with pytest.raises(NameCollisionError, match=r"the catalog has .*org_air_ports already"):
+        airports.export("iceberg", tmp_path / "elsewhere", catalog="lake", force=True)
+    part(airports)
+    with pytest.raises(DatasetsDivergedError):
+        airports.export("iceberg", tmp_path / "t", catalog="lake")
+    assert airports.export("iceberg", tmp_path / "t", catalog="lake", force=True).versions == 3
+    with pytest.raises(UsageError, match="--catalog none"):
+        airports.export("iceberg", tmp_path / "u", catalog="none")
+
+
+@pytest.mark.parametrize(("kind", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg.catalog.sql")])
+def test_a_library_that_is_not_installed(
+    kind: str, module: str, airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(EngineError, match="not installed") as caught:
+        airports.export(kind, tmp_path / "t")
+    assert (caught.value.exit_code, caught.value.hint) == (7, f"pip install 'odfchain[{kind}]'")
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_slice_that_is_not_here(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    (airports.path / "data" / str(airports.summary.slices()[1].slice.physical_hash)).unlink()
+    with pytest.raises(PartialCopyError):
+        airports.export(kind, tmp_path / "t")
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_readers_without_a_catalog(kind: str, airports: Dataset, tmp_path: Path) -> None:
+    """A Delta folder can be moved; of Iceberg the newest metadata are named in the folder."""
+    airports.export(kind, tmp_path / "t")
+    if kind == "delta":
+        shutil.move(tmp_path / "t", tmp_path / "moved")
+        assert rows_of(kind, tmp_path / "moved") == expected(airports, kind)
+        return
+    from pyiceberg.table import StaticTable
+
+    folder = tmp_path / "t" / "metadata"
+    newest = folder / f"{(folder / 'version-hint.text').read_text()}.metadata.json"
+    assert plain(StaticTable.from_metadata(str(newest)).scan().to_arrow()) == expected(airports, kind)
