@@ -36,7 +36,7 @@ class SnapshotKind(StrEnum):
         return f"{self.value}s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SnapshotLine:
     """A signer's word that an object is the manifest, or a profile, of a block."""
 
@@ -54,6 +54,9 @@ class SnapshotLine:
     def by_owner(self) -> bool:
         """Whether the dataset's own key signed it."""
         return self.signer.public_key == self.dataset_id.public_key
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} of block {self.sequence_number:,} by {self.signer}: {self.object}>"
 
     def to_json(self) -> dict[str, Any]:
         """The members that are signed; the signer stands in the header."""

@@ -221,6 +221,28 @@ def test_a_copy_takes_part_without_a_key_and_writes_no_manifest(
     assert not (tmp_path / "bare" / SNAPSHOTS.key).exists()
 
 
+def test_a_branch_takes_no_lines_along(cities: odf.Dataset, place: Path) -> None:
+    draft = cities.create_branch("draft")
+    draft.write_manifest()
+    assert len(draft.published()) == 1
+    cities.push(place.as_uri())
+    before = tree_of(place)
+    assert draft.push(place.as_uri()).snapshots == 0
+    changed = {name for name, data in tree_of(place).items() if before.get(name) != data}
+    assert all("refs" in str(name) for name in changed), changed
+
+
+def test_lines_that_the_destination_has_alone_stay(cities: odf.Dataset, place: Path, copy_of: Copy) -> None:
+    cities.push(place.as_uri())
+    copy = copy_of("copy")
+    (copy.path / SNAPSHOTS.key).unlink()
+    create_key_file(place.parent / "key.pem")
+    theirs = copy.write_profile(key=place.parent / "key.pem").line
+    assert copy.push(place.as_uri()).snapshots == 1
+    cities.push()
+    assert copy_of("other").published() == [*cities.published(), theirs]
+
+
 def test_a_manifest_that_cannot_be_made_is_said_and_the_push_is_done(
     cities: odf.Dataset, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
