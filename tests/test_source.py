@@ -204,7 +204,7 @@ LINES = {  # raised only by a commit that says why
     "audit": 5_450,  # merges are computed again; foreign keys
     "branch": 7_020,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 6_980,  # exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_050,  # exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 745,  # what is fed for each value; values become bytes by numpy; threads share the leaves

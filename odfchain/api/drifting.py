@@ -57,14 +57,18 @@ def drift_between(
     if b is None:
         before, after = (of_dataset(dataset) for dataset in _last_two(shared(), a))
     else:
-        from odfchain.api.branch_points import at_point
-
         before, after = (
-            Profile.read(text) if is_profile_file(text) else of_dataset(at_point(shared(), text))
+            Profile.read(text) if is_profile_file(text) else of_dataset(_at_point(shared(), text))
             for text in (a, b)
         )
     found = compare_profiles(before, after, policy)
     return dataclasses.replace(found, notes=(*found.notes, *notes))
+
+
+def _at_point(workspace: Workspace, text: str) -> Dataset:
+    from odfchain.api.branch_points import at_point  # files need no chain
+
+    return at_point(workspace, text)
 
 
 def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
@@ -77,7 +81,7 @@ def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
     newest = [ref.block_hash for ref in islice(dataset.summary.slices_newest_first(), 2)]
     if len(newest) < 2:
         raise PointNotFoundError(
-            f"{dataset.label} has no two blocks with data to compare",
+            f"{text} has no two blocks with data to compare",
             hint="name two: `odfchain diff --profile A B`, each DATASET@POINT or the file of a profile",
         )
     return [opened_at(dataset._files, workspace, block) for block in reversed(newest)]
@@ -93,11 +97,11 @@ def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: 
     block = f"block {summary.head_block.sequence_number:,}"
     published = _published(files, summary.head)
     if published is not None:
-        notes.append(f"{dataset.label}, {block}: the profile is the one that its owner published")
+        notes.append(f"{dataset.alias}, {block}: the profile is the one that its owner published")
         return published
     if not compute:
         raise PointNotFoundError(
-            f"{dataset.label}: no profile of {block} is here",
+            f"{dataset.alias}: no profile of {block} is here",
             hint="leave --no-compute out, and it is computed",
         )
     return dataset.profile(progress=progress)

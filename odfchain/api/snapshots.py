@@ -195,11 +195,12 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
         UsageError: there is no such file.
     """
     from odfchain.drift.comparison import compare_profiles as compared
-    from odfchain.drift.policy import read_policy
-    from odfchain.limits import LIMITS
 
     chosen = None
     if policy is not None:
+        from odfchain.drift.policy import read_policy
+        from odfchain.limits import LIMITS
+
         chosen = read_policy(_bytes_of(policy, LIMITS.manifest_bytes), source=str(policy))
     return compared(before.document, after.document, chosen)
 
