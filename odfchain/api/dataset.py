@@ -154,18 +154,20 @@ class Dataset(Branching, Publishing, Upkeep):
         """
         return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
 
-    def scan(self, columns: Sequence[str] | None = None, *, at: At = None) -> Scan:
+    def scan(self, columns: Sequence[str] | None = None, *, at: At = None, where: str | None = None) -> Scan:
         """The records as they were recorded, up to a moment; read when one of its `to_…` methods is called.
 
-        `at` is a block (its hash or sequence number) or a system time; None is now.
+        `at` is a block (its hash or sequence number) or a system time; None is now. `where` is an SQL
+        condition on their columns: slices that can hold no such record are not read.
 
         Raises:
+            QueryError: `where` is no condition, or names a column that there is not; says where.
             SchemaError: a column was not in the schema then.
             InvalidIdError, ObjectNotFoundError, DatasetNotFoundError: `at` is no block of it, or before it.
         """
         from odfchain.api.scan import scan
 
-        return scan(self, columns, at)
+        return scan(self, columns, at, where)
 
     def state(
         self,
@@ -343,6 +345,7 @@ class Dataset(Branching, Publishing, Upkeep):
         *,
         since: Time | None = None,
         last: int | None = None,
+        where: str | None = None,
         parallel: int | None = None,
         token: str | None = None,
         progress: Progress = SILENT,
@@ -350,9 +353,11 @@ class Dataset(Branching, Publishing, Upkeep):
         """Slices that are missing here are brought from any mirror, trusted by hash alone.
 
         `source` is a URL or `repo/name`; None is where the dataset was pulled from. `since` and `last` (the
-        newest slices) bring only a part, as in `pull`.
+        newest slices) bring only a part, as in `pull`; so does `where`, an SQL condition: slices that hold no
+        such record stay away, by what the owner signed of them, or was found in them here before.
 
         Raises:
+            QueryError: `where` is no condition, or names a column that there is not; says where.
             UsageError: no source is given or known.
             InvalidIdError, WorkspaceError, TransferError: the source cannot be used.
         """
@@ -361,6 +366,7 @@ class Dataset(Branching, Publishing, Upkeep):
             source,
             since=None if since is None else as_time(since),
             last=last,
+            where=where,
             parallel=parallel,
             token=token,
             progress=progress,

@@ -12,15 +12,18 @@ from odfchain.errors import UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.timestamp import Timestamp
 from odfchain.query.arrow_rows import ArrowRows
-from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.repo.points import block_at
 from odfchain.repo.read_slices import columns_of, read_all, read_tail
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.api.dataset import Dataset
+    from odfchain.manifest.where import Where
+    from odfchain.query.query_result import SlicesRead
     from odfchain.repo.dataset_files import DatasetFiles
 
 At = Multihash | int | Time | None
@@ -46,6 +49,27 @@ class Scan(ArrowRows):
     """Only what is in force by this key; None is every record."""
     event_time: Timestamp | None = None
     """What was in force then, by all that is known at the block."""
+    where: Where | None = None
+    """Only records of which it is true; slices without any are not read."""
+
+    @property
+    def slices(self) -> SlicesRead:
+        """How many slices the condition leaves to be read, by what their footers report.
+
+        Raises:
+            SliceNotFoundError, ObjectCorruptedError: nothing is known of a slice, and it cannot be read.
+        """
+        from odfchain.query.query_result import SlicesRead
+
+        everything = self.summary.slices()
+        return SlicesRead(len(self._needed(everything)), len(everything))
+
+    def _needed(self, everything: list[SliceRef], *, signed_nan: bool = True) -> list[SliceRef]:
+        from odfchain.manifest.needed_slices import needed_slices
+
+        if self.where is None:
+            return everything
+        return needed_slices(self.dataset._files, everything, self.where.condition, signed_nan=signed_nan)
 
     def to_arrow(self) -> pa.Table:
         """All records with the declared types; held in memory. Starts no JVM.
@@ -54,16 +78,32 @@ class Scan(ArrowRows):
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
         """
         files = self.dataset._files
+        if self.key is None and self.where is not None:
+            return self._filtered(self.where)
         if self.key is None:
             return read_all(files, self.summary, self.columns)
         from odfchain.api.kept_states import state_of
 
         return state_of(self)
 
+    def _filtered(self, where: Where) -> pa.Table:
+        import pyarrow as pa
+
+        from odfchain.query.row_filter import RowFilter
+
+        names = columns_of(self.summary, self.columns).names
+        read, files = list(dict.fromkeys([*names, *where.columns])), self.dataset._files
+        chosen = RowFilter(where)
+        # of no slice: says what is wrong with the condition, wherever none is needed
+        cuts = [[], *([ref] for ref in self._needed(self.summary.slices()))]
+        parts = [chosen.of(read_all(files, self.summary, read, cut)) for cut in cuts]
+        return pa.concat_tables(parts).select(names)
+
     def to_spark(self) -> DataFrame:
         """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
 
         Raises:
+            QueryError: Spark cannot compute the condition.
             JavaNotFoundError, EngineError: Spark does not start.
             ObjectCorruptedError, ObjectNotFoundError: naming the slice.
             BadInputError: a slice is not readable, or becomes more than the limits allow.
@@ -75,12 +115,15 @@ class Scan(ArrowRows):
         from odfchain.query.checked_slices import CheckedSlices
         from odfchain.query.pins import Pin
         from odfchain.query.relations import Relation, StateOf
-        from odfchain.query.spark_tables import rows_on_spark, with_plain_offset
+        from odfchain.query.spark_tables import matching_on_spark, rows_on_spark, with_plain_offset
         from odfchain.spark.columns import col
 
         pin = Pin(str(self.dataset.alias), self.dataset._files, self.summary)
         relation = Relation(pin, None if self.key is None else StateOf(self.event_time, self.key))
-        found = rows_on_spark(session, relation, CheckedSlices())
+        if self.where is None:
+            found = rows_on_spark(session, relation, CheckedSlices())
+        else:
+            found = matching_on_spark(session, relation, CheckedSlices(), self.where)
         if plain_offset:
             found = with_plain_offset(found, pin)
         return found if self.columns is None else found.select(*[col(name) for name in self.columns])
@@ -94,7 +137,7 @@ class Scan(ArrowRows):
     def _repr_html_(self) -> str:
         from odfchain.api.views import table_html
 
-        if self.key is not None:
+        if self.key is not None or self.where is not None:
             table = self.to_arrow()
             table = table.slice(max(0, len(table) - _PREVIEW_ROWS))
         else:
@@ -106,18 +149,23 @@ class Scan(ArrowRows):
     def _described(self) -> str:
         block = self.summary.head_block
         columns = "" if self.columns is None else f", columns {', '.join(self.columns)}"
+        where = "" if self.where is None else f", where {one_line(self.where.text, 80)}"
         return (
             f"{self.dataset.alias}: {self.summary.record_count:,} records "
-            f"up to block {block.sequence_number} ({block.system_time}){columns}"
+            f"up to block {block.sequence_number} ({block.system_time}){columns}{where}"
         )
 
 
-def scan(dataset: Dataset, columns: Sequence[str] | None, at: At) -> Scan:
+def scan(dataset: Dataset, columns: Sequence[str] | None, at: At, where: str | None = None) -> Scan:
     """The records up to a moment; errors as `Dataset.scan`."""
     summary = DatasetState.read(dataset._files.chain, head_at(dataset._files, at))
     chosen = None if columns is None else tuple(columns)
     columns_of(summary, chosen)  # says which one is missing
-    return Scan(dataset, chosen, summary)
+    if where is None:
+        return Scan(dataset, chosen, summary)
+    from odfchain.manifest.where import parse_where
+
+    return Scan(dataset, chosen, summary, where=parse_where(where, columns_of(summary, None)))
 
 
 def state(

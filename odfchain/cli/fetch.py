@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from odfchain.api.branch_points import on_branch
-from odfchain.cli.support.context import open_workspace, options
-from odfchain.cli.support.output import format_option, human_size, print_records
+from odfchain.cli.support.context import open_workspace, options, say
+from odfchain.cli.support.output import count_of, format_option, human_size, print_records
 from odfchain.cli.support.parameters import DATASET_AT, PARALLEL_OPTION, part_options
 from odfchain.cli.support.peers import token_for
 from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
@@ -16,8 +16,6 @@ from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain import Timestamp
-
-_FETCHED = ["dataset", "objects", "bytes", "missing"]
 
 
 @click.command("fetch")
@@ -29,6 +27,7 @@ _FETCHED = ["dataset", "objects", "bytes", "missing"]
     help="Bring what was merged into it, so that its merges can be checked.",
 )
 @part_options
+@click.option("--where", metavar="SQL", help="Leave out slices that hold no record of which this is true.")
 @PARALLEL_OPTION
 @format_option()
 def fetch_command(
@@ -37,6 +36,7 @@ def fetch_command(
     merged: bool,
     since: Timestamp | None,
     last: int | None,
+    where: str | None,
     parallel: int | None,
     output: str,
 ) -> None:  # fmt: skip
@@ -45,9 +45,13 @@ def fetch_command(
     Every slice is checked against the hash that the dataset's own chain has for it. --merged brings instead
     the blocks and slices of branches that were merged: they are no part of the chain, and `verify` computes
     the merges again from them.
+
+    --where is a condition on the columns, like "event_time >= '2026-01-01'". What is in slices that are not
+    here is believed of the dataset's owner alone, by a manifest that he signed; a slice of which he says
+    nothing is brought.
     """
-    if merged and (since is not None or last is not None):
-        raise UsageError("--merged brings all that was merged: --since and --last do not apply")
+    if merged and not (since is None and last is None and where is None):
+        raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
     with open_workspace() as workspace:
         found = on_branch(workspace, dataset)
         token = token_for([workspace.url_of(source)] if source else [])
@@ -65,6 +69,7 @@ def fetch_command(
                 source,
                 since=since,
                 last=last,
+                where=where,
                 parallel=parallel,
                 token=token,
                 progress=TransferProgress(progress),
@@ -75,4 +80,13 @@ def fetch_command(
         "bytes": human_size(outcome.bytes) if output == "table" else outcome.bytes,
         "missing": outcome.missing_slices,
     }
-    print_records([row], _FETCHED, output, right=_FETCHED[1:])
+    if where is not None:
+        row |= {"skipped": outcome.skipped, "unknown": outcome.unknown}
+        if not outcome.understood:
+            say("note: nothing is skipped: no part of the condition compares a column with a literal")
+        elif outcome.unknown:
+            say(
+                f"note: no manifest that the owner signed is here that says what is in "
+                f"{count_of(outcome.unknown, 'slice')}"
+            )
+    print_records([row], list(row), output, right=list(row)[1:])

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -202,43 +203,53 @@ def _within(asked: ColumnTest, found: ColumnStats, *, signed_nan: bool) -> bool:
             if test is Test.BEGINS:
                 return low[: len(at)] <= at <= high
         case Group.FLOAT:
-            assert isinstance(low, float)  # noqa: S101 - its group says so
-            at = float(at)  # type: ignore[arg-type]
+            number = float(at)  # type: ignore[arg-type]
             unordered = (Test.LT, Test.LE) if signed_nan else ()
-            if math.isnan(at) or test in (Test.GT, Test.GE, Test.NE, *unordered):
+            if math.isnan(number) or test in (Test.GT, Test.GE, Test.NE, *unordered):
                 return True
-            if test is Test.LT and low == at == 0:
+            if test is Test.LT and low == number == 0:
                 return True  # -0.0 is less than 0.0 for some
-            kept = (_RULES[test](low, high, each) for each in (at, *_rounded(at, found.type)))
-            return any(kept)
+            rounded = _rounded(number, found.type)
+            return _may_pass(test, low, high, min(number, rounded), max(number, rounded))
         case Group.DECIMAL:
-            doubles = (float(value) for value in (low, high, at))  # type: ignore[arg-type]
-            return _RULES[test](low, high, at) or _RULES[test](*doubles)
+            assert isinstance(at, Decimal)  # noqa: S101 - `value_for`
+            double = Decimal(float(at))  # a literal with a point is one for some, and so are both sides
+            if _may_pass(test, low, high, min(at, double), max(at, double)):
+                return True
+            low, high, at = (float(value) for value in (low, high, at))  # type: ignore[arg-type]
         case Group.MOMENT:
             # Spark has microseconds: what is finer is cut off
             low, high = int(low) // 1_000 * 1_000, -(-int(high) // 1_000) * 1_000  # type: ignore[arg-type]
-    return _RULES[test](low, high, at)
+    return _may_pass(test, low, high, at, at)
 
 
-_RULES: dict[Test, Callable[..., bool]] = {
-    Test.EQ: lambda low, high, at: low <= at <= high,
-    Test.NE: lambda low, high, at: not low == high == at,
-    Test.LT: lambda low, _, at: low < at,
-    Test.LE: lambda low, _, at: low <= at,
-    Test.GT: lambda _, high, at: high > at,
-    Test.GE: lambda _, high, at: high >= at,
-}
+def _may_pass(test: Test, low: Any, high: Any, least: Any, most: Any) -> bool:
+    """Whether a value from `low` to `high` may pass a test against one from `least` to `most`."""
+    match test:
+        case Test.EQ:
+            return bool(low <= most and least <= high)
+        case Test.NE:
+            return not low == high == least == most
+        case Test.LT:
+            return bool(low < most)
+        case Test.LE:
+            return bool(low <= most)
+        case Test.GT:
+            return bool(high > least)
+        case Test.GE:
+            return bool(high >= least)
+    return True
 
 
-def _rounded(value: float, kind: pa.DataType) -> list[float]:
+def _rounded(value: float, kind: pa.DataType) -> float:
     """The value as a column of smaller floats may have it."""
     if t.is_float64(kind) or math.isinf(value):
-        return []
+        return value
     try:
         code = "f" if t.is_float32(kind) else "e"
-        return [struct.unpack(code, struct.pack(code, value))[0]]
+        return float(struct.unpack(code, struct.pack(code, value))[0])
     except OverflowError:
-        return [math.copysign(math.inf, value)]
+        return math.copysign(math.inf, value)
 
 
 def value_for(value: object, kind: pa.DataType) -> Value | None:

@@ -68,6 +68,8 @@ class Where:
     text: str
     """With names as they are, in backticks: every engine reads it alike."""
     condition: Condition
+    columns: tuple[str, ...]
+    """Those that it names."""
 
     @property
     def understood(self) -> bool:
@@ -87,11 +89,11 @@ def parse_where(text: str, schema: pa.Schema, *, utc: bool = True) -> Where:
         raise QueryError(f"the condition has {len(text):,} characters, at most {_MOST_CHARACTERS:,} are read")
     tree = _parsed(text)
     found = _Reading(text, schema, utc)
-    exact = found.with_exact_names(tree)
+    exact, columns = found.with_exact_names(tree)
     try:
-        return Where(exact, found.condition(tree))
+        return Where(exact, found.condition(tree), columns)
     except RecursionError:
-        return Where(exact, MAYBE)
+        return Where(exact, MAYBE, columns)
 
 
 def _parsed(text: str) -> exp.Expr:
@@ -132,8 +134,8 @@ class _Reading:
         self._text, self._names, self._utc = text, schema.names, utc
         self._types = types_of(schema)
 
-    def with_exact_names(self, tree: exp.Expr) -> str:
-        """The text with all columns in backticks; the tree has their true names then, too."""
+    def with_exact_names(self, tree: exp.Expr) -> tuple[str, tuple[str, ...]]:
+        """(the text with all columns in backticks, these); the tree has their true names then, too."""
         places: dict[int, tuple[int, str]] = {}
         for column in tree.find_all(exp.Column):
             first = column.parts[0]
@@ -144,7 +146,8 @@ class _Reading:
         for start, (end, name) in sorted(places.items()):
             made += [self._text[at:start], "`" + name.replace("`", "``") + "`"]
             at = end
-        return "".join([*made, self._text[at:]])
+        names = dict.fromkeys(name for _, name in places.values())
+        return "".join([*made, self._text[at:]]), tuple(names)
 
     def _name(self, part: exp.Expr) -> str:
         name = part.name

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.engine_says import engine_says
 from odfchain.query.pins import Pin, Pins
 from odfchain.query.projections import FUNCTIONS, Call, relation_of
-from odfchain.query.query_result import QueryResult
+from odfchain.query.query_result import QueryResult, SlicesRead
 from odfchain.query.relations import Relation
 from odfchain.query.time_travel import with_points
 from odfchain.text import one_line
@@ -95,7 +95,7 @@ class Embedded:
                     clock.check()
                     yield _plain(found, schema)
 
-        return QueryResult(schema, inputs, batches)
+        return QueryResult(schema, inputs, batches, slices=planned.slices)
 
     def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
         """How the query would be run, as text; errors as `run`."""
@@ -107,10 +107,15 @@ class Embedded:
 
 def engine_version() -> str:
     """The engine and its version, as answers name it."""
-    return f"datafusion {_library().__version__}"
+    return f"datafusion {engine_library().__version__}"
 
 
-def _library() -> Any:
+def engine_library() -> Any:
+    """The engine's package, set up.
+
+    Raises:
+        EngineError: it is not installed.
+    """
     # one thread more than there are tasks: where all of them compute, nobody would look at the clock, and
     # neither Ctrl-C nor a time limit be heard
     os.environ.setdefault("TOKIO_WORKER_THREADS", str((os.cpu_count() or 1) + 1))
@@ -172,16 +177,16 @@ class _Planner:
     """One query on its way to a plan: a context, what it asked for, and the files it reads."""
 
     def __init__(self, engine: Embedded, sql: str, params: dict[str, Any], pins: Pins) -> None:
-        self._library = _library()
+        self._library = engine_library()
         self._engine, self._sql, self._params, self._pins = engine, sql, params, pins
         self.files = contextlib.ExitStack()
+        self.slices = SlicesRead()
+        """Those of records."""
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
         """The query over its inputs, and these."""
-        names, states, wanted = self._asked()
-        relations: dict[Any, Relation | Changes] = {
-            **{name: Relation(self._pins.pin(name)) for name in names}, **states
-        }  # fmt: skip
+        records, states, wanted = self._asked()
+        relations: dict[Any, Relation | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
         with engine_says(self._sql):
             context, tables = self._context(inexact)
@@ -195,11 +200,11 @@ class _Planner:
                 tables.given[asked] = tables.registered[internal]
             self._engine.checked.keep()
             frame = self._planned(context)
-        used = [*names, *(pin.name for relation in states.values() for pin in relation.pins)]
+        used = [*records, *(pin.name for relation in states.values() for pin in relation.pins)]
         return frame, self._pins.used(used)
 
-    def _asked(self) -> tuple[list[str], dict[Call, Relation | Changes], frozenset[str]]:
-        """(names of records, what calls of functions mean, columns that these are asked for)."""
+    def _asked(self) -> tuple[dict[str, Relation], dict[Call, Relation | Changes], frozenset[str]]:
+        """(what names of records mean, and calls of functions; columns that these are asked for)."""
         context, tables = self._context(inexact=False)
         states: dict[Call, Relation | Changes] = {}
         names: list[str] = []
@@ -249,8 +254,15 @@ class _Planner:
                     frame = self._planned(context)
                     names[:] = [name for name in names if name not in again]
             columns = {name for relation in states.values() for name in relation.schema.names}
-            wanted = _columns_of_functions(frame.optimized_logical_plan(), columns)
-        return names, states, wanted
+            plan = frame.optimized_logical_plan()
+            wanted = _columns_of_functions(plan, columns)
+            found = {name: Relation(self._pins.pin(name), signed_nan=True) for name in names}
+            if self._engine.checked.remembers:  # a proof is made of all slices, wherever it is made
+                from odfchain.query.pushed_filters import conditions_of_tables
+
+                asked = conditions_of_tables(plan, {name: each.schema for name, each in found.items()})
+                found |= {name: replace(found[name], condition=asked[name]) for name in asked}
+        return found, states, wanted
 
     def _planned(self, context: df.SessionContext) -> df.DataFrame:
         options = self._library.SQLOptions()
@@ -290,6 +302,7 @@ class _Planner:
     def _register_records(self, context: df.SessionContext, name: str, relation: Relation) -> None:
         schema = relation.schema
         paths = relation.paths(self._engine.checked)
+        self.slices += SlicesRead(len(paths), len(self._engine.checked.slices(relation.pin.state)))
         if not paths:
             context.register_record_batches(name, [[_no_rows(schema)]])
             return

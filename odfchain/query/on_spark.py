@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.query.change_relations import Changes
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.embedded import checked_text
 from odfchain.query.pins import Pin, Pins
 from odfchain.query.projections import relation_of
-from odfchain.query.query_result import QueryResult
+from odfchain.query.query_result import QueryResult, SlicesRead
 from odfchain.query.relations import Relation
 from odfchain.query.spark_names import NamesInPlan, in_lower_case, names_in, replaced, subqueries
 from odfchain.query.spark_tables import asked_struct, rows_asked
@@ -33,7 +34,7 @@ from odfchain.text import excerpt, located
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.query.change_relations import Changes
+    from odfchain.manifest.skipping import Condition
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class OnSpark:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         query, clock = checked_text(sql), _Clock(self.session, seconds)
-        frame, inputs = clock.run(lambda: self._planned(query, pins, dict(params or {})))
+        frame, inputs, slices = clock.run(lambda: self._planned(query, pins, dict(params or {})))
         if limit is not None:
             frame = frame.limit(limit)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
@@ -78,16 +79,18 @@ class OnSpark:
         def batches() -> Iterator[Any]:
             yield from clock.run(lambda: _computed(frame)).cast(schema).to_batches()
 
-        return QueryResult(schema, inputs, batches, lambda: frame)
+        return QueryResult(schema, inputs, batches, lambda: frame, slices=slices)
 
     def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
         """How the query would be run, as text; errors as `run`."""
-        frame, _ = self._planned(checked_text(sql), pins, dict(params or {}))
+        frame, _, _ = self._planned(checked_text(sql), pins, dict(params or {}))
         with asking_spark(_LABEL):
             execution = frame._jdf.queryExecution()  # noqa: SLF001
             return str(jvm_of(self.session).PythonSQLUtils.explainString(execution, "formatted"))
 
-    def _planned(self, sql: str, pins: Pins, params: dict[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
+    def _planned(
+        self, sql: str, pins: Pins, params: dict[str, Any]
+    ) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
         if not hasattr(self.session, "_jsparkSession"):
             raise EngineError(
                 "queries are not answered over Spark Connect, which shows no plans",
@@ -98,7 +101,8 @@ class OnSpark:
         with private_session(self.session, _SETTINGS) as java:
             private = SparkSession(self.session.sparkContext, java)
             walker = walker_of(self.session)
-            return _Planning(private, walker, sql, pins, self.checked).plan(params)
+            planning = _Planning(private, walker, sql, pins, self.checked)
+            return *planning.plan(params), planning.slices
 
 
 class _Planning:
@@ -116,6 +120,8 @@ class _Planning:
         """Why names in the text are no datasets."""
         self._small = True
         """Nothing makes many rows of few."""
+        self.slices = SlicesRead()
+        """Those of records."""
 
     def plan(self, params: Mapping[str, Any]) -> tuple[DataFrame, tuple[Pin, ...]]:
         """The query over its inputs, and these."""
@@ -138,7 +144,9 @@ class _Planning:
             relations |= dict(zip(named, states, strict=True))
             for relation in states:
                 relation.key  # noqa: B018 - whatever is wrong with it is said before anything is read
-            used = self._used(read, relations)
+            used, asked = self._used(read, relations)
+        for name, condition in asked.items():
+            relations[name] = self._asked(relations[name], condition)
         if used and self._small and sum(relations[n].pin.state.record_count for n in used) <= FEW_ROWS:
             for key, value in FEW_SETTINGS.items():
                 self._session.conf.set(key, value)
@@ -150,6 +158,16 @@ class _Planning:
             return self._frame(read), self._pins.used(
                 pin.name for name in used for pin in relations[name].pins
             )
+
+    def _asked(self, relation: Relation | Changes, condition: Condition) -> Relation | Changes:
+        """A table of which only slices that may have a row that is asked for are read."""
+        if isinstance(relation, Changes) or not self._checked.remembers:
+            return relation
+        relation = replace(relation, condition=condition)
+        if relation.projection is None:
+            read, there = relation.slices(self._checked), self._checked.slices(relation.pin.state)
+            self.slices += SlicesRead(len(read), len(there))
+        return relation
 
     def _relations(self, found: NamesInPlan) -> dict[str, Relation | Changes]:
         """What the names in the text mean, but for those that a WITH may mean."""
@@ -180,8 +198,10 @@ class _Planning:
             plan, to_seq(list(found.parameters)), to_seq([literal.apply(value) for value in plain])
         )
 
-    def _used(self, plan: Any, relations: Mapping[str, Relation | Changes]) -> list[str]:
-        """The tables that are read, as Spark resolves the query over empty ones."""
+    def _used(
+        self, plan: Any, relations: Mapping[str, Relation | Changes]
+    ) -> tuple[list[str], dict[str, Condition]]:
+        """(the tables that are read, what is asked of them), as Spark resolves the query over empty ones."""
         for name, relation in relations.items():
             schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())
             empty = self._java.createDataFrame(self._jvm.java.util.ArrayList(), schema)
@@ -192,17 +212,22 @@ class _Planning:
             if (no_dataset := self._no_dataset(error)) is not None:
                 raise no_dataset from None
             raise
-        used: dict[str, None] = {}
+        from odfchain.manifest.skipping import AnyOf
+        from odfchain.query.catalyst_filters import condition_over
+
+        used: dict[str, list[Condition]] = {}
         regions = [analyzed]
         while regions:
             region = regions.pop()
             plans = self._walker.plans(region)
             for i in plans.of("View"):
-                used[plans[i].desc().identifier().table()] = None
+                name = plans[i].desc().identifier().table()
+                if name in relations:
+                    used.setdefault(name, []).append(condition_over(plans, i, relations[name].schema))
             self._check_leaves(plans)
             self._small = self._small and not plans.of("Generate", "Range")
             regions += subqueries(self._walker.expressions(region))
-        return sorted(used.keys() & relations.keys())
+        return sorted(used), {name: AnyOf(tuple(asked)) for name, asked in used.items()}
 
     def _check_leaves(self, plans: PlanNodes) -> None:
         for i, children in enumerate(self._walker.children(plans)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
@@ -12,6 +13,23 @@ from odfchain.query.pins import Pin
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesRead:
+    """How many slices of records a query reads, of how many; the others can have no row of its answer."""
+
+    read: int = 0
+    there: int = 0
+
+    def __add__(self, other: SlicesRead) -> SlicesRead:
+        """Both together."""
+        return SlicesRead(self.read + other.read, self.there + other.there)
+
+    @property
+    def skipped(self) -> int:
+        """Those that are not read."""
+        return self.there - self.read
 
 
 class QueryResult(ArrowRows):
@@ -27,12 +45,20 @@ class QueryResult(ArrowRows):
         inputs: tuple[Pin, ...],
         batches: Callable[[], Iterator[pa.RecordBatch]],
         frame: Callable[[], DataFrame] | None = None,
+        *,
+        slices: SlicesRead | None = None,
     ) -> None:
         self._schema = schema
         self._inputs = inputs
         self._batches: Callable[[], Iterator[pa.RecordBatch]] | None = batches
         self._frame = frame
         self._table: pa.Table | None = None
+        self._slices = slices or SlicesRead()
+
+    @property
+    def slices(self) -> SlicesRead:
+        """How many slices were skipped by what their footers report."""
+        return self._slices
 
     @property
     def schema(self) -> pa.Schema:

@@ -16,10 +16,13 @@ from odfchain.errors import QueryError, SchemaError
 from odfchain.model.timestamp import Timestamp
 from odfchain.query.checked_slices import CheckedSlices
 from odfchain.query.pins import Pin
+from odfchain.repo.dataset_state import SliceRef
 from odfchain.repo.read_slices import columns_of, read_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from odfchain.manifest.skipping import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class Relation:
     pin: Pin
     projection: StateOf | None = None
     """None is every record."""
+    condition: Condition | None = None
+    """What is true of all rows that are asked for, if anything: slices that have none are not read."""
+    signed_nan: bool = False
+    """As in `odfchain.manifest.skipping.may_match`."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -75,14 +82,31 @@ class Relation:
             raise QueryError(f"state of {self.pin.alias}: {error.message}") from None
         return given
 
+    def slices(self, checked: CheckedSlices) -> list[SliceRef]:
+        """The slices that have to be read, oldest first; errors as `paths`.
+
+        Of a state only what a condition says of the key counts: another slice may have a newer row of it.
+        """
+        refs, condition = checked.slices(self.pin.state), self.condition
+        if condition is None:
+            return refs
+        from odfchain.manifest.needed_slices import needed_slices
+        from odfchain.manifest.skipping import about
+        from odfchain.slices.footers import quoted
+
+        dataset = self.pin.dataset
+        if self.projection is not None:
+            condition = about(condition, [quoted(name) for name in self.key])
+        located = checked.located(dataset)
+        return needed_slices(dataset, refs, condition, locate=located, signed_nan=self.signed_nan)
+
     def paths(self, checked: CheckedSlices) -> list[Path]:
-        """The slices, oldest first; each one hashes to its name and may be decoded by whichever reader.
+        """The files of `slices`; each one hashes to its name and may be decoded by whichever reader.
 
         Raises:
             SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
         """
-        dataset = self.pin.dataset
-        return [checked.path(dataset, ref.slice.physical_hash) for ref in checked.slices(self.pin.state)]
+        return [checked.path(self.pin.dataset, ref.slice.physical_hash) for ref in self.slices(checked)]
 
     def state(self, checked: CheckedSlices, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a state as recorded, in order of offset, or some columns of them; held in memory.
@@ -99,8 +123,8 @@ class Relation:
                 dataset, state, self.key, columns, cache=checked.states(dataset), locate=located
             )
         slices = [
-            (path, ref.slice.offset_interval)
-            for path, ref in zip(self.paths(checked), checked.slices(state), strict=True)
+            (checked.path(dataset, ref.slice.physical_hash), ref.slice.offset_interval)
+            for ref in self.slices(checked)
         ]
         return read_state(dataset, state, self.key, columns, event_time=time, slices=slices)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odfchain.errors import QueryError, SchemaError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from odfchain.manifest.where import Where
 
 _EVERY_ROW = {
     "parquet.filter.stats.enabled": "false",
@@ -45,6 +48,29 @@ def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSli
     offset = names.offset_column
     kept = relation.rows(checked, [offset]).select([offset]).cast(pa.schema([(offset, pa.int64())]))
     return found.join(session.createDataFrame(kept), offset, "left_semi")
+
+
+_UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+
+
+def matching_on_spark(
+    session: SparkSession, relation: Relation, checked: CheckedSlices, where: Where
+) -> DataFrame:
+    """The records of which a condition is true, as `rows_on_spark`; slices without any are not read.
+
+    Raises:
+        QueryError: Spark cannot compute the condition.
+        And all errors of `rows_on_spark`.
+    """
+    from odfchain.manifest.where import parse_where
+    from odfchain.sql.messages import asking_spark
+
+    if session.conf.get("spark.sql.session.timeZone") not in _UTC:
+        where = parse_where(where.text, relation.schema, utc=False)
+    needed = replace(relation, condition=where.condition)
+    found = rows_on_spark(session, needed, checked)
+    with asking_spark("the condition", sql=where.text):
+        return found.where(f"({where.text}\n)")
 
 
 def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:

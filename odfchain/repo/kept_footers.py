@@ -17,15 +17,17 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, InvalidIdError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import SliceRef
 from odfchain.repo.read_slices import unreadable, verified_slice
-from odfchain.slices.footer_lines import stats_of_text, stats_text
-from odfchain.slices.footers import FileStats, file_stats
 from odfchain.store import fsio
+
+if TYPE_CHECKING:
+    from odfchain.slices.footers import FileStats
 
 _DATASETS = 16
 """Files whose lines stay in memory [count]."""
@@ -57,6 +59,8 @@ class KeptFooters:
         name = ref.slice.physical_hash
         found = self.known(name)
         if found is None:
+            from odfchain.slices.footers import file_stats  # noqa: PLC0415 - it loads Arrow
+
             path = locate(ref) if locate is not None else verified_slice(self._dataset, ref)
             try:
                 found = self._new[name] = file_stats(path)
@@ -66,6 +70,10 @@ class KeptFooters:
 
     def keep(self) -> None:
         """Remember what was found out, for other processes; without effect where that cannot be written."""
+        if not self._new:
+            return
+        from odfchain.slices.footer_lines import stats_text  # noqa: PLC0415 - it loads Arrow
+
         new, self._new = self._new, {}
         keep_footers(self._dataset, ((name, stats_text(stats)) for name, stats in new.items()))
 
@@ -136,6 +144,8 @@ class _Lines:
         key = str(name)
         found = self._known.get(key)
         if isinstance(found, bytes):
+            from odfchain.slices.footer_lines import stats_of_text  # noqa: PLC0415 - it loads Arrow
+
             try:
                 found = self._known[key] = stats_of_text(found[_CRC + len(key) + 2 :])
             except ValueError:
@@ -179,6 +189,8 @@ class _Lines:
         found = self._known[str(name)]
         if isinstance(found, bytes):
             return found
+        from odfchain.slices.footer_lines import stats_text  # noqa: PLC0415 - it loads Arrow
+
         text = stats_text(found)
         assert text is not None  # noqa: S101 - it came from one
         return _line(name, text)[:-1]

@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] | None = None) -> pa.Table:
-    """All records in order of offset, with the declared schema (or the given columns of it).
+def read_all(
+    dataset: DatasetFiles,
+    state: DatasetState,
+    columns: Sequence[str] | None = None,
+    slices: Sequence[SliceRef] | None = None,
+) -> pa.Table:
+    """All records (or those of some slices), with the declared schema (or the given columns of it).
 
     Raises:
         SchemaError: a column is not in the schema.
@@ -38,7 +43,7 @@ def read_all(dataset: DatasetFiles, state: DatasetState, columns: Sequence[str] 
     import pyarrow as pa  # noqa: PLC0415
 
     schema = columns_of(state, columns)
-    tables = [_read_slice(dataset, ref, schema) for ref in state.slices()]
+    tables = [_read_slice(dataset, ref, schema) for ref in (state.slices() if slices is None else slices)]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

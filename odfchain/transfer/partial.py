@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import OdfchainError, StoreError
 from odfchain.model.timestamp import Timestamp
@@ -25,6 +26,9 @@ from odfchain.store.interfaces import HEAD
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.slice_files import EVERYTHING, DataObject, Selection, absent, bring, objects_of
 
+if TYPE_CHECKING:
+    from odfchain.manifest.where import Where
+
 _READ_BYTES = 4096
 _FIELDS = {"metadataOnly", "since", "last"}
 
@@ -36,6 +40,12 @@ class FetchOutcome:
     objects: int
     bytes: int
     missing_slices: int
+    skipped: int = 0
+    """Missing slices that have no row of which the condition is true."""
+    unknown: int = 0
+    """Slices that were brought because nobody who is believed says what is in them."""
+    understood: bool = True
+    """Whether any of the condition can leave a slice out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +156,14 @@ def fetch_missing(
     *,
     since: Timestamp | None = None,
     last: int | None = None,
+    where: Where | None = None,
     parallel: int = 10,
     progress: Progress = SILENT,
 ) -> FetchOutcome:
     """The missing slices and checkpoints (with `since`, `last`: those of the newest blocks) come from a peer.
+
+    With `where` slices alone come, and none that has no row of which it is true, by what was found in its
+    verified bytes here, or the owner signed (`trusted_stats`).
 
     None is stored before all were received. When nothing is missing any more, on branches neither, the copy
     is whole, and later pulls keep it so.
@@ -162,7 +176,9 @@ def fetch_missing(
     """
     selection = Selection(since=since, last=last)
     with fsio.locked(lock_path(dataset)):
-        wanted = absent(dataset, selection.of(data_objects(dataset)))
+        wanted, skipped, unknown = absent(dataset, selection.of(data_objects(dataset))), 0, 0
+        if where is not None:
+            wanted, skipped, unknown = _that_may_match(dataset, wanted, where)
         folder = incoming_folder(dataset)
         size = bring(dataset, peer, wanted, folder / "objects", parallel=parallel, progress=progress)
         shutil.rmtree(folder / "objects", ignore_errors=True)
@@ -170,7 +186,22 @@ def fetch_missing(
         others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
         if not rest and not any(missing_objects(other) for other in others):
             unmark(dataset)
-    return FetchOutcome(len(wanted), size, sum(found.offsets is not None for found in rest))
+    left = sum(found.offsets is not None for found in rest)
+    understood = where is None or where.understood
+    return FetchOutcome(len(wanted), size, left, skipped, unknown, understood)
+
+
+def _that_may_match(
+    dataset: DatasetFiles, objects: Sequence[DataObject], where: Where
+) -> tuple[list[DataObject], int, int]:
+    """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
+    from odfchain.manifest.owner_stats import trusted_stats  # noqa: PLC0415 - few commands need it
+    from odfchain.manifest.skipping import may_match  # noqa: PLC0415
+
+    stats = trusted_stats(dataset, DatasetState.read(dataset.chain))
+    slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
+    wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
+    return wanted, len(slices) - len(wanted), sum(its is None for _, its in slices)
 
 
 def unmark(dataset: DatasetFiles) -> None:

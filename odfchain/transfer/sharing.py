@@ -319,6 +319,7 @@ class Sharing:
         *,
         since: Timestamp | None = None,
         last: int | None = None,
+        where: str | None = None,
         parallel: int | None = None,
         token: str | None = None,
         progress: Progress = SILENT,
@@ -326,17 +327,27 @@ class Sharing:
         """Slices and checkpoints that are missing here are brought from any mirror, trusted by hash alone.
 
         `source` is a URL or `repo/name`; None is where the dataset was pulled from. A mirror is not
-        remembered.
+        remembered. `where` is an SQL condition: slices that can hold no such record are left out.
 
         Raises:
             UsageError: no source is given or known.
+            QueryError: `where` is no condition, or names a column that there is not; says where.
             DatasetNotFoundError: there is no such dataset here.
             And all errors of `url_of`, `open_peer` and `fetch_missing`.
         """
         dataset = self._dataset(ref)
         parallel = parallel or self.config.parallel
+        asked = None
+        if where is not None:
+            from odfchain.manifest.where import parse_where  # noqa: PLC0415 - few commands need it
+            from odfchain.repo.dataset_state import DatasetState  # noqa: PLC0415
+            from odfchain.repo.read_slices import columns_of  # noqa: PLC0415
+
+            asked = parse_where(where, columns_of(DatasetState.read(dataset.chain), None))
         with closing(self.mirror(dataset, source, parallel, token)) as peer:
-            return fetch_missing(dataset, peer, since=since, last=last, parallel=parallel, progress=progress)
+            return fetch_missing(
+                dataset, peer, since=since, last=last, where=asked, parallel=parallel, progress=progress
+            )
 
     def fetch_merged(
         self,

@@ -85,7 +85,7 @@ def test_a_commit_keeps_what_the_writer_says_and_reads_nothing(
     assert len(lines(root)) == 1
     ref = DatasetState.read(root.chain).slices()[-1]
     true = file_stats(Path(root.data.locate(ref.slice.physical_hash)))
-    monkeypatch.setattr("odfchain.repo.kept_footers.file_stats", None)
+    monkeypatch.setattr("odfchain.slices.footers.file_stats", None)
     assert kept_stats(root, ref) == true
 
 
@@ -93,7 +93,7 @@ def test_a_slice_is_hashed_and_read_once(root: DatasetFiles, monkeypatch: pytest
     first = all_of(root)
     assert [each.column("i").low for each in first if each.column("i")] == [0, 2]
     assert len(lines(root)) == 2
-    monkeypatch.setattr("odfchain.repo.kept_footers.file_stats", None)
+    monkeypatch.setattr("odfchain.slices.footers.file_stats", None)
     assert all_of(root) == first
     assert manifest_of(root, DatasetState.read(root.chain))["row_count"] == 4
 

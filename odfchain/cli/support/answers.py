@@ -32,6 +32,8 @@ def show_answer(
 
 
 def say_read(result: QueryResult, rows: str, began: float | None) -> None:
-    """Say what was read, and since when; `airports @ 9 (f16201b9…c037), 7,884 rows, 0.4 s`."""
+    """Say what was read, and since when; `airports @ 9 (f16201b9…c037), 1 of 4 slices, 205 rows, 0.4 s`."""
     took = [] if began is None else [f"{time.perf_counter() - began:.1f} s"]
-    say(", ".join([*map(str, result.inputs), rows, *took]))
+    found = result.slices
+    slices = [f"{found.read:,} of {count_of(found.there, 'slice')}"] if found.skipped else []
+    say(", ".join([*map(str, result.inputs), *slices, rows, *took]))

@@ -1,0 +1,49 @@
+"""What the owner of a dataset says of slices that are not here: by his signature, and nobody else's."""
+
+from __future__ import annotations
+
+from odfchain.errors import CodecError, ObjectCorruptedError, ObjectNotFoundError, StoreError
+from odfchain.ids.multihash import Multihash
+from odfchain.manifest.document_stats import stats_of_document
+from odfchain.manifest.published_objects import object_of, published, signed_manifest
+from odfchain.manifest.snapshot_manifest import files_of
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.kept_footers import KeptFooters
+from odfchain.repo.read_slices import columns_of
+from odfchain.slices.footers import FileStats
+from odfchain.trust.snapshot_lines import SnapshotKind
+
+
+def trusted_stats(dataset: DatasetFiles, state: DatasetState) -> dict[Multihash, FileStats]:
+    """What may be believed of a dataset's slices before they are here.
+
+    That is what was found in verified bytes of them earlier; else what the newest manifest says that is here
+    and that the owner signed. Nothing is said of other slices.
+
+    Raises:
+        StoreError: the signed lines cannot be read.
+        BrokenChainError, CodecError: the chain cannot be read.
+    """
+    kept, said = KeptFooters(dataset), _said_by_owner(dataset, state)
+    found = {}
+    for ref in state.slices():
+        name = ref.slice.physical_hash
+        own = kept.known(name)
+        stats = own if own is not None else said.get(name)
+        if stats is not None and stats.row_count == ref.slice.offset_interval.count:
+            found[name] = stats
+    return found
+
+
+def _said_by_owner(dataset: DatasetFiles, state: DatasetState) -> dict[Multihash, FileStats]:
+    schema = columns_of(state, None)
+    for line in published(dataset, SnapshotKind.MANIFEST):
+        if not line.by_owner:
+            continue
+        try:
+            document = signed_manifest(dataset, line, object_of(dataset, line))
+            return {name: stats_of_document(file, schema) for name, file in files_of(document).items()}
+        except (ObjectNotFoundError, ObjectCorruptedError, CodecError, StoreError):
+            continue  # an older one says less, and is as true
+    return {}
