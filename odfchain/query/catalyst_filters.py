@@ -59,6 +59,8 @@ class _Reading:
     def __init__(self, schema: pa.Schema) -> None:
         self._types: Mapping[str, pa.DataType] = {field.name: field.type for field in schema}
         self._left = _MOST_NODES
+        self._common: dict[str, Any] = {}
+        """What stands for an expression that is written once, such as that of BETWEEN."""
 
     def condition(self, node: Any, *, negated: bool = False) -> Condition:
         """What of it (negated: of its contrary) is understood."""
@@ -72,6 +74,9 @@ class _Reading:
                 return self.condition(node.child(), negated=not negated)
             case "Between":
                 return self.condition(node.replacement(), negated=negated)
+            case "With":
+                self._common |= {str(each.id()): each.child() for each in items(node.defs())}
+                return self.condition(node.child(), negated=negated)
             case "IsNull" | "IsNotNull":
                 name = self._column(node.child())
                 test = Test.NULL if (kind == "IsNull") is not negated else Test.VALUE
@@ -91,10 +96,11 @@ class _Reading:
 
     def _column(self, node: Any) -> str | None:
         """The name of a column, also where it is brought to a type that holds all of its values."""
-        if node.getClass().getSimpleName() == "Cast":
-            if not _holds_all(node.child().dataType().typeName(), node.dataType().typeName()):
+        while (kind := node.getClass().getSimpleName()) in ("Cast", "CommonExpressionRef"):
+            inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
+            if inner is None or not _holds_all(inner.dataType().typeName(), node.dataType().typeName()):
                 return None
-            node = node.child()
+            node = inner
         if node.getClass().getSimpleName() != "AttributeReference":
             return None
         name = str(node.name())
@@ -120,6 +126,8 @@ class _Reading:
 
 def _holds_all(own: str, other: str) -> bool:
     """Whether a type has exactly all values of another one."""
+    if own == other:
+        return True
     decimal, larger = _DECIMAL.fullmatch(own), _DECIMAL.fullmatch(other)
     if own in _WHOLE and other in _WHOLE:
         return _WHOLE[own] <= _WHOLE[other]
@@ -136,7 +144,10 @@ def _value(node: Any) -> Any:
         _DECIMAL.fullmatch(kind)
     ):
         return None
-    value = node.eval(None)
+    try:
+        value = node.eval(None)
+    except Exception:  # noqa: BLE001 - whether that is an error the query itself decides, where it computes it
+        return None
     if value is None or isinstance(value, bool | int | float):
         return value
     return str(value.toString()) if kind == "string" else Decimal(value.toString())
