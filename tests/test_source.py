@@ -204,7 +204,7 @@ LINES = {  # raised only by a commit that says why
     "audit": 5_450,  # merges are computed again; foreign keys
     "branch": 7_020,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 7_050,  # exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_080,  # exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 745,  # what is fed for each value; values become bytes by numpy; threads share the leaves
@@ -216,17 +216,17 @@ LINES = {  # raised only by a commit that says why
     "lineage": 2_400,  # branches and merges, drawn
     "model": 2100,
     "net": 1700,
-    "query": 4_012,  # the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
+    "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
-    "repo": 4_320,  # what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
+    "repo": 4_350,  # what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
     "serve": 1_020,  # branches
-    "manifest": 1_050,  # conditions: what their text means, and what they skip; signed manifests and profiles
+    "manifest": 1_170,  # what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 2_700,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "slices": 2_230,  # bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_180,  # files that are linked or copied; places as locations, which two rooms had as texts
-    "transfer": 6_520,  # manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
+    "transfer": 6_570,  # copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2050,
     "trust": 2_860,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from odfchain.errors import CodecError, ObjectCorruptedError, ObjectNotFoundError, StoreError
+from collections.abc import Callable
+
+from odfchain.errors import OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.manifest.document_stats import stats_of_document
 from odfchain.manifest.published_objects import object_of, published, signed_manifest
@@ -12,20 +14,23 @@ from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.kept_footers import KeptFooters
 from odfchain.repo.read_slices import columns_of
 from odfchain.slices.footers import FileStats
-from odfchain.trust.snapshot_lines import SnapshotKind
+from odfchain.trust.snapshot_lines import SnapshotKind, SnapshotLine
+
+Bring = Callable[[SnapshotLine], bytes]
+"""Brings the document that a line names from elsewhere; it hashes to its name."""
 
 
-def trusted_stats(dataset: DatasetFiles, state: DatasetState) -> dict[Multihash, FileStats]:
+def trusted_stats(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
     """What may be believed of a dataset's slices before they are here.
 
-    That is what was found in verified bytes of them earlier; else what the newest manifest says that is here
-    and that the owner signed. Nothing is said of other slices.
+    That is what was found in verified bytes of them earlier; else what the newest manifest says that the
+    owner signed and that can be had. Nothing is said of other slices.
 
     Raises:
         StoreError: the signed lines cannot be read.
         BrokenChainError, CodecError: the chain cannot be read.
     """
-    kept, said = KeptFooters(dataset), _said_by_owner(dataset, state)
+    kept, said = KeptFooters(dataset), _said_by_owner(dataset, state, bring)
     found = {}
     for ref in state.slices():
         name = ref.slice.physical_hash
@@ -36,14 +41,21 @@ def trusted_stats(dataset: DatasetFiles, state: DatasetState) -> dict[Multihash,
     return found
 
 
-def _said_by_owner(dataset: DatasetFiles, state: DatasetState) -> dict[Multihash, FileStats]:
+def _said_by_owner(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
     schema = columns_of(state, None)
     for line in published(dataset, SnapshotKind.MANIFEST):
         if not line.by_owner:
             continue
         try:
-            document = signed_manifest(dataset, line, object_of(dataset, line))
+            document = signed_manifest(dataset, line, _content(dataset, line, bring))
             return {name: stats_of_document(file, schema) for name, file in files_of(document).items()}
-        except (ObjectNotFoundError, ObjectCorruptedError, CodecError, StoreError):
+        except OdfchainError:
             continue  # an older one says less, and is as true
     return {}
+
+
+def _content(dataset: DatasetFiles, line: SnapshotLine, bring: Bring) -> bytes:
+    try:
+        return object_of(dataset, line)
+    except StoreError:  # it is not here, or damaged
+        return bring(line)

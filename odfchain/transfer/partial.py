@@ -178,7 +178,7 @@ def fetch_missing(
     with fsio.locked(lock_path(dataset)):
         wanted, skipped, unknown = absent(dataset, selection.of(data_objects(dataset))), 0, 0
         if where is not None:
-            wanted, skipped, unknown = _that_may_match(dataset, wanted, where)
+            wanted, skipped, unknown = _that_may_match(dataset, peer, wanted, where)
         folder = incoming_folder(dataset)
         size = bring(dataset, peer, wanted, folder / "objects", parallel=parallel, progress=progress)
         shutil.rmtree(folder / "objects", ignore_errors=True)
@@ -192,13 +192,15 @@ def fetch_missing(
 
 
 def _that_may_match(
-    dataset: DatasetFiles, objects: Sequence[DataObject], where: Where
+    dataset: DatasetFiles, peer: Peer, objects: Sequence[DataObject], where: Where
 ) -> tuple[list[DataObject], int, int]:
     """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
     from odfchain.manifest.owner_stats import trusted_stats  # noqa: PLC0415 - few commands need it
     from odfchain.manifest.skipping import may_match  # noqa: PLC0415
+    from odfchain.transfer.snapshot_objects import object_from  # noqa: PLC0415
 
-    stats = trusted_stats(dataset, DatasetState.read(dataset.chain))
+    state = DatasetState.read(dataset.chain)
+    stats = trusted_stats(dataset, state, lambda line: object_from(dataset, peer, line))
     slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
     wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
     return wanted, len(slices) - len(wanted), sum(its is None for _, its in slices)

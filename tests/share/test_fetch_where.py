@@ -38,7 +38,7 @@ def signed(original: DatasetFiles, key: DatasetKey | None = None) -> None:
 
 
 def partial_copy(original: DatasetFiles, folder: Path) -> odf.Dataset:
-    """The metadata, and what others say of it."""
+    """The metadata, and what others say of it, as far as a pull has not brought it."""
     workspace = odf.init(folder)
     workspace.pull(original.folder.as_uri(), name="five", metadata_only=True)
     copy = workspace["five"]
@@ -81,10 +81,18 @@ def test_a_manifest_that_is_not_what_was_signed_says_nothing(
 ) -> None:
     signed(original)
     copy = partial_copy(original, tmp_path / "copy")
-    (path,) = (copy._files.folder / "manifests").iterdir()
-    path.chmod(0o644)
-    path.write_bytes(damage)
+    for root in (original, copy._files):
+        (path,) = (root.folder / "manifests").iterdir()
+        path.chmod(0o644)
+        path.write_bytes(damage)
     assert copy.fetch(where="i = 5").unknown == 5
+
+
+def test_a_manifest_that_is_not_here_is_brought(original: DatasetFiles, tmp_path: Path) -> None:
+    signed(original)
+    copy = partial_copy(original, tmp_path / "copy")
+    shutil.rmtree(copy._files.folder / "manifests")
+    assert copy.fetch(where="i = 5").skipped == 4
 
 
 def test_what_was_found_in_verified_bytes_is_believed_when_they_are_gone(
