@@ -130,6 +130,8 @@ class CheckKeywords(TypedDict, total=False):
     """Check up to this block, which is included."""
     require_signature: bool
     """An unsigned head is a fault, not only a note."""
+    profiles: bool
+    """Compute signed profiles of its blocks again."""
     trusted_by: int
     """With `replay`: leave out what so many auditors whom the settings trust have replayed."""
 

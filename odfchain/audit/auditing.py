@@ -93,12 +93,14 @@ def verify_remote(
             progress,
             parallel=sharing.config.parallel,
             require_signature=options.require_signature,
+            profiles=options.profiles,
         ) as copy,
     ):
         scope = Scope(
             span=Range(after=options.after, upto=options.upto),
             jobs=options.jobs,
             require_signature=options.require_signature,
+            profiles=options.profiles,
             signature_unread=copy.unsigned,
             trusted=trusted_auditors(workspace, options),
         )

@@ -19,7 +19,7 @@ class Check:
 
 HEAD, BLOCKS, LINKS, RULES, PRESENT, PHYSICAL, LOGICAL, OFFSETS = range(1, 9)
 SYSTEM, CORRECTIONS, SCHEMA, WATERMARKS, CHECKPOINTS, INPUTS, REPLAY, SIGNATURE = range(9, 17)
-MERGES, FOREIGN_KEYS, STATISTICS = 17, 18, 19
+MERGES, FOREIGN_KEYS, STATISTICS, MANIFESTS, PROFILES = range(17, 22)
 
 CHECKS = {
     number: Check(number, name, section)
@@ -43,6 +43,8 @@ CHECKS = {
         (MERGES, "merges", "AddData"),
         (FOREIGN_KEYS, "foreign keys", "SetAttachments"),
         (STATISTICS, "slice statistics", "DataSlice"),
+        (MANIFESTS, "signed manifests", "Metadata Chain"),
+        (PROFILES, "signed profiles", "Metadata Chain"),
     )
 }
 """By number, in the order in which they are reported."""

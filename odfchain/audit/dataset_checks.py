@@ -22,6 +22,8 @@ fault names the file. Nothing derived (such as the chain index) is trusted.
     17  merges are what their two sides merge into (merge_check.py)      "AddData"; RFC-036
     18  what rows refer to by foreign keys is there                      "SetAttachments"; RFC-037
     19  what footers report is true of the rows (footer_check.py)        "DataSlice"; RFC-043
+    20  signed manifests are what chain and footers give                 RFC-043
+    21  signed profiles are what the rows give (where it is asked for)   RFC-043
 
 A check that cannot run says why, and never passes. The reading of files is spread over threads: hashing and
 decoding release the interpreter.
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, MERGES, REPLAY, STATISTICS
+from odfchain.audit.checks import CHECKS, FOREIGN_KEYS, MERGES, PROFILES, REPLAY, STATISTICS
 from odfchain.audit.heads import attested, check_signature, leave_out_signature
 from odfchain.audit.index_note import note_index
 from odfchain.audit.input_claims import Find, InputChains, check_inputs
@@ -52,6 +54,7 @@ from odfchain.model.enums import DatasetKind
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.trust.signed_statements import Attestation
+from odfchain.trust.snapshot_lines import SnapshotKind
 
 __all__ = ["CHECKS", "Fault", "Report", "verify_dataset"]
 
@@ -72,6 +75,8 @@ class Scope:
     """An unsigned head is a fault."""
     signature_unread: str | None = None
     """Why it is not known whether the head is signed; None where it can be looked at."""
+    profiles: bool = False
+    """Signed profiles are computed again."""
     trusted: tuple[str, ...] = ()
     """Auditors whose attestations are marked as trusted."""
 
@@ -153,8 +158,10 @@ def _check_data(
     # Loaded here: reading slices needs Arrow, and following the chain does not.
     from odfchain.audit.correction_check import check_corrections, has_several_keys, readable_slices  # noqa: PLC0415
     from odfchain.audit.foreign_key_check import check_foreign_keys  # noqa: PLC0415
+    from odfchain.audit.manifest_check import check_manifests  # noqa: PLC0415
     from odfchain.audit.merge_check import check_merges  # noqa: PLC0415
     from odfchain.audit.object_files import check_objects  # noqa: PLC0415
+    from odfchain.audit.signed_snapshots import signed_lines  # noqa: PLC0415
     from odfchain.audit.slice_checks import check_system_times  # noqa: PLC0415
     from odfchain.audit.slice_pass import read_slices  # noqa: PLC0415
     from odfchain.audit.states import check_states  # noqa: PLC0415
@@ -173,6 +180,16 @@ def _check_data(
     check_states(dataset, chain, after, upto, readable, report, complete=complete)
     check_foreign_keys(dataset, chain, upto, readable, find, report, complete=complete)
     check_merges(dataset, chain, after, upto, outcomes, find, report, jobs=scope.jobs, progress=progress)
+    lines = signed_lines(dataset, chain, after, upto, _identity(report), report)
+    hashed = {number for number, outcome in outcomes.items() if outcome.as_recorded}
+    check_manifests(dataset, chain, [s for s in lines if s.kind is SnapshotKind.MANIFEST], hashed, report)
+    profiles = [line for line in lines if line.kind is SnapshotKind.PROFILE]
+    if profiles and scope.profiles:
+        from odfchain.audit.profile_check import check_profiles  # noqa: PLC0415
+
+        check_profiles(dataset, chain, profiles, report, progress)
+    elif profiles:
+        report.skip([PROFILES], "it was not asked for (--profiles)")
 
 
 def count_slices(chain: StoredChain, upto: int) -> int:

@@ -17,10 +17,11 @@ from pathlib import Path
 from odfchain.audit.checks import PHYSICAL, PRESENT
 from odfchain.audit.report import Fault, Report, Unchecked
 from odfchain.codec.blocks import decode_block
-from odfchain.errors import CodecError, CorruptedPeerError, StorageFullError, TransferError
+from odfchain.errors import CodecError, CorruptedPeerError, OdfchainError, StorageFullError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.limits import LIMITS
+from odfchain.manifest.published_objects import published
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store import fsio
@@ -31,6 +32,12 @@ from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.trust.offered import read_offer
 from odfchain.trust.parties import SignedFile
 from odfchain.trust.signature_policy import SignaturePolicy
+from odfchain.trust.snapshot_lines import SnapshotKind
+
+_STATEMENTS = {
+    SignedFile.AUDITS: "the attestations of auditors",
+    SignedFile.SNAPSHOTS: "the signed lines about snapshots",
+}
 
 
 @dataclass(slots=True)
@@ -81,9 +88,11 @@ def remote_copy(
     *,
     parallel: int = 10,
     require_signature: bool = False,
+    profiles: bool = False,
 ) -> Iterator[RemoteCopy]:
     """A copy of whatever a peer gives of a dataset, in a private folder that is gone afterwards.
 
+    Published documents are no part of it, but for `profiles`, whose words are needed to compute them again.
     With `require_signature` a missing signature is asked for twice: its owner may just be publishing.
 
     Raises:
@@ -97,11 +106,14 @@ def remote_copy(
         copy = RemoteCopy(DatasetFiles.open(folder), peer.where)
         head = _receive_head(peer, copy, folder, SignaturePolicy(require=require_signature))
         objects = _receive_chain(peer, copy, folder, head, progress)
-        _check_space(folder, objects, peer.where)
-        progress.phase(f"Receiving {len(objects):,} objects", sum(item.size for item in objects))
+        total = sum(item.size for item in objects)
+        _check_space(folder, total, peer.where)
+        progress.phase(f"Receiving {len(objects):,} objects", total)
         with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
-            for _ in pool.map(lambda item: _receive(peer, copy, item, progress), objects):
+            for _ in pool.map(lambda item: _receive(peer, copy, item.key, item.size, progress), objects):
                 pass
+        if profiles:
+            _receive_profiles(peer, copy, progress)
         yield copy
 
 
@@ -119,16 +131,30 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
         copy.unsigned = f"the signature of the head cannot be read: {offer.unread}"
     if offer.content is not None:
         fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
-    try:
-        attested = peer.signed(SignedFile.AUDITS)
-    except TransferError as error:
-        copy.notes.append(f"the attestations of auditors cannot be read: {one_line(error.message, 800)}")
-        return offer.head
-    if attested is not None:
-        target = folder / SignedFile.AUDITS.value
-        fsio.make_folder(target.parent)
-        fsio.create_file(target, attested)
+    for file, what in _STATEMENTS.items():
+        try:
+            content = peer.signed(file)
+        except TransferError as error:
+            copy.notes.append(f"{what} cannot be read: {one_line(error.message, 800)}")
+            continue
+        if content is not None:
+            target = folder / file.value
+            fsio.make_folder(target.parent)
+            fsio.create_file(target, content)
     return offer.head
+
+
+def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
+    try:
+        lines = published(copy.dataset, SnapshotKind.PROFILE)
+    except OdfchainError:
+        return  # the chain, or the file of lines: verification says so
+    sizes = {line.object: line.size for line in lines}
+    folder = copy.dataset.folder
+    _check_space(folder, sum(sizes.values()), peer.where)
+    fsio.make_folder(folder / Part.PROFILE.value)
+    for name, size in sizes.items():
+        _receive(peer, copy, ObjectKey(Part.PROFILE, name), size, progress)
 
 
 def _receive_chain(
@@ -162,11 +188,10 @@ def _receive_chain(
     return list(objects.values())
 
 
-def _check_space(folder: Path, objects: list[DataObject], where: str) -> None:
+def _check_space(folder: Path, total: int, where: str) -> None:
     """Sizes are a peer's words: what cannot fit is refused before any of it fills the disk."""
     with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
-    total = sum(item.size for item in objects)
     if total > free:
         raise StorageFullError(
             f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",
@@ -174,11 +199,11 @@ def _check_space(folder: Path, objects: list[DataObject], where: str) -> None:
         )
 
 
-def _receive(peer: Peer, copy: RemoteCopy, item: DataObject, progress: Progress) -> None:
-    target = copy.dataset.folder / str(item.key)
+def _receive(peer: Peer, copy: RemoteCopy, key: ObjectKey, size: int, progress: Progress) -> None:
+    target = copy.dataset.folder / str(key)
     try:
-        peer.fetch(item.key, item.size, target, progress)
+        peer.fetch(key, size, target, progress)
     except CorruptedPeerError as error:
-        copy.wrong[str(item.key)] = error.message
+        copy.wrong[str(key)] = error.message
     except TransferError as error:
-        copy.unreached[str(item.key)] = error.message
+        copy.unreached[str(key)] = error.message

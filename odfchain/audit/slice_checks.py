@@ -71,6 +71,8 @@ class SliceOutcome:
     """Rows of each operation; None when the rows could not be looked at."""
     latest_ms: int | None = None
     """The largest event time [ms]."""
+    as_recorded: bool = False
+    """Whether the file has the recorded bytes."""
     system_span: tuple[int, int] | None = None
     """The system times of the first and the last row [ns since the epoch]."""
 
@@ -92,6 +94,7 @@ def check_slice(
         )
         return outcome
     if actual == job.slice.physical_hash:
+        outcome.as_recorded = True
         _check_records(path, job, outcome, leaves)
     elif job.derivative:
         _check_written_anew(path, job, size, outcome, leaves)

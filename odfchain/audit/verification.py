@@ -48,6 +48,8 @@ class VerifyOptions:
     """Check up to this block, which is included."""
     require_signature: bool = False
     """An unsigned head is a fault."""
+    profiles: bool = False
+    """Compute signed profiles again."""
     trusted_by: int = 0
     """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
 
@@ -91,6 +93,7 @@ def verify_datasets(
             jobs=options.jobs,
             inputs_wanted=options.replay or options.recursive,
             require_signature=options.require_signature,
+            profiles=options.profiles,
             trusted=trusted,
         )
         verified = examine(item, scope, finder(workspace), progress)

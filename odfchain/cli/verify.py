@@ -45,7 +45,8 @@ def verify_command(
     DATASET@POINT is verified on a branch, up to a block (its number or hash), or up to a time.
 
     With --replay, what derivative datasets record must also come out when their inputs are put through their
-    queries again. No other way of verifying starts an engine.
+    queries again. No other way of verifying starts an engine. With --profiles, its signed profiles must come
+    out as they are, too.
 
     All faults are listed with the file they are in, and every check that did not run with the reason. Exit
     code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.

@@ -17,8 +17,10 @@ from pyarrow import types as t
 
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import CodecError, UnsupportedVersionError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
-from odfchain.model.events import AddData
+from odfchain.model.events import AddData, DatasetVocabulary
+from odfchain.model.metadata_block import MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.slices.footers import FileStats
@@ -54,33 +56,74 @@ class ManifestFile:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFacts:
+    """What a chain says of a block and of those before it."""
+
+    dataset_id: DatasetId
+    head: Multihash
+    block: MetadataBlock
+    record_count: int
+    watermark: Timestamp | None
+    vocabulary: DatasetVocabulary
+
+
 def manifest_document(state: DatasetState, stats_of: StatsOf) -> dict[str, Any]:
     """The manifest of the snapshot at a state's block.
 
     Raises:
         Whatever `stats_of` raises for a slice that is not here.
     """
-    block = state.head_block
-    files = [ManifestFile(ref, stats_of(ref)) for ref in state.slices()]
-    names = state.vocabulary
+    facts = SnapshotFacts(
+        dataset_id=state.seed.dataset_id,
+        head=state.head,
+        block=state.head_block,
+        record_count=state.record_count,
+        watermark=state.watermark,
+        vocabulary=state.vocabulary,
+    )
+    return document_of(facts, [ManifestFile(ref, stats_of(ref)) for ref in state.slices()])
+
+
+def document_of(facts: SnapshotFacts, files: Sequence[ManifestFile]) -> dict[str, Any]:
+    """The manifest of a block whose slices, oldest first, are these."""
+    return _document(facts, [file.stats for file in files]) | {
+        "files": [file.to_document() for file in files]
+    }
+
+
+def text_of(facts: SnapshotFacts, files: Sequence[tuple[FileStats, bytes]]) -> bytes:
+    """The one text of `document_of`, from the texts of files (`file_text`): what many manifests repeat."""
+    whole = canonical_bytes(_document(facts, [stats for stats, _ in files]) | {"files": []})
+    # names are sorted: before this one there are no texts of others
+    return whole.replace(b'"files":[]', b'"files":[' + b",".join(text for _, text in files) + b"]", 1)
+
+
+def file_text(file: ManifestFile) -> bytes:
+    """The one text of a file as manifests have it."""
+    return canonical_bytes(file.to_document())
+
+
+def _document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[str, Any]:
+    """All of a manifest but its files."""
+    block, names = facts.block, facts.vocabulary
     document: dict[str, Any] = {
         "schema_name": SCHEMA_NAME,
         "format_version": FORMAT_VERSION,
-        "dataset_id": str(state.seed.dataset_id),
-        "snapshot_id": str(state.head),
+        "dataset_id": str(facts.dataset_id),
+        "snapshot_id": str(facts.head),
         "created_at": str(block.system_time),
         "metadata": _metadata(block.event),
         "codec": "parquet",
         "compressor": "noop",
         "partitioner": "noop",
         "checksum_algorithm": "sha3-256",
-        "row_count": state.record_count,
-        **times_of([file.stats for file in files], names.event_time_column),
-        "files": [file.to_document() for file in files],
+        "row_count": facts.record_count,
+        **times_of(stats, names.event_time_column),
         "odf": {
             "sequence_number": block.sequence_number,
             "event": block.event.KIND,
-            "watermark": None if state.watermark is None else str(state.watermark),
+            "watermark": None if facts.watermark is None else str(facts.watermark),
             "columns": {
                 "offset": names.offset_column,
                 "operation": names.operation_type_column,

@@ -24,6 +24,7 @@ verify_options = together(
     click.option("--integrity", is_flag=True, help="Compute nothing again (the default)."),
     click.option("--recursive", is_flag=True, help="Verify what the datasets come from first."),
     click.option("--require-signature", is_flag=True, help="An unsigned head is a fault, not only a note."),
+    click.option("--profiles", is_flag=True, help="Compute the signed profiles of its blocks again."),
     click.option(
         "--trusted-by",
         default=0,
