@@ -135,13 +135,9 @@ def publish(
         return WrittenSnapshot(kind, name, len(content), None)
     dataset_id = state.seed.dataset_id
     signer: Did = dataset_id if key.dataset_id == dataset_id else DidKey(key.dataset_id.public_key)
+    known = SNAPSHOTS.about_block(SNAPSHOTS.content(dataset.folder), dataset_id, state.head)
     earlier = next(
-        (
-            line
-            for line in published(dataset, kind)
-            if line.block == state.head and line.signer.public_key == signer.public_key
-        ),
-        None,
+        (line for line in known if line.kind is kind and line.signer.public_key == signer.public_key), None
     )
     if earlier is not None and (earlier.object, earlier.size) == (name, len(content)):
         return WrittenSnapshot(kind, name, len(content), earlier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ AUDITS = LineFile(
     one="an attestation",
     many="attestations",
     read=read_attestation,
+    unverified=functools.partial(read_attestation, verified=False),
     about=_about,
     most_bytes=lambda: ATTEST.attestations_bytes,
     per_subject=lambda: ATTEST.attestations_per_head,

@@ -8,7 +8,7 @@ file of the newest blocks the older ones give way before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -75,6 +75,8 @@ class LineFile(Generic[T]):
     many: str
     """What messages call a statement, and several."""
     read: Callable[[bytes], T]
+    unverified: Callable[[bytes], T]
+    """The statement of a line, with and without a look at its signature, which takes ten times as long."""
     about: Callable[[T], About]
     most_bytes: Callable[[], int]
     per_subject: Callable[[], int]
@@ -165,11 +167,14 @@ class LineFile(Generic[T]):
     ) -> Merged:
         """Durably take over the valid statements of `received` beside those that are here.
 
-        Damaged lines that are here are dropped when something is written.
+        Lines that are here and have not the form of one are dropped when something is written. Their
+        signatures are verified by who reads them, and here only where they stand against what comes in.
 
         Raises:
             StoreError: the file cannot be read or written; what is there stays.
         """
+        if received == self.content(folder):
+            return Merged(0)
         lines = self.lines_of(received, dataset_id)
         damaged = tuple(f"line {line.number}: {line.message}" for line in lines if line.statement is None)
         wanted = [line for line in lines if line.statement is not None]
@@ -180,13 +185,43 @@ class LineFile(Generic[T]):
         path = folder / self.key
         fsio.make_folder(path.parent)
         with fsio.locked(folder / "info" / "lock"):
-            here = self.valid(self.content(folder), dataset_id)
+            here = self._kept(self.content(folder), dataset_id, {self._subject(line) for line in wanted})
             kept, outdone = self.joined(here, wanted, trusted)
             texts = {line.text for line in here}
             added = sum(line.text not in texts for line in kept)
             if added:
                 fsio.replace_file(path, content_of(kept))
         return Merged(added, damaged, tuple(outdone))
+
+    def about_block(self, content: bytes | None, dataset_id: DatasetId, block: Multihash) -> list[T]:
+        """The valid statements of a file about one block; the signatures of others are not looked at."""
+        forms = [form for form in self._forms(content) if self._about(form).block == block]
+        found = [self.line(form.number, form.text, dataset_id) for form in forms]
+        return [line.statement for line in found if line.statement is not None]
+
+    def _kept(
+        self, content: bytes | None, dataset_id: DatasetId, subjects: Collection[tuple[Multihash, str]]
+    ) -> list[SignedLine[T]]:
+        """The lines of a file, those about some subjects verified."""
+        own = [form for form in self._forms(content) if self._about(form).dataset_id == dataset_id]
+        found = [
+            self.line(form.number, form.text, dataset_id) if self._subject(form) in subjects else form
+            for form in own
+        ]
+        return [line for line in found if line.statement is not None]
+
+    def _forms(self, content: bytes | None) -> Iterator[SignedLine[T]]:
+        """What has the form of a line; whether its signature is right is not known."""
+        if content is None or len(content) > self.most_bytes():
+            return
+        damaged = 0
+        for number, text in enumerate(content.split(b"\n")[:-1], start=1):
+            try:
+                yield SignedLine(number, text, self.unverified(text))
+            except SignatureError:
+                damaged += 1
+                if damaged == _DAMAGED_LINES:
+                    return
 
     def drop(self, folder: Path, dataset_id: DatasetId, wanted: Callable[[T], bool]) -> None:
         """Durably remove the lines that are not wanted, and those that are none.
@@ -217,8 +252,7 @@ class LineFile(Generic[T]):
         signers: dict[tuple[Multihash, str], int] = {}
         size = 0
         for line in sorted((*here, *wanted), key=lambda line: self._preference(line, keys)):
-            about = self._about(line)
-            subject = (about.block, about.kind)
+            about, subject = self._about(line), self._subject(line)
             key = (*subject, about.signer.public_key)  # one key is one signer, under either method
             old = kept.get(key)
             if old is not None and self._age(old) >= self._age(line):
@@ -243,6 +277,10 @@ class LineFile(Generic[T]):
     def _about(self, line: SignedLine[T]) -> About:
         assert line.statement is not None  # noqa: S101 - whoever asks has a valid line
         return self.about(line.statement)
+
+    def _subject(self, line: SignedLine[T]) -> tuple[Multihash, str]:
+        about = self._about(line)
+        return about.block, about.kind
 
     def _preference(self, line: SignedLine[T], trusted: set[bytes]) -> tuple[bool, int]:
         about = self._about(line)

@@ -146,6 +146,20 @@ def test_a_signer_has_one_word_on_each_kind_of_a_block_and_newer_blocks_stand_fi
         SNAPSHOTS.add(folder, DATASET, text_of())
 
 
+def test_a_forged_line_that_is_here_stands_against_nobody(folder: Path) -> None:
+    forged = [text_of(kind=kind, time=later(9))[:-8] + "AAAAAAAA" for kind in SnapshotKind]
+    (folder / "attestations").mkdir()
+    (folder / SNAPSHOTS.key).write_bytes(file_of(*forged, "rubbish", text_of(**block(7))))
+    assert SNAPSHOTS.about_block(SNAPSHOTS.content(folder), DATASET, HEAD) == []
+    assert SNAPSHOTS.about_block(SNAPSHOTS.content(folder), DATASET, hash_of("block 7")) == [line(**block(7))]
+    SNAPSHOTS.add(folder, DATASET, text_of())
+    assert kept(folder) == [line(**block(7)), line()]
+    problems = [found.problem for found in SNAPSHOTS.lines_of(SNAPSHOTS.content(folder), DATASET)]
+    assert sorted(problems, key=str) == [None, None, Problem.NOT_VERIFIED], (
+        "of a subject that was not spoken of"
+    )
+
+
 def test_copies_that_exchanged_theirs_are_equal_in_whatever_order(tmp_path: Path) -> None:
     batches = [
         file_of(text_of(), text_of(**block(7))),
