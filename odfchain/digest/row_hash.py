@@ -26,6 +26,17 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _INTEGERS = {1: pa.uint8(), 4: pa.uint32(), 8: pa.uint64()}
 
 
+def own_key() -> bytes:
+    """The key of this process, for processes that work for it."""
+    return _KEY
+
+
+def use_key(key: bytes) -> None:
+    """Hash as the process that this one works for."""
+    global _KEY  # noqa: PLW0603 - the key is the process's
+    _KEY = key
+
+
 def hash_rows(batch: pa.RecordBatch, leave_out: Collection[str]) -> Numbers:
     """The hash of each row as a `PAIR`, by all columns but those left out."""
     total = np.zeros((batch.num_rows, 2), dtype=np.uint64)

@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from odfchain.branch.computing import Engine
 from odfchain.branch.wanted_keys import takes_any_back
 from odfchain.errors import BadInputError, CodecError
 from odfchain.model.events import DatasetVocabulary, DataSlice
+from odfchain.profile import large_states
 from odfchain.profile.kept_parts import keep_part, kept_part
 from odfchain.profile.near_duplicates import MOST_ROWS
 from odfchain.profile.totals import Totals
@@ -40,10 +42,13 @@ def state_totals(
     *,
     keep: bool = True,
     near_duplicates: bool = False,
+    engine: Engine | None = None,
 ) -> Totals:
     """The totals of the rows in force at a state's block; parts are kept and used, unless all is to be read.
 
-    Near duplicates are looked for among at most 262,144 rows, or among all of them where that is asked.
+    Near duplicates are looked for among at most 262,144 rows, or among all of them where that is asked. Where
+    rows are taken back and there are more than two million records, they are netted in files; by the engine,
+    if there are more bytes than it is for.
 
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is not here, or damaged.
@@ -51,7 +56,14 @@ def state_totals(
     """
     slices, schema = state_slices(dataset, state), profiled_columns(state)
     return totals_of_slices(
-        dataset, schema, state.vocabulary, slices, progress, keep=keep, near_duplicates=near_duplicates
+        dataset,
+        schema,
+        state.vocabulary,
+        slices,
+        progress,
+        keep=keep,
+        near_duplicates=near_duplicates,
+        engine=engine,
     )
 
 
@@ -78,6 +90,7 @@ def totals_of_slices(
     *,
     keep: bool = True,
     near_duplicates: bool = False,
+    engine: Engine | None = None,
 ) -> Totals:
     """The totals of the rows that slices, oldest first, leave in force; errors as `state_totals`."""
     progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
@@ -90,6 +103,10 @@ def totals_of_slices(
             found.merge(_part(dataset, names, item, empty, keep=keep))
             progress.advance(item.named.size)
         return found
+    if sum(item.interval.count for item in files) > large_states.IN_MEMORY:
+        return large_states.large_state(
+            files, schema, progress, engine=engine, near_duplicates=near_duplicates
+        )
     offsets = in_force(files, (), net=True)
     found = Totals(schema, near_duplicates=near_duplicates or len(offsets) <= MOST_ROWS)
     for file in files:

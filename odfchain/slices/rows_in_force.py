@@ -96,14 +96,16 @@ def takes_back(operations: Numbers) -> Numbers:
     return np.isin(operations, TAKES_BACK)
 
 
-def hashed_rows(item: SliceFile, upto: int | None = None) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """(offsets, operations, hashes of the values as `PAIR`), batch by batch.
+def hashed_rows(
+    item: SliceFile, upto: int | None = None, *, groups: Sequence[int] | None = None
+) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """(offsets, operations, hashes of the values as `PAIR`), batch by batch, of all row groups or of these.
 
     Raises:
         BadInputError: it cannot be read, lacks a system column or has other offsets than its block says.
         pyarrow.ArrowException, ValueError: a value cannot be hashed.
     """
-    for batch, offsets, operations in rows_of(item, None, upto):
+    for batch, offsets, operations in rows_of(item, None, upto, groups=groups):
         yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]))
 
 
@@ -200,7 +202,12 @@ def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
 
 
 def rows_of(
-    item: SliceFile, columns: Sequence[str] | None, upto: int | None, *, also: Sequence[str] = ()
+    item: SliceFile,
+    columns: Sequence[str] | None,
+    upto: int | None,
+    *,
+    also: Sequence[str] = (),
+    groups: Sequence[int] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
     """(rows, offsets, operations), of all columns or of these and the system's, batch by batch.
 
@@ -217,7 +224,7 @@ def rows_of(
             problem = "comes twice" if missing in present else "is not there"
             raise BadInputError(f"column `{one_line(missing)}` {problem}", file=str(item.path))
         wanted += [name for name in also if name in present]
-        for batch in file.batches(None if columns is None else list(dict.fromkeys(wanted))):
+        for batch in file.batches(None if columns is None else list(dict.fromkeys(wanted)), groups=groups):
             offsets, operations = (_whole(batch.column(name), item) for name in system)
             if len(offsets) and not first <= int(offsets.min()) <= int(offsets.max()) <= last:
                 raise BadInputError("it has offsets that its block does not name", file=str(item.path))

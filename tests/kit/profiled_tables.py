@@ -138,7 +138,7 @@ def _same(found: Any) -> Any:
 
 
 def _root(exact: Fraction) -> float:
-    with localcontext(prec=400):
+    with localcontext(prec=1_700):  # half of the smallest double is as long, squared
         return float((Decimal(exact.numerator) / Decimal(exact.denominator)).sqrt())
 
 

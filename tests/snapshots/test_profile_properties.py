@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api import Workspace
+from odfchain.branch.computing import Engine
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.digest.physical import hash_bytes
+from odfchain.errors import BadInputError
 from odfchain.ids.multihash import Multihash
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
 from odfchain.model.timestamp import Timestamp
+from odfchain.profile import large_states
 from odfchain.profile.near_duplicates import BANDS
 from odfchain.profile.profile_document import DESCRIPTIVE, ProfileFacts, profile_document
 from odfchain.profile.state_totals import ProfiledSlice, totals_of_slices
@@ -26,6 +30,7 @@ from odfchain.profile.totals import Totals
 from odfchain.profile.totals_bytes import from_bytes, to_bytes
 from odfchain.profile.value_hashes import column_seed, splitmix64
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.spark.session import SparkEngine
 from tests.kit import profiled_tables as plain
 from tests.kit.root_rows import add_root, schema_with
 
@@ -205,14 +210,19 @@ def dataset(tmp_path: Path) -> DatasetFiles:
         return add_root(workspace, "any", schema_with())
 
 
-def check_one_state(seed: int, dataset: DatasetFiles, folder: Path) -> None:
+def check_one_state(seed: int, dataset: DatasetFiles, folder: Path, engine: Engine | None = None) -> None:
     rng = random.Random(seed)
     table = RandomTable(rng)
     log, slices = RandomLog(rng, len(table)), Slices(folder, table)
 
-    def profiled(records: list[tuple[int, int]], cuts: int) -> bytes:
-        of = slices.of(records, rng, cuts=cuts)
-        found = totals_of_slices(dataset, table.schema, DatasetVocabulary(), of, keep=rng.random() < 0.5)
+    def profiled(
+        records: list[tuple[int, int]], cuts: int, most: int = 1_000, by: Engine | None = None
+    ) -> bytes:
+        of, keep = slices.of(records, rng, cuts=cuts), rng.random() < 0.5
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(large_states, "IN_MEMORY", most)
+            patch.setattr(large_states, "_TASK_ROWS", rng.randint(1, 30))
+            found = totals_of_slices(dataset, table.schema, DatasetVocabulary(), of, keep=keep, engine=by)
         return profile(found)
 
     alone = [(0, row) for row in log.force]
@@ -221,9 +231,12 @@ def check_one_state(seed: int, dataset: DatasetFiles, folder: Path) -> None:
     ways = {
         "slices": profiled(log.records, cuts=4),
         "one slice": profiled(log.records, cuts=0),
+        "in files": profiled(log.records, cuts=2, most=rng.randint(1, 20)),
         "other slices and order": profiled(alone, cuts=3),
         "rows": profile(table.totals(log.force, rng)),
     }
+    if engine is not None:
+        ways["by Spark"] = profiled(log.records, cuts=2, most=rng.randint(1, 20), by=engine)
     assert {name for name, found in ways.items() if found != expected} == set(), f"seed {seed}"
 
 
@@ -236,3 +249,26 @@ def test_one_profile_for_what_is_in_force(dataset: DatasetFiles, tmp_path: Path)
 def test_one_profile_for_what_is_in_force_in_thousands_of_logs(dataset: DatasetFiles, tmp_path: Path) -> None:
     for seed in LONG[:1_000]:
         check_one_state(seed, dataset, tmp_path)
+
+
+def test_spark_finds_the_same_profile(dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine) -> None:
+    check_one_state(44, dataset, tmp_path, Engine(lambda: engine.session, above=0))
+
+
+@pytest.mark.soak
+def test_spark_finds_the_same_profiles(dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine) -> None:
+    for seed in LONG[:40]:
+        check_one_state(seed, dataset, tmp_path, Engine(lambda: engine.session, above=0))
+
+
+def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(
+    dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_states, "IN_MEMORY", 1)
+    table = RandomTable(random.Random(3))
+    records = [(0, 0), (1, 0), (0, 0)]
+    (item,) = Slices(tmp_path, table).of(records, random.Random(3), cuts=0)
+    wrong = replace(item, named=replace(item.named, offset_interval=OffsetInterval(start=4, end=6)))
+    for by in (None, Engine(lambda: engine.session, above=0)):
+        with pytest.raises(BadInputError, match="offsets that its block does not name"):
+            totals_of_slices(dataset, table.schema, DatasetVocabulary(), [wrong], engine=by)
