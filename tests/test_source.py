@@ -207,7 +207,7 @@ LINES = {  # raised only by a commit that says why
     "cli": 7_080,  # exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2850,
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
-    "digest": 745,  # what is fed for each value; values become bytes by numpy; threads share the leaves
+    "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
     "floor": 1_520,  # limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
@@ -223,7 +223,7 @@ LINES = {  # raised only by a commit that says why
     "manifest": 1_210,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 2_700,  # states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "slices": 2_230,  # bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
-    "spark": 6_140,  # documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
+    "spark": 6_180,  # functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_180,  # files that are linked or copied; places as locations, which two rooms had as texts
     "transfer": 6_570,  # copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)

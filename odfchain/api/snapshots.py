@@ -222,8 +222,9 @@ class Snapshots:
         languages: bool = True,
         progress: Progress = SILENT,
     ) -> Profile:
-        """The profile of the rows in force; starts no JVM, and reads only slices that are not known yet.
+        """The profile of the rows in force; reads only slices that are not known yet.
 
+        No JVM is started, unless rows are taken back and slices have more than `branches.sparkBytes`.
         `stage`, `description` and `tags` are the publisher's words. Of the columns in `hide` only counts are
         said, for what is published. Near duplicates are looked for among at most 262,144 rows, or among any
         number; the `languages` of texts are told where `odfchain[languages]` is installed.
@@ -232,6 +233,7 @@ class Snapshots:
             UsageError: a hidden column is none.
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
+        from odfchain.api.branch_diffs import engine_of
         from odfchain.profile.kept_profiles import keep_profile
         from odfchain.profile.of_dataset import ProfileOptions, profile_of
         from odfchain.repo.dataset_state import DatasetState
@@ -241,7 +243,8 @@ class Snapshots:
             near_duplicates=near_duplicates, languages=languages,
         )  # fmt: skip
         with _needing_slices():
-            document = profile_of(self._files, DatasetState.read(self._files.chain), options, progress)
+            state, engine = DatasetState.read(self._files.chain), engine_of(self._workspace)
+            document = profile_of(self._files, state, options, progress, engine=engine)
         if languages:
             keep_profile(self._files, document)
         return Profile(document)

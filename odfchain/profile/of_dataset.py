@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from odfchain.branch.computing import Engine
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import UsageError
 from odfchain.model.data_schema import DataSchema, DataTypeOption
@@ -47,8 +48,11 @@ def profile_of(
     progress: Progress = SILENT,
     *,
     totals: Totals | None = None,
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """The profile at a state's block; `totals` are those of its rows, where they are known.
+
+    The engine is for states that are too large for this process.
 
     Raises:
         UsageError: a hidden column is none.
@@ -60,7 +64,8 @@ def profile_of(
         if name not in schema.names:
             raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
     if totals is None:
-        totals = state_totals(dataset, state, progress, near_duplicates=options.near_duplicates)
+        near = options.near_duplicates
+        totals = state_totals(dataset, state, progress, near_duplicates=near, engine=engine)
     return profile_document(totals, facts_of(dataset, state, options))
 
 

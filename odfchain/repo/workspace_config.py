@@ -195,7 +195,7 @@ class BranchesConfig:
     cache_bytes: int = 1 << 30
     """What states that were computed before may take, for each dataset [bytes]; 0 keeps none."""
     spark_bytes: int = 256 << 20
-    """Slices of more than this are compared and merged by Spark, others in the process [bytes]."""
+    """Slices of more than this are compared, merged and profiled by Spark, others in the process [bytes]."""
 
 
 MAX_PARALLEL = 100
@@ -264,7 +264,7 @@ content:
     signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
   branches:
     cacheBytes: 1073741824  # states that were computed before, for each dataset; 0 keeps none
-    sparkBytes: 268435456   # slices of more than this are compared and merged by Spark
+    sparkBytes: 268435456   # slices of more than this are compared, merged and profiled by Spark
   snapshots:
     profile: demand         # profiles are written on demand, or with each commit of rows: demand, commit
     guard: ''               # a drift policy that commits of rows are held to, e.g. drift.yaml
