@@ -48,8 +48,10 @@ def compare_profiles(
         policy = policy.without_limits()
     if fewest:
         found += _dataset(one, other, policy)
+    else:
+        found.append(NotCompared(None, "one side has no rows, so no column is compared"))
     for name, column in other.columns.items():
-        if name in one.columns:
+        if name in one.columns and fewest:
             found += _shared_column(one.columns[name], column, (one.rows, other.rows), policy)
     lines = sorted((each for each in found if isinstance(each, DriftLine)), key=_order)
     notes = [] if one.dataset_id == other.dataset_id else ["the profiles are of two datasets"]
@@ -123,13 +125,11 @@ def _shared_column(
         yield NotCompared(name, "its type is another one")
     elif policy.skips(name):
         yield NotCompared(name, "the policy leaves it out")
-    elif all(rows):
+    else:
         fractions = one.null_fraction, other.null_fraction
         change = fractions[1] - fractions[0]
         yield _judged("null_fraction", name, change, policy, f"nulls {_percents(*fractions)}")
         yield from _distribution(one, other, rows, policy)
-    else:
-        yield NotCompared(name, "one side has no rows")
 
 
 def _distribution(

@@ -18,6 +18,7 @@ import yaml
 
 from odfchain.api import Workspace
 from odfchain.codec.yaml_manifest import read_snapshots
+from odfchain.drift.policy import read_policy
 from tests.kit.processes import (
     ODFCHAIN,
     TIMEOUT,
@@ -210,7 +211,7 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 # --- the README ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_session_env() -> Iterator[dict[str, str]]:
     with one_session() as env:
         yield env
@@ -235,6 +236,51 @@ def test_the_tour_of_branches(tmp_path: Path, one_session_env: dict[str, str]) -
     assert "check 17" not in owner
     assert "check 17" in copied, "what was merged is not here"
     assert "check 17" not in fetched
+
+
+def release(folder: Path, day: str, rows: int, keywords: int) -> None:
+    """A file like the countries of OurAirports, of which so many have keywords."""
+    lines = ['"id","code","name","continent","wikipedia_link","keywords"\n']
+    for n in range(rows):
+        known = f'"word {n % 7},{n}"' if n < keywords else ""
+        continent = ("AF", "EU", "AS")[n % 3]
+        lines.append(
+            f'{302_600 + n},"C{n}","Country {n}","{continent}","https://en.wikipedia.org/wiki/{n}",{known}\n'
+        )
+    (folder / f"countries-{day}.csv").write_text("".join(lines))
+
+
+def test_the_tour_of_profiles(tmp_path: Path, one_session_env: dict[str, str]) -> None:
+    """A column that is filled in is found, an empty publication is the loudest of all, and the last is as before."""
+    text = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
+    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
+    (policy,) = (m[1] for m in re.finditer(r"```yaml\n(.*?)```", text, re.DOTALL))
+    for day, rows, keywords in (
+        ("2022-04-04", 120, 45), ("2022-06-24", 120, 111), ("2025-01-31", 0, 0), ("2025-02-28", 121, 112),
+    ):  # fmt: skip
+        release(tmp_path, day, rows, keywords)
+    done = subprocess.run(
+        ["bash", "-euxc", tour], cwd=tmp_path, env=one_session_env, capture_output=True, text=True,
+        timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second, *rest = re.findall(r"^countries   block .*(?:\n.*BREACH.*)*", done.stdout, re.MULTILINE)
+    assert first.startswith("countries   block 3 → 4   120 → 120 rows"), done.stdout
+    assert re.search(r"keywords +null_fraction -0.550 +limit 0.05 +BREACH +nulls 62.5 % → 7.5 %", first)
+    assert "BREACH" not in second, "the policy leaves keywords out"
+    emptied, last = rest
+    assert re.search(
+        r"block 4 → 5   120 → 0 rows\n\(dataset\) +rows 0.000 +limit 0.5 +BREACH +120 → 0 rows$", emptied
+    )
+    assert last.startswith("countries   block 4 → 6   120 → 121 rows")
+    assert "BREACH" not in last
+    assert "it would retract all 120 recorded rows" in done.stderr
+    assert "countries: no profile of block 6 is here" in done.stderr
+    page = (tmp_path / ".profiles" / "drift.html").read_text(encoding="utf-8")
+    assert "<title>Limits exceeded: countries" in page
+    found = json.loads((tmp_path / ".profiles" / "drift.json").read_text(encoding="utf-8"))
+    assert (found["verdict"], found["notCompared"][-1]["column"]) == ("ok", "keywords")
+    assert read_policy(policy).columns == {"lon": {"ks": 0.15}, "iata": None}
 
 
 def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str]) -> None:

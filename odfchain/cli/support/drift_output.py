@@ -82,7 +82,13 @@ def _shown(lines: Iterable[DriftLine]) -> Iterator[DriftLine]:
 def _cells(line: DriftLine) -> tuple[str, ...]:
     value = "" if line.value is None else f" {_number(line.value, line.limit)}"
     limit = "" if line.value is None or line.limit is None else f"limit {line.limit:g}"
-    return (line.column or "", f"{line.metric}{value}", limit, line.verdict, line.text)
+    return (
+        "(dataset)" if line.column is None else line.column,
+        f"{line.metric}{value}",
+        limit,
+        line.verdict,
+        line.text,
+    )
 
 
 def _number(value: float, limit: float | None) -> str:
