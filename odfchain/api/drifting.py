@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.api.snapshots import Profile, compare_profiles
-from odfchain.errors import PointNotFoundError, StoreError
+from odfchain.errors import PointNotFoundError
 from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
     from odfchain.drift.drift_values import Drift
-    from odfchain.ids.multihash import Multihash
-    from odfchain.repo.dataset_files import DatasetFiles
 
 
 def is_profile_file(text: str) -> bool:
@@ -89,32 +86,20 @@ def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
 
 def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: Progress) -> Profile:
     from odfchain.profile.kept_profiles import kept_profile
+    from odfchain.profile.known_profile import owners_profile
 
     files, summary = dataset._files, dataset.summary
     kept = kept_profile(files, summary.head)
     if kept is not None:
         return Profile(kept)
     block = f"block {summary.head_block.sequence_number:,}"
-    published = _published(files, summary.head)
+    published = owners_profile(files, summary.head)
     if published is not None:
         notes.append(f"{dataset.alias}, {block}: the profile is the one that its owner published")
-        return published
+        return Profile(published)
     if not compute:
         raise PointNotFoundError(
             f"{dataset.alias}: no profile of {block} is here",
             hint="leave --no-compute out, and it is computed",
         )
     return dataset.profile(progress=progress)
-
-
-def _published(files: DatasetFiles, block: Multihash) -> Profile | None:
-    """What the owner has signed of a block, where it is here and whole."""
-    from odfchain.manifest.published_objects import object_of, published
-    from odfchain.profile.profile_reader import read_profile
-    from odfchain.trust.snapshot_lines import SnapshotKind
-
-    for line in published(files, SnapshotKind.PROFILE):
-        if line.by_owner and line.block == block:
-            with contextlib.suppress(StoreError):
-                return Profile(read_profile(object_of(files, line)))
-    return None

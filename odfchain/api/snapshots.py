@@ -249,6 +249,20 @@ class Snapshots:
             keep_profile(self._files, document)
         return Profile(document)
 
+    def known_profile(self) -> Profile | None:
+        """The profile of the rows in force, where one is here already; None where it is to be computed.
+
+        It may be of an earlier block that has the same rows.
+
+        Raises:
+            StoreError: what is here cannot be read.
+        """
+        from odfchain.profile.known_profile import known_profile
+        from odfchain.repo.dataset_state import DatasetState
+
+        found = known_profile(self._files, DatasetState.read(self._files.chain))
+        return None if found is None else Profile(found)
+
     def manifest(self) -> Manifest:
         """The manifest: files, checksums, and what the footers of the files report.
 

@@ -10,9 +10,17 @@ import click
 from odfchain.cli.support.context import open_workspace
 from odfchain.cli.support.output import format_option, print_json, print_records
 from odfchain.cli.support.parameters import DATASET, DATASET_AT
-from odfchain.cli.support.screen import echo, echo_document, echo_json_text, echo_lines, echo_page
+from odfchain.cli.support.profile_output import print_profile
+from odfchain.cli.support.screen import (
+    echo,
+    echo_canonical,
+    echo_document,
+    echo_json_text,
+    echo_lines,
+    echo_page,
+)
 from odfchain.cli.support.trees import print_trees
-from odfchain.errors import DatasetNotFoundError
+from odfchain.errors import DatasetNotFoundError, PointNotFoundError
 
 if TYPE_CHECKING:
     from odfchain import Definition
@@ -50,6 +58,33 @@ def inspect_schema(dataset: str, output: str) -> None:
             print_records(rows, ["name", "type", "required"], output)
 
 
+@inspect_command.command("profile")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@format_option("table", "json", "html")
+def inspect_profile(dataset: str, output: str) -> None:
+    """Show the profile of the rows in force that was computed here before, or that the owner published.
+
+    Nothing is computed: `profile` does that. It may be the profile of an earlier block with the same rows.
+    """
+    from odfchain.api.branch_points import at_point
+
+    with open_workspace() as workspace:
+        opened = at_point(workspace, dataset)
+        found = opened.known_profile()
+    if found is None:
+        raise PointNotFoundError(
+            f"no profile of the rows of {opened.label} is here",
+            hint=f"`odfchain profile {dataset}` makes one",
+        )
+    match output:
+        case "json":
+            echo_canonical(found.content)
+        case "html":
+            echo_page(found.to_html())
+        case _:
+            print_profile(found, opened.label)
+
+
 _QUERY_CHARACTERS = 2_000
 
 
@@ -63,16 +98,18 @@ def inspect_lineage(datasets: tuple[str, ...], downstream: bool, output: str) ->
     """Show what datasets (default: all) are made of, over their whole history.
 
     Datasets that are not here are shown as missing. Inputs that are used no more say until which block they
-    were. The dot format is for Graphviz; html is one page with a drawing.
+    were. The dot format is for Graphviz; html is one page with a drawing, and with the profiles of the
+    datasets that are named, where they are here already.
     """
     from odfchain.api import lineage_views as views
 
-    graph = open_workspace().lineage(datasets, downstream=downstream)
+    workspace = open_workspace()
+    graph = workspace.lineage(datasets, downstream=downstream)
     match output:
         case "dot":
             echo_document(views.to_dot(graph))
         case "html":
-            echo_page(views.to_html(graph))
+            echo_page(views.lineage_page(workspace, graph))
         case "json":
             print_json(views.graph_document(graph))
         case _:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from odfchain.cli.support.context import open_workspace, options, say
-from odfchain.cli.support.output import count_of, format_option
+from odfchain.cli.support.context import open_workspace, options
+from odfchain.cli.support.output import format_option
 from odfchain.cli.support.parameters import DATASET_AT
+from odfchain.cli.support.profile_output import print_profile
 from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.cli.support.screen import echo_canonical, echo_page, echo_table
+from odfchain.cli.support.screen import echo_canonical, echo_page
 from odfchain.errors import UsageError
 
 
@@ -36,7 +37,6 @@ def profile_command(
     are not read again.
     """
     from odfchain.api.branch_points import at_point
-    from odfchain.api.rendering import line_of, percent
 
     labels = dict(_label(tag) for tag in tags)
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
@@ -51,14 +51,7 @@ def profile_command(
     if output == "html":
         echo_page(found.to_html())
         return
-    document = found.document
-    rows = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]
-    echo_table(["column", "type", "nulls", "distinct", "values", ""], rows, right={2, 3})
-    number = document["odf"]["sequence_number"]
-    say(
-        f"{opened.label}, block {number}: {count_of(found.num_rows, 'row')}, "
-        f"{percent(document['duplicate_row_fraction'])} repeat another one"
-    )
+    print_profile(found, opened.label)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -1,21 +1,27 @@
 """The graph of datasets as one page: a drawing in layers and a table, without scripts or other files.
 
-Edges go from left to right; those that close a circle go back. Every text is escaped.
+Edges go from left to right; those that close a circle go back. Below are the profiles of the datasets that
+were asked for, as far as they are known. Every text is escaped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from odfchain.lineage.drawing import layout_of
 from odfchain.lineage.graph import Edge, Graph, Node, NodeState
 from odfchain.lineage.graph_document import facts_of, was_used
-from odfchain.text import one_line, printable
+from odfchain.pages.pictures import histogram
+from odfchain.profile.profile_words import line_of
+from odfchain.text import counted, one_line, printable
 
 _WIDTH, _HEIGHT = 220, 54
 _GAP_X, _GAP_Y, _MARGIN = 90, 22, 12
 _NAME_LENGTH, _FACTS_LENGTH = 26, 34
+_COLUMNS = 200
+"""Columns of a dataset whose profile is shown."""
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -31,6 +37,10 @@ marker path { fill: CanvasText; stroke: none; }
 table { border-collapse: collapse; table-layout: fixed; width: 100%; margin-top: 2rem; }
 th, td { text-align: left; overflow-wrap: anywhere; vertical-align: top; padding: .35rem .7rem .35rem 0; }
 tr { border-bottom: 1px solid #8884; }
+.profile table { table-layout: auto; margin-top: .5rem; }
+.profile h2 { margin: 2.5rem 0 0; font-size: 1.2rem; }
+.picture { display: block; width: 12rem; height: 2.2rem; }
+.picture rect { fill: CanvasText; stroke: none; opacity: .55; } .floor { opacity: .8; }
 .id { font-family: ui-monospace, monospace; font-size: 12px; }
 """
 
@@ -46,22 +56,48 @@ class _Position(NamedTuple):
     y: int
 
 
-def to_html(graph: Graph) -> str:
-    """The graph as one self-contained page."""
+def to_html(graph: Graph, profiles: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """The graph as one self-contained page, with profiles by the keys of nodes."""
     asked = ", ".join(graph.nodes[key].name for key in graph.roots)
     title = f"{'What is made of' if graph.downstream else 'Lineage of'} {one_line(asked)}"
     made_of: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         made_of.setdefault(edge.downstream, []).append(edge)
     rows = "".join(_row(graph, node, made_of.get(key, [])) for key, node in graph.nodes.items())
+    known = (profiles or {}).items()
+    shown = "".join(_profile(graph.nodes[key].name, document) for key, document in known)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f'<h1>{_text(title)}</h1>\n<div class="drawing">\n{_drawing(graph)}\n</div>\n'
         "<table>\n<thead><tr><th>Dataset</th><th>What is known</th><th>Made of</th></tr></thead>\n"
-        f"<tbody>\n{rows}</tbody>\n</table>\n</body>\n</html>\n"
+        f"<tbody>\n{rows}</tbody>\n</table>\n{shown}</body>\n</html>\n"
     )
+
+
+def _profile(name: str, document: Mapping[str, Any]) -> str:
+    """The rows of a dataset, column by column, with pictures of their distributions."""
+    names = ("Column", "Type", "Nulls", "Distinct", "Values", "Distribution")
+    head = "".join(f"<th>{title}</th>" for title in names)
+    columns = document["columns"]
+    rows = "".join(_column(column, document["column_stats"][column["name"]]) for column in columns[:_COLUMNS])
+    rest = len(columns) - _COLUMNS
+    more = f"<p>{counted(rest, 'more column')} not shown here.</p>\n" if rest > 0 else ""
+    title = f"{name}: {counted(document['num_rows'], 'row')} at block {document['odf']['sequence_number']:,}"
+    return (
+        f'<section class="profile">\n<h2>{_text(title)}</h2>\n'
+        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n{more}</section>\n"
+    )
+
+
+def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
+    *words, _ = line_of(column, stats)
+    cells = "".join(f"<td>{_text(one_line(word))}</td>" for word in words[1:])
+    counts = stats.get("histogram", {}).get("counts", ())
+    label = f"Histogram of {one_line(column['name'])}"
+    picture = histogram(counts, label) if counts else ""
+    return f"<tr><th>{_text(one_line(words[0]))}</th>{cells}<td>{picture}</td></tr>\n"
 
 
 def _row(graph: Graph, node: Node, edges: list[Edge]) -> str:

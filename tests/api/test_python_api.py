@@ -387,11 +387,14 @@ def branches(scene: Scene) -> None:
     assert ds.branches() == []
 
 
-@case("Dataset.profile", "Dataset.manifest")
+@case("Dataset.profile", "Dataset.known_profile", "Dataset.manifest")
 def snapshots(scene: Scene) -> None:
     ds = scene.cities
     found = ds.profile(stage="raw", tags={"of": "people"}, hide=["population"])
     assert found.num_rows == ds.state().to_arrow().num_rows
+    fresh = scene.fresh("unknown")
+    assert fresh.known_profile() is None, "what hides a column is not kept"
+    assert fresh.profile().content == fresh.known_profile().content
     assert found.column_stats["city"]["num_unique"] == found.num_rows
     assert "mean" not in found.column_stats["population"], "only counts are said"
     path = scene.folder / "profile.json"

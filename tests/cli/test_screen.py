@@ -181,6 +181,8 @@ WALKED: dict[str, list[str]] = {
     **{f"state {o}": ["state", "evil", "-o", o] for o in ("table", "csv")},
     "history": ["history", "evil", f"{EVIL}=1"],
     **{f"profile {o}": ["profile", "evil", "-o", o] for o in ("table", "json", "html")},
+    **{f"inspect profile {o}": ["inspect", "profile", "evil", "-o", o] for o in ("table", "json", "html")},
+    "page of what is known": ["inspect", "lineage", "evil", "-o", "html"],
     **{f"manifest {o}": ["manifest", "evil", "-o", o] for o in ("table", "json")},
     "manifest where": ["manifest", "evil", "--where", EVIL],
     "debug": ["--debug", "tail", EVIL],

@@ -1,0 +1,62 @@
+"""The profile of rows where one is here already: computed before, or published; nothing is computed for it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from odfchain.api import Dataset, Workspace
+from odfchain.api.lineage_views import lineage_page
+from odfchain.manifest.published_objects import publish
+from odfchain.model.events import SetInfo
+from odfchain.profile import of_dataset
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.trust.snapshot_lines import SnapshotKind
+from tests.kit.branch_rows import add, keyed, record
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    workspace = Workspace.init(tmp_path)
+    record(keyed(workspace), [("+A", n, f"k{n}", "<b>", None) for n in range(5)])
+    return workspace["d"]
+
+
+def test_what_was_computed_is_known_until_other_rows_come(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dataset.known_profile() is None
+    made = dataset.profile()
+    monkeypatch.setattr(of_dataset, "state_totals", None)  # nothing is computed from here on
+    known = dataset.known_profile()
+    assert known is not None
+    assert known.content == made.content
+    add(dataset._files, SetInfo(description="other words"))
+    again = dataset.known_profile()
+    assert again is not None, "the rows are the same"
+    assert again.document["snapshot_id"] != str(dataset.head)
+    record(dataset._files, [("+A", 9, "k9", "x", None)])
+    assert dataset.known_profile() is None
+
+
+def test_what_the_owner_published_is_known(dataset: Dataset) -> None:
+    made = dataset.profile()
+    shutil.rmtree(dataset.path / "info" / "profiles")
+    assert dataset.known_profile() is None
+    publish(dataset._files, DatasetState.read(dataset._files.chain), SnapshotKind.PROFILE, made.content)
+    known = dataset.known_profile()
+    assert known is not None
+    assert known.content == made.content
+
+
+def test_the_page_of_a_dataset_shows_its_rows(dataset: Dataset) -> None:
+    workspace = dataset._workspace
+    graph = workspace.lineage(["d"])
+    assert "Distribution" not in lineage_page(workspace, graph)
+    dataset.profile()
+    page = lineage_page(workspace, graph)
+    assert "<h2>d: 5 rows at block 3</h2>" in page
+    assert re.search(r"<tr><th>a</th><td>string</td><td>0.0 %</td><td>1</td><td>&lt;b&gt; 100.0 %</td>", page)
