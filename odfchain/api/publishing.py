@@ -30,7 +30,7 @@ class Publishing(Snapshots):
         """
         from odfchain.trust.snapshot_lines import SnapshotKind
 
-        return self._publish(SnapshotKind.MANIFEST, self.manifest(), key)
+        return self._publish(SnapshotKind.MANIFEST, self._made_manifest(), key)
 
     def write_profile(
         self, profile: Profile | None = None, *, key: str | Path | None = None

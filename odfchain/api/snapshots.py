@@ -87,6 +87,8 @@ class Manifest:
     """As JSON has it: the fields of Lode's manifest, and under `odf` what only ODF knows."""
     _stats: tuple[FileStats, ...] = field(repr=False, compare=False)
     _schema: pa.Schema = field(repr=False, compare=False)
+    signed: bool = False
+    """Whether it is what the owner signed, because slices are not here; else it was made here."""
 
     @property
     def files(self) -> Sequence[Mapping[str, Any]]:
@@ -266,9 +268,27 @@ class Snapshots:
     def manifest(self) -> Manifest:
         """The manifest: files, checksums, and what the footers of the files report.
 
+        Where slices are not here, it is the one that the owner signed of this block, if that is.
+
         Raises:
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
+        from odfchain.errors import PartialCopyError
+        from odfchain.manifest.owner_stats import manifest_by_owner
+        from odfchain.repo.dataset_state import DatasetState
+        from odfchain.repo.read_slices import columns_of
+
+        try:
+            return self._made_manifest()
+        except PartialCopyError:
+            state = DatasetState.read(self._files.chain)
+            found = manifest_by_owner(self._files, state)
+            if found is None:
+                raise
+            return Manifest(found[0], tuple(found[1]), columns_of(state, None), signed=True)
+
+    def _made_manifest(self) -> Manifest:
+        """The manifest, made from the slices that are here; errors as `manifest`."""
         from odfchain.manifest.manifest_of import described
         from odfchain.repo.dataset_state import DatasetState
         from odfchain.repo.read_slices import columns_of

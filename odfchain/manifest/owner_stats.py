@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from odfchain.errors import OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
@@ -52,6 +53,29 @@ def _said_by_owner(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> 
         except OdfchainError:
             continue  # an older one says less, and is as true
     return {}
+
+
+def manifest_by_owner(
+    dataset: DatasetFiles, state: DatasetState
+) -> tuple[dict[str, Any], list[FileStats]] | None:
+    """(the manifest of a state's block that the owner signed, the statistics of its files).
+
+    None where it is not here, or names other files than the chain.
+    """
+    schema, slices = columns_of(state, None), [ref.slice for ref in state.slices()]
+    for line in published(dataset, SnapshotKind.MANIFEST):
+        if not line.by_owner or line.block != state.head:
+            continue
+        try:
+            document = signed_manifest(dataset, line, object_of(dataset, line))
+            files = files_of(document)
+            found = [stats_of_document(file, schema) for file in files.values()]
+        except OdfchainError:
+            return None
+        told = [(name, stats.row_count) for name, stats in zip(files, found, strict=True)]
+        named = [(each.physical_hash, each.offset_interval.count) for each in slices]
+        return (document, found) if told == named else None
+    return None
 
 
 def _content(dataset: DatasetFiles, line: SnapshotLine, bring: Bring) -> bytes:

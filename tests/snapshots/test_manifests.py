@@ -14,14 +14,18 @@ import pytest
 import odfchain as odf
 from odfchain.cli.main import main
 from odfchain.digest.physical import hash_file
+from odfchain.ids.keys import DatasetKey
 from odfchain.manifest import snapshot_manifest
 from odfchain.manifest.document_stats import stats_of_document
+from odfchain.manifest.published_objects import publish
 from odfchain.manifest.snapshot_manifest import files_of, manifest_document, read_manifest
 from odfchain.model import events as ev
+from odfchain.repo import kept_footers
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
 from odfchain.slices.footers import FileStats, file_stats
+from odfchain.trust.snapshot_lines import SnapshotKind
 from tests.kit.query_datasets import make
 from tests.kit.root_rows import MADE
 from tests.kit.snapshot_columns import column, fixture
@@ -191,17 +195,75 @@ def test_a_condition_that_is_not_understood_skips_nothing(run: Callable[..., Res
     assert "note: nothing is skipped" in done.err
 
 
+def forget_first_slice(cities: DatasetFiles) -> None:
+    """As in a copy that never had it."""
+    (first, _) = DatasetState.read(cities.chain).slices()
+    Path(cities.data.locate(first.slice.physical_hash)).unlink()
+    kept_footers.footers_path(cities).unlink(missing_ok=True)
+    kept_footers._READ.clear()
+
+
 @pytest.mark.parametrize("command", ["manifest", "profile"])
 def test_slices_that_are_not_here_end_with_7(
     run: Callable[..., Result], cities: DatasetFiles, command: str
 ) -> None:
-    (first, _) = DatasetState.read(cities.chain).slices()
-    Path(cities.data.locate(first.slice.physical_hash)).unlink()
-    (cities.folder / "info" / "file-stats").unlink(missing_ok=True)
+    forget_first_slice(cities)
     done = run(command, "cities")
     assert (done.code, done.out) == (7, "")
     assert "the slice is not here" in done.err
     assert "`odfchain fetch cities` brings them" in done.err
+
+
+def test_slices_that_are_not_here_are_described_by_the_owner(
+    run: Callable[..., Result], cities: DatasetFiles
+) -> None:
+    right = run("manifest", "cities", "--write")
+    assert (right.code, "published: manifests/f1620" in right.err) == (0, True)
+    stranger = DatasetKey.generate()
+    state = DatasetState.read(cities.chain)
+    publish(cities, state, SnapshotKind.MANIFEST, b"{}", stranger)
+    shown = run("manifest", "cities", "--where", "city = 'Oslo'")
+    content = run("manifest", "cities", "-o", "json").out
+    forget_first_slice(cities)
+    done = run("manifest", "cities", "--where", "city = 'Oslo'")
+    assert (done.code, done.out) == (0, shown.out)
+    assert done.err == "note: not all slices are here: this is the manifest that the owner signed\n"
+    assert run("manifest", "cities", "-o", "json").out == content
+    assert run("manifest", "cities", "--write").code == 7, "nobody signs what he has not made"
+    # one that names other files than the chain is not believed
+    publish(cities, state, SnapshotKind.MANIFEST, json.dumps(json.loads(content) | {"files": []}).encode())
+    assert run("manifest", "cities").code == 7
+
+
+def test_a_manifest_is_written_and_signed(
+    run: Callable[..., Result], cities: DatasetFiles, tmp_path: Path
+) -> None:
+    key = tmp_path / "key.pem"
+    assert run("key", "create", str(key)).code == 0
+    done = run("manifest", "cities@2", "--write", "--key", str(key), "-o", "json")
+    dataset = at(cities, 2)
+    (line,) = dataset.published()
+    assert done.err == f"published: manifests/{line.object}, signed by {line.signer}\n"
+    assert str(line.signer).startswith("did:key:")
+    assert (line.block, line.object) == (dataset.head, dataset.manifest().hash)
+    assert dataset.published_document(line) + b"\n" == done.out.encode()
+    assert run("manifest", "cities", "--key", str(key)).code == 2
+    assert run("manifest", "cities", "--write", "--key", "nothing").code != 0
+
+
+def test_without_a_key_a_manifest_is_written_and_not_published(
+    cities: DatasetFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = (tmp_path / "there").as_uri()
+    odf.open(tmp_path / "ws")["cities"].push(url)
+    other = odf.init(tmp_path / "other")
+    copy = other.pull(url, name="cities").dataset
+    (copy.path / "attestations" / "snapshots.jws").unlink(missing_ok=True)
+    monkeypatch.chdir(tmp_path / "other")
+    assert main(["manifest", "cities", "--write"]) == 0
+    assert "note: written, not published: manifests/f1620" in capsys.readouterr().err
+    assert copy.published() == []
+    assert (copy.path / "manifests" / str(copy.manifest().hash)).is_file()
 
 
 @pytest.mark.parametrize("command", ["manifest", "profile"])
