@@ -29,6 +29,8 @@ from odfchain.trust.parties import SignedFile
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)
+_OPTIONAL = ("refs/", *(f"{part.value}/" for part in Part if part.describes))
+"""Where datasets may lack files that are asked for."""
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
 
 
@@ -109,7 +111,7 @@ class HttpPeer(Peer):
         """Why the response does not bring the file, whole and as it is stored."""
         status = response.status
         is_signed = key in _SIGNED or key.endswith(".jws")
-        may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith("refs/"))
+        may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith(_OPTIONAL))
         if status in (404, 410) or may_lack:
             return AbsentError(f"{where}: not there (HTTP status {status})")
         if status in (200, 203):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.errors import OdfchainError, StoreError, TransferError
+from odfchain.errors import AccessError, OdfchainError, StoreError, TransferError
 from odfchain.limits import ATTEST
 from odfchain.manifest.published_objects import object_of, publish_manifest, published, store_of_kind
 from odfchain.progress import SILENT, Progress
@@ -68,10 +68,25 @@ def bring_newest(
     the dataset's file system.
 
     Raises:
-        StoreError, BrokenChainError, CodecError: the lines or the chain cannot be read.
+        BrokenChainError, CodecError: the chain cannot be read.
     """
     if there is None:
         return BroughtSnapshots()
+    try:
+        return _bring_newest(dataset, peer, there, area, trusted, parallel, progress)
+    except StoreError as error:  # the head has moved: that must not seem to have failed
+        return BroughtSnapshots(problems=(f"manifests and profiles were not taken: {error.message}",))
+
+
+def _bring_newest(
+    dataset: DatasetFiles,
+    peer: Peer,
+    there: bytes,
+    area: Path,
+    trusted: Collection[Did],
+    parallel: int,
+    progress: Progress,
+) -> BroughtSnapshots:
     keys = {did.public_key for did in trusted}
 
     def of_anybody(line: SnapshotLine) -> bool:
@@ -90,7 +105,7 @@ def bring_newest(
         try:
             _bring(dataset, peer, line, area, progress)
         except (TransferError, StoreError) as error:
-            if not isinstance(error.__cause__, AbsentError) and not of_anybody(line):
+            if not _is_absence(error) and not of_anybody(line):
                 problems.append(_problem(line, error))
             return 0
         return line.size
@@ -112,6 +127,11 @@ def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
         seen.add(key_of(line))
         size += line.size
         yield line
+
+
+def _is_absence(error: OdfchainError) -> bool:
+    """Whether a peer has no such object: many static hosts refuse what is absent."""
+    return isinstance(error, AccessError) or isinstance(error.__cause__, AbsentError)
 
 
 def _is_here(dataset: DatasetFiles, line: SnapshotLine) -> bool:
@@ -152,16 +172,19 @@ def send_objects(
 ) -> SentSnapshots:
     """The objects of lines that the destination does not have are there, and those of the newest lines.
 
-    Who holds the dataset's key publishes the manifest of the head before. Of branches nothing is sent.
+    Who holds the dataset's key publishes the manifest of the head before. Of branches nothing is sent. What
+    cannot be sent, perhaps because the destination lets only other folders be written, is said.
 
     Raises:
-        CorruptedPeerError, AccessError, TransferError: from the destination.
-        StoreError, BrokenChainError, CodecError: the lines or the chain cannot be read.
+        BrokenChainError, CodecError: the chain cannot be read.
     """
     if dataset.ref != HEAD:
         return SentSnapshots()
     problems = _publish_head(dataset)
-    lines = [line for line in published(dataset) if _is_here(dataset, line)]
+    try:
+        lines = [line for line in published(dataset) if _is_here(dataset, line)]
+    except StoreError as error:
+        return SentSnapshots(problems=(*problems, f"no manifests and profiles were sent: {error.message}"))
     if not lines:
         return SentSnapshots(problems=tuple(problems))
     content = None
@@ -171,17 +194,19 @@ def send_objects(
     newest = set(_newest(lines))
     wanted = {key_of(line): line for line in lines if line not in known or line in newest}
 
+    refused: list[TransferError] = []
+
     def send(line: SnapshotLine) -> bool:
-        if peer.contains(key_of(line)):
-            return False
         try:
+            if refused or peer.contains(key_of(line)):
+                return False
             path = store_of_kind(dataset, line.kind).verified_path(line.object)
-        except StoreError as error:
-            problems.append(
-                f"the {line.kind} of block {line.sequence_number:,} was not sent: {error.message}"
-            )
+            peer.put(key_of(line), path, progress)
+        except (StoreError, TransferError) as error:
+            refused.extend([error] if isinstance(error, TransferError) else [])
+            where = f"the {line.kind} of block {line.sequence_number:,}"
+            problems.append(f"{where} was not sent: {one_line(error.message, 500)}")
             return False
-        peer.put(key_of(line), path, progress)
         return True
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:

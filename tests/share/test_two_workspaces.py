@@ -135,7 +135,7 @@ def test_a_pull_asks_for_what_is_new_and_for_nothing_else(
     before = owner.files()
 
     assert friend.row("pull", "cities")["status"] == "up to date"
-    signed = {"refs/head.jws", "attestations/audits.jws"}
+    signed = {"refs/head.jws", "attestations/audits.jws", "attestations/snapshots.jws"}
     assert sorted(server.requests()) == sorted({"refs/head", *signed})
 
     owner.ingest("Brno")

@@ -266,6 +266,25 @@ def test_a_damaged_manifest_here_is_said_and_not_sent(cities: odf.Dataset, place
     assert cities.push(place.as_uri()).snapshots == 1
 
 
+def test_a_place_that_refuses_them_gets_the_dataset_all_the_same(
+    cities: odf.Dataset, place: Path, copy_of: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "refs").mkdir(parents=True)
+    (place / "manifests").write_bytes(b"in its place")
+    cities.write_profile()
+    (place / "profiles").write_bytes(b"in its place")
+    outcome = cities.push(place.as_uri(), parallel=1)
+    assert "of block 4 was not sent" in (outcome.problem or "")
+    assert (outcome.problem or "").count("was not sent") == 1, "after the first nothing else is tried"
+    copy = copy_of("copy", "manifest of block 4", "profile of block 4")
+    assert (copy.head, len(copy.published())) == (cities.head, 2)
+    (copy.path / SNAPSHOTS.key).unlink()
+    (copy.path / SNAPSHOTS.key).mkdir()
+    assert any("lines about snapshots" in text for text in copy.pull().warnings)
+    assert any("not an ordinary file" in text for text in copy.pull().warnings)
+    assert "not an ordinary file" in (copy.push((place.parent / "mirror").as_uri()).problem or "")
+
+
 def test_a_pull_brings_the_newest_and_others_come_on_demand(
     cities: odf.Dataset, place: Path, copy_of: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
