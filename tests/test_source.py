@@ -226,7 +226,7 @@ LINES = {  # raised only by a commit that says why
     "spark": 6_180,  # functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_180,  # files that are linked or copied; places as locations, which two rooms had as texts
-    "transfer": 6_570,  # copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
+    "transfer": 6_620,  # copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2050,
     "trust": 2_910,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays
