@@ -661,9 +661,9 @@ def test_what_notebooks_show_is_escaped(scene: Scene) -> None:
 
 def test_the_package_loads_nothing_before_it_is_used() -> None:
     program = (
-        "import time; start = time.process_time(); import odfchain, sys; took = time.process_time() - start;"
-        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'cryptography'} & set(sys.modules);"
-        "assert not heavy, heavy; assert took < 0.015, took; odfchain.Workspace; odfchain.open;"
+        "import sys; before = set(sys.modules); import odfchain; loaded = set(sys.modules) - before;"
+        "assert loaded <= {'__future__', 'odfchain', 'odfchain.versions', 'importlib', 'typing', 'warnings'}, loaded;"
+        "odfchain.Workspace; odfchain.open;"
         "assert not {'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

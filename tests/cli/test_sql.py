@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -432,13 +431,11 @@ def test_memory_does_not_grow_with_the_rows(workspace: Workspace, tmp_path: Path
 
 
 def test_case_28_time_is_used_up(workspace: Workspace) -> None:
-    began = time.monotonic()
     asked = process(workspace, "sql", "-c", CROSS, "--timeout", "2s")
     _, said = asked.communicate(timeout=60)
     assert asked.returncode == 7
     assert "error: the query took longer than 2 s" in said.decode()
     assert "--engine spark" in said.decode()
-    assert time.monotonic() - began < 30
 
 
 def test_case_28_memory_is_used_up(sql: Run) -> None:
@@ -461,24 +458,21 @@ def test_ctrl_c_ends_the_query(workspace: Workspace) -> None:
         assert "interrupted" in asked.stderr.read().decode()
 
 
-TEN_MILLION = (
-    "select a.value, b.value from generate_series(1, 10000) a(value), generate_series(1, 1000) b(value)"
+WITHOUT_END = (
+    "select a.value, b.value from generate_series(1, 1000000) a(value), generate_series(1, 100000) b(value)"
 )
+"""As rows it takes hours."""
 
 
 def test_case_29_a_reader_that_goes_away_ends_the_query(workspace: Workspace) -> None:
-    with process(workspace, "sql", "-c", TEN_MILLION, "-o", "csv") as asked:
+    with process(workspace, "sql", "-c", WITHOUT_END, "-o", "csv") as asked:
         assert asked.stdout is not None
         assert asked.stderr is not None
         first = asked.stdout.readline()
         assert first == b"value,value\n", asked.stderr.read()
         asked.stdout.readline()
-        began = time.monotonic()
         asked.stdout.close()
-        code = asked.wait(timeout=60)
-        took = time.monotonic() - began
-        assert (code, asked.stderr.read()) == (0, b"")
-    assert took < 5, "a machine that does much else is allowed for"
+        assert (asked.wait(timeout=60), asked.stderr.read()) == (0, b"")
 
 
 def test_a_reader_that_goes_away_before_there_is_a_row_ends_the_query(workspace: Workspace) -> None:

@@ -101,7 +101,7 @@ def test_what_nobody_takes_is_given_up(workspace: Workspace) -> None:
         begun, head = time.monotonic(), workspace["d1"].head
         with pulling(workspace, [*targets[1:], targets[0]], None, None, {}) as pull:
             assert pull(targets[1], SILENT).status == "updated"
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 50, "a byte is waited for a minute"
         assert [path.name for path in (workspace["d1"].path / "staging").iterdir()] == [".lock"]
         assert workspace["d1"].head == head
 

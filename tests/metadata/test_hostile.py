@@ -201,10 +201,10 @@ def test_shared_subtrees_do_not_multiply() -> None:
         return number, offset
 
     data = schema_block(build)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(DecodeError, match="objects"):
         decode_block(data)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_vector_cannot_claim_more_than_the_buffer() -> None:

@@ -202,10 +202,10 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
          "sequence key", "long number", "surrogate"],
 )  # fmt: skip
 def test_attack_on_the_reader(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with contextlib.suppress(ManifestError):
         read_documents(text)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_merge_keys_mean_nothing() -> None:
