@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
 KEY = ("a", "b")
-SEEDS = {"ci": 3, "local": 20, "soak": 100, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+SEEDS = {"ci": 2, "local": 20, "soak": 100, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 STRATEGIES: dict[str, MergeStrategy] = {
     "ledger": MergeStrategyLedger(primary_key=KEY),
     "snapshot": MergeStrategySnapshot(primary_key=KEY),
