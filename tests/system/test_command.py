@@ -19,6 +19,7 @@ import yaml
 from odfchain.api import Workspace
 from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.drift.policy import read_policy
+from tests.kit.command_forks import commands_in_forks
 from tests.kit.processes import (
     ODFCHAIN,
     TIMEOUT,
@@ -49,6 +50,19 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "large.csv"
     path.write_text("city,population\n" + "".join(f"{n * 7919:x}{n * 104_729:x},{n}\n" for n in range(ROWS)))
     return path
+
+
+@pytest.fixture(scope="module")
+def one_session_env() -> Iterator[dict[str, str]]:
+    with one_session() as env:
+        yield env
+
+
+@pytest.fixture(scope="module")
+def quick_env(one_session_env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """As `one_session_env`, and Python is started once: for tours in which only what commands do is new."""
+    with commands_in_forks(one_session_env) as env:
+        yield env
 
 
 # --- output ----------------------------------------------------------------------------------------
@@ -122,7 +136,9 @@ finally:
 """
 
 
-def test_pandas_is_loaded_by_nobody_who_has_no_frames(dataset: Path, tmp_path: Path) -> None:
+def test_pandas_is_loaded_by_nobody_who_has_no_frames(
+    dataset: Path, tmp_path: Path, one_session_env: dict[str, str]
+) -> None:
     """pyarrow and PySpark would load it in every command."""
     (tmp_path / "in.csv").write_text("city,population\nA,1\n")
     for args, loaded in (
@@ -131,7 +147,7 @@ def test_pandas_is_loaded_by_nobody_who_has_no_frames(dataset: Path, tmp_path: P
         (["tail", "cities"], "pyarrow"),
     ):
         done = subprocess.run(
-            [ODFCHAIN.parent / "python", "-c", WATCHED, *args], cwd=tmp_path, env=environment(),
+            [ODFCHAIN.parent / "python", "-c", WATCHED, *args], cwd=tmp_path, env=one_session_env,
             capture_output=True, text=True, timeout=TIMEOUT, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr.splitlines()[-1]) == (0, loaded), done.stderr
@@ -211,18 +227,12 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 # --- the README ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def one_session_env() -> Iterator[dict[str, str]]:
-    with one_session() as env:
-        yield env
-
-
-def test_the_tour_of_branches(tmp_path: Path, one_session_env: dict[str, str]) -> None:
+def test_the_tour_of_branches(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """Poll on one branch, correct on another, merge both, decide a conflict, and somebody else verifies it."""
     text = (ROOT / "docs" / "branches.md").read_text(encoding="utf-8")
     (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
     done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path, env=one_session_env, capture_output=True, text=True,
+        ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -250,7 +260,7 @@ def release(folder: Path, day: str, rows: int, keywords: int) -> None:
     (folder / f"countries-{day}.csv").write_text("".join(lines))
 
 
-def test_the_tour_of_profiles(tmp_path: Path, one_session_env: dict[str, str]) -> None:
+def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A column that is filled in is found, an empty publication is the loudest of all, and the last is as before."""
     text = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
     (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
@@ -260,7 +270,7 @@ def test_the_tour_of_profiles(tmp_path: Path, one_session_env: dict[str, str]) -
     ):  # fmt: skip
         release(tmp_path, day, rows, keywords)
     done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path, env=one_session_env, capture_output=True, text=True,
+        ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -283,7 +293,9 @@ def test_the_tour_of_profiles(tmp_path: Path, one_session_env: dict[str, str]) -
     assert read_policy(policy).columns == {"lon": {"ks": 0.15}, "iata": None}
 
 
-def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str]) -> None:
+def test_the_tour_of_the_readme(
+    tmp_path: Path, one_session_env: dict[str, str], quick_env: dict[str, str]
+) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
     pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
     text, *_ = texts = [(ROOT / page).read_text(encoding="utf-8") for page in pages]
@@ -327,7 +339,7 @@ def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str])
     ):
         assert line in shown.stdout, shown.stdout
     done = subprocess.run(
-        ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=one_session_env, capture_output=True, text=True,
+        ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=quick_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -335,7 +347,7 @@ def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str])
     assert "replayed 1 transaction" in done.stdout
     assert "not checked" not in done.stdout
     done = subprocess.run(
-        ["bash", "-euxc", shared], cwd=tmp_path / ".tour", env=one_session_env, capture_output=True, text=True,
+        ["bash", "-euxc", shared], cwd=tmp_path / ".tour", env=quick_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -343,7 +355,7 @@ def test_the_tour_of_the_readme(tmp_path: Path, one_session_env: dict[str, str])
     assert re.search(r"airports +up to date +", done.stdout), done.stdout
     assert done.stdout.count("ok    airports: 9 blocks, 4 slices, 25,272 records") == 2
     done = subprocess.run(
-        ["bash", "-euxc", audited], cwd=tmp_path / ".third", env=one_session_env, capture_output=True, text=True,
+        ["bash", "-euxc", audited], cwd=tmp_path / ".third", env=quick_env, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
