@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odfchain.ids.did import DatasetId
+from odfchain.ids.did import DatasetId, DidKey
 from odfchain.trust import signing_keys
 
 
@@ -15,6 +15,16 @@ def create_key(file: Path) -> DatasetId:
         StoreError: there is a file of this name, or it cannot be written.
     """
     return signing_keys.create_key_file(file).dataset_id
+
+
+def signer_in(file: Path, dataset: DatasetId) -> str:
+    """How the key in a file signs what is said of a dataset: as the dataset itself, or as an auditor.
+
+    Raises:
+        SignatureError, StoreError: it is no such file, or it cannot be read.
+    """
+    found = identity_in(file)
+    return str(found if found == dataset else DidKey(found.public_key))
 
 
 def identity_in(file: Path) -> DatasetId:

@@ -222,14 +222,15 @@ class Snapshots:
         hide: Iterable[str] = (),
         near_duplicates: bool = False,
         languages: bool = True,
+        created_by: str | None = None,
         progress: Progress = SILENT,
     ) -> Profile:
         """The profile of the rows in force; reads only slices that are not known yet.
 
         No JVM is started, unless rows are taken back and slices have more than `branches.sparkBytes`.
-        `stage`, `description` and `tags` are the publisher's words. Of the columns in `hide` only counts are
-        said, for what is published. Near duplicates are looked for among at most 262,144 rows, or among any
-        number; the `languages` of texts are told where `odfchain[languages]` is installed.
+        `stage`, `description`, `tags` and `created_by` are the publisher's words. Of the columns in `hide`
+        only counts are said, for what is published. Near duplicates are looked for among at most 262,144
+        rows, or among any number; the `languages` of texts are told where `odfchain[languages]` is installed.
 
         Raises:
             UsageError: a hidden column is none.
@@ -242,7 +243,7 @@ class Snapshots:
 
         options = ProfileOptions(
             stage=stage, description=description, tags=tags or {}, hidden=tuple(hide),
-            near_duplicates=near_duplicates, languages=languages,
+            near_duplicates=near_duplicates, languages=languages, created_by=created_by,
         )  # fmt: skip
         with _needing_slices():
             state, engine = DatasetState.read(self._files.chain), engine_of(self._workspace)

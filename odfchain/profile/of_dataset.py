@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from odfchain.branch.computing import Engine
+from odfchain.branch.recording import described
 from odfchain.codec.raw_arrow import schema_of_event
-from odfchain.errors import UsageError
+from odfchain.errors import OdfchainError, UsageError
 from odfchain.model.data_schema import DataSchema, DataTypeOption
+from odfchain.model.enums import OperationType
 from odfchain.model.events import AddPushSource, SetDataSchema, SetInfo, SetPollingSource, SetTransform
+from odfchain.model.sources import FetchStepUrl
+from odfchain.net.template import public_name
 from odfchain.profile.languages import library
 from odfchain.profile.profile_document import ProfileFacts, profile_document
 from odfchain.profile.state_totals import profiled_columns, state_totals
@@ -18,6 +25,7 @@ from odfchain.profile.totals import Totals
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.slices.reader import open_parquet
 from odfchain.text import one_line
 
 _KINDS = {"FetchStepUrl": "http", "FetchStepFilesGlob": "file", "FetchStepContainer": "container"}
@@ -101,21 +109,44 @@ def nullable_columns(schema: DataSchema) -> dict[str, bool]:
 
 def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> dict[str, Any]:
     info = state.chain.nearest_event(SetInfo, head=state.head)
-    is_root = state.transform is None
+    source = state.chain.nearest_event(SetPollingSource, AddPushSource, SetTransform, head=state.head)
+    changes = _changes(dataset, state)
     return {
         "created_by": options.created_by or str(dataset.id),
         "dataset_name": str(dataset.alias),
-        "dataset_path": f"odf:{dataset.id}",
-        "source_type": _source_type(state),
+        "dataset_path": _path_of(source) or f"odf:{dataset.id}",
+        "source_type": _type_of(source),
         "description": (info.description if info is not None else None) or "",
         "tags": dict(options.tags),
-        "pipeline_stage": options.stage or ("raw" if is_root else ""),
-        "transform_description": options.description or "",
+        "pipeline_stage": options.stage or ("raw" if state.transform is None else ""),
+        "transform_description": changes if options.description is None else options.description,
     }
 
 
-def _source_type(state: DatasetState) -> str:
-    source = state.chain.nearest_event(SetPollingSource, AddPushSource, SetTransform, head=state.head)
+def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
+    """What the block did to the rows: `43 added, 57 corrected`; empty where it has none that are here."""
+    data = getattr(state.head_block.event, "new_data", None)
+    if data is None:
+        return ""
+    path = Path(dataset.data.locate(data.physical_hash))
+    operation = state.vocabulary.operation_type_column
+    counts = np.zeros(256, dtype=np.int64)
+    try:
+        with open_parquet(path) as file:
+            for batch in file.batches([operation]):
+                counts += np.bincount(batch.column(0).to_numpy(zero_copy_only=False), minlength=256)[:256]
+    except (OSError, OdfchainError):
+        return ""
+    return described({OperationType.from_code(code).value: int(counts[code]) for code in range(4)})
+
+
+def _path_of(source: Any) -> str | None:
+    """Where a root's rows are from, without user names, passwords and values of variables."""
+    fetch = source.fetch if isinstance(source, SetPollingSource) else None
+    return public_name(fetch.url) if isinstance(fetch, FetchStepUrl) else None
+
+
+def _type_of(source: Any) -> str:
     if isinstance(source, SetPollingSource):
         return _KINDS.get(type(source.fetch).__name__, "http")
     return "push" if isinstance(source, AddPushSource) else "odf"
