@@ -20,7 +20,7 @@ from odfchain.errors import BrokenChainError, CodecError, OdfchainError, StoreEr
 from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
-from odfchain.model.events import MetadataEvent
+from odfchain.model.events import MetadataEvent, Seed
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.merge_record import merged_names
 from odfchain.repo.references import ref_names, refs_of
@@ -38,6 +38,8 @@ class Reachable:
     """Names of the objects that a dataset needs, for each kind."""
 
     _names: dict[Part, set[Multihash]] = field(default_factory=lambda: {part: set() for part in Part})
+    dataset_ids: set[DatasetId] = field(default_factory=set)
+    """Whose blocks they are: one dataset's."""
 
     def of(self, part: Part) -> set[Multihash]:
         """Those of one kind."""
@@ -72,8 +74,9 @@ def reachable(dataset: DatasetFiles, without: frozenset[str] = frozenset()) -> R
         if head is not None:
             _add(dataset, head, needed)
     try:
-        for line in lines_about(dataset, dataset.id, needed.blocks):
-            needed.of(Part(line.kind.folder)).add(line.object)
+        for dataset_id in needed.dataset_ids:
+            for line in lines_about(dataset, dataset_id, needed.blocks):
+                needed.of(Part(line.kind.folder)).add(line.object)
     except StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     return needed
@@ -140,6 +143,8 @@ def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
                 text = str(error) if str(where) in str(error) else f"{where}: {error}"
                 raise _incomplete(dataset, text) from error
             needed.blocks.add(current)
+            if isinstance(block.event, Seed):
+                needed.dataset_ids.add(block.event.dataset_id)
             for item in objects_of(block):
                 needed.of(item.key.part).add(item.key.name)
             waiting += merged_blocks(dataset, block.event)
