@@ -188,26 +188,34 @@ def _values(
     rare = all((part or 0.0) < _RARE for parts in shares.values() for part in parts)
     kept = excerpt(sorted(shares, key=order), min(limits.values, _FEW) if rare else limits.values)
     most = max((part for value in kept.shown for part in shares[value] if part), default=1.0)
+    words = [
+        "none" if n <= side.null_count else "not listed" for side, n in zip((one, other), rows, strict=True)
+    ]
+    unknown = (words[0], words[1])
     return Excerpt(
-        tuple(_value(value, *shares[value], most, limits) for value in kept.shown),
+        tuple(_value(cut(value, limits.text), shares[value], unknown, most) for value in kept.shown),
         kept.rest,
     )
 
 
 def _share(value: str, column: ComparedColumn, rows: int) -> float | None:
-    """The share of a value; None where it is not listed, and may be there all the same."""
+    """The share of a value; None where it is not listed and may be there all the same, or nothing is."""
     total = rows - column.null_count
-    if value in column.top_values and total > 0:
+    if total <= 0:
+        return None
+    if value in column.top_values:
         return min(column.top_values[value] / total, 1.0)
-    return 0.0 if column.coverage == 1 or total <= 0 else None
+    return 0.0 if column.coverage == 1 else None
 
 
 def _value(
-    value: str, before: float | None, after: float | None, most: float, limits: DriftPageLimits
+    value: str, shares: tuple[float | None, float | None], unknown: tuple[str, str], most: float
 ) -> ValueRow:
-    before_text, after_text = ("not listed" if part is None else f"{part:.2%}" for part in (before, after))
-    bars = paired_bar((before or 0.0) / most, (after or 0.0) / most)
-    return ValueRow(cut(value, limits.text) or "(empty text)", before_text, after_text, bars)
+    before, after = (
+        word if part is None else f"{part:.2%}" for part, word in zip(shares, unknown, strict=True)
+    )
+    one, other = ((part or 0.0) / most for part in shares)
+    return ValueRow(value or "(empty text)", before, after, paired_bar(one, other))
 
 
 def shared_columns(
