@@ -193,7 +193,7 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     """How far two profiles are apart, by the limits of a policy file; no data are read.
 
     Raises:
-        ManifestError: the policy is none, or a profile is not as it should be; with the path.
+        ManifestError: the policy is none; with the path.
         UsageError: there is no such file.
     """
     from odfchain.drift.comparison import compare_profiles as compared

@@ -30,11 +30,7 @@ Found = DriftLine | NotCompared
 def compare_profiles(
     before: Mapping[str, Any], after: Mapping[str, Any], policy: DriftPolicy | None = None
 ) -> Drift:
-    """What changed from one profile to another.
-
-    Raises:
-        ManifestError: what is compared is no profile; the path says where.
-    """
+    """What changed from one profile to another."""
     policy = policy or DriftPolicy()
     one, other = compared_profile(before), compared_profile(after)
     found: list[Found] = [*_schema(one, other, policy)]
@@ -140,7 +136,7 @@ def _distribution(
     if one.hidden or other.hidden:
         yield NotCompared(name, "its values are hidden")
     elif other.kind not in _COMPARED or one.kind != other.kind:
-        yield NotCompared(name, f"distributions of {other.dtype} are not compared, only nulls")
+        yield NotCompared(name, f"distributions of {cut(other.dtype, _SHOWN)} are not compared, only nulls")
     elif min(totals) <= 0:
         yield NotCompared(name, "one side has no values")
     elif one.quantiles and other.quantiles:

@@ -106,7 +106,7 @@ def column_view(
     label = f"Distribution of {name}: before as bars, after as a dashed line; the table has the numbers"
     return ColumnView(
         name=name,
-        dtype=other.dtype if one.dtype == other.dtype else f"{one.dtype} → {other.dtype}",
+        dtype=cut(" → ".join(dict.fromkeys((one.dtype, other.dtype))), limits.text),
         state=state,
         word=word,
         lines=tuple(lines),
@@ -206,6 +206,10 @@ def _share(value: str, column: ComparedColumn, rows: int) -> float | None:
     if value in column.top_values:
         return min(column.top_values[value] / total, 1.0)
     return 0.0 if column.coverage == 1 else None
+
+
+def _unlisted(column: ComparedColumn, rows: int) -> str:
+    return "none" if rows <= column.null_count else "not listed"
 
 
 def _value(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import odfchain as odf
 from odfchain.drift.comparison import compare_profiles
 from odfchain.drift.policy import DriftPolicy, read_policy
-from odfchain.errors import ManifestError
 from tests.kit.branch_cases import run_here
 from tests.kit.drift_profiles import Document, profile_of
 from tests.kit.snapshot_columns import fixture
@@ -89,42 +87,6 @@ def measured() -> Document:
         "v": {"type": "float64", "values": {"from": 0, "to": 1, "number": 200}},
         "s": {"type": "string", "values": {"counts": {"a": 150, "b": 50}}},
     })  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (["odf"], None, "odf: an object is expected"),
-        (["num_rows"], -1, "num_rows: a number that is not negative is expected"),
-        (["num_rows"], "200", "num_rows: a whole number is expected"),
-        (["duplicate_row_fraction"], 1.5, "duplicate_row_fraction: a number between 0 and 1 is expected"),
-        (["duplicate_row_fraction"], math.nan, "duplicate_row_fraction: a number is expected"),
-        (["row_minhash"], "AAAA", "row_minhash: the smallest hashes of rows, in order is expected"),
-        (["row_minhash"], "AAAAAAAAAAAAAAAAAAAAAA==", "row_minhash: the smallest hashes of rows, in order is expected"),
-        (["columns", 0, "name"], 7, "columns[0].name: text is expected"),
-        (["columns", 0, "name"], "w", "column_stats.w: the field is missing"),
-        (["column_stats", "v", "kind"], "number", 'column_stats.v.kind: "numeric" or "string" or "datetime" or "boolean" or "other" is expected'),
-        (["column_stats", "v", "null_fraction"], math.inf, "column_stats.v.null_fraction: a number is expected"),
-        (["column_stats", "v", "quantiles"], [1, 2], "column_stats.v.quantiles: 101 numbers is expected"),
-        (["column_stats", "v", "quantiles", 7], 9, "column_stats.v.quantiles: numbers that ascend is expected"),
-        (["column_stats", "v", "quantiles", 7], "Infinity", "column_stats.v.quantiles[7]: a number is expected"),
-        (["column_stats", "v", "histogram", "counts"], [1], "column_stats.v.histogram: one edge more than bins is expected"),
-        (["column_stats", "s", "top_values"], ["a"], "column_stats.s.top_values: an object is expected"),
-        (["column_stats", "s", "top_values", "a"], -5, "column_stats.s.top_values.a: a number that is not negative is expected"),
-    ],
-)  # fmt: skip
-def test_what_is_no_profile_is_refused_and_the_place_is_named(
-    path: list[str | int], value: object, message: str
-) -> None:
-    found: Any = measured()
-    place = found
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
-    with pytest.raises(ManifestError) as caught:
-        compare_profiles(measured(), found)
-    assert str(caught.value) == message
-    assert caught.value.hint == "`odfchain profile DATASET -o json` prints a profile"
 
 
 def test_numbers_that_doubles_do_not_subtract_are_a_breach_and_not_a_way_around() -> None:
