@@ -43,35 +43,24 @@ class Mark:
     version: int = 1
 
 
-def local_folder(text: str) -> Path:
+def local_folder(text: str, *, table: bool) -> Path:
     """The folder that a path or a URL of `file` names, without links on the way.
 
     Raises:
-        UsageError: another kind of URL.
+        UsageError: another kind of URL, or for a `table` a path that its libraries take for parts of one.
         InvalidIdError: no such place.
     """
     scheme = _SCHEME.match(text)
-    if scheme is None:
-        return Path(text).resolve()
-    if scheme[1].lower() != "file":
+    if scheme is not None and scheme[1].lower() != "file":
         raise UsageError(
             f"{one_line(text)}: exports are written to folders, as a path or as file:///…",
             hint="copy the folder to the store afterwards; Lode's and Delta's files name no absolute paths",
         )
-    return Path(Location.parse(text, folder=True).key).resolve()
-
-
-def check_table_path(folder: Path) -> None:
-    """The libraries of tables find the same folder under this path.
-
-    Raises:
-        UsageError: it has characters that they take for parts of a URL.
-    """
-    if set("?#%") & set(str(folder)):
-        raise UsageError(
-            f"{one_line(str(folder))}: no table in folders with ?, # or % in their names",
-            hint="name another one",
-        )
+    folder = Path(text if scheme is None else Location.parse(text, folder=True).key).resolve()
+    if table and set("?#%") & set(str(folder)):
+        said = f"{one_line(str(folder))}: no table in folders with ?, # or % in their names"
+        raise UsageError(said, hint="name another one with --to")
+    return folder
 
 
 @dataclass(frozen=True, slots=True)

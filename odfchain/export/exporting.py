@@ -9,23 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from odfchain.errors import ChainsDifferError, InvalidIdError, NameCollisionError, SchemaError, UsageError
-from odfchain.export.export_place import (
-    ExportPlace,
-    Mark,
-    check_line,
-    check_table_path,
-    continued,
-    local_folder,
-    parted,
-)
+from odfchain.export.export_place import ExportPlace, Mark, check_line, continued, local_folder, parted
 from odfchain.export.lode_store import FOLDER, check_lode, export_lode, exported_blocks
 from odfchain.export.state_export import state_columns, write_state
 from odfchain.export.table_columns import TableFormat, check_slice, table_columns
-from odfchain.export.table_versions import Table, TableVersion
+from odfchain.export.table_versions import TableVersion
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
@@ -35,6 +28,10 @@ from odfchain.repo.read_slices import columns_of, verified_slice
 from odfchain.slices.footers import file_stats, quoted
 from odfchain.store import fsio
 from odfchain.text import counted, one_line
+
+if TYPE_CHECKING:
+    from odfchain.export.delta_table import DeltaFolder
+    from odfchain.export.iceberg_table import IcebergFolder
 
 RECORDS, STATE = "records", "state"
 LODE = "lode"
@@ -100,12 +97,11 @@ def export_dataset(
         )
     if options.catalog is not None and to != TableFormat.ICEBERG:
         raise UsageError("--catalog is for Iceberg")
-    did, folder = str(state.seed.dataset_id), local_folder(target)
+    did, folder = str(state.seed.dataset_id), local_folder(target, table=to != LODE)
     if to == LODE:
         folder = folder / FOLDER / did
     mark = Mark(did, str(dataset.alias), to, options.rows, options.catalog)
     if to != LODE:  # what cannot be expressed is refused before anything is written
-        check_table_path(folder)
         _table(mark, folder)
         _columns(state, TableFormat(to), options.rows)
     with ExportPlace.claimed(folder, mark, dataset) as (place, known):
@@ -128,7 +124,7 @@ def export_dataset(
 def _exported(dataset: DatasetFiles, state: DatasetState, place: ExportPlace, progress: Progress) -> Exported:
     if place.mark.format == LODE:
         return _lode(dataset, state, place, progress)
-    export = _TableExport(dataset, state, place, _table(place.mark, place.folder), progress)
+    export = _TableExport(dataset, state, place, progress)
     return export.of_state() if place.mark.rows == STATE else export.of_records()
 
 
@@ -145,7 +141,7 @@ def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportPlace, progre
     return Exported(place.folder, state.head, number, 1, len(refs), size, copies, names=names)
 
 
-def _table(mark: Mark, folder: Path) -> Table:
+def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:
     """The table that a mark is of; errors as those of the format's class."""
     if mark.format == TableFormat.DELTA:
         from odfchain.export.delta_table import DeltaFolder
@@ -168,10 +164,10 @@ class _TableExport:
     """One export to a table."""
 
     def __init__(
-        self, dataset: DatasetFiles, state: DatasetState, place: ExportPlace, table: Table, progress: Progress
+        self, dataset: DatasetFiles, state: DatasetState, place: ExportPlace, progress: Progress
     ) -> None:
-        self._dataset, self._state, self._place, self._table = dataset, state, place, table
-        self._progress, self._to = progress, TableFormat(place.mark.format)
+        self._dataset, self._state, self._place, self._progress = dataset, state, place, progress
+        self._table, self._to = _table(place.mark, place.folder), TableFormat(place.mark.format)
         self._known: dict[Multihash, pa.Schema] = {}
         self._footers = KeptFooters(dataset)
 

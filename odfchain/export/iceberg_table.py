@@ -1,8 +1,8 @@
 """An Iceberg table: a snapshot for each data block, in order, and the block's hash in its summary.
 
-All snapshots of one export are one commit. Slices have no field ids: the table's name mapping gives them.
-Their entries are made here and not by `add_files`, whose bounds leave out row groups that report none.
-Without a catalog the table is in one of its own, in the folder. Paths are absolute. Source: RFC-045.
+All snapshots of one export are one commit, after the table was made. Slices have no field ids: the table's
+name mapping gives them. Their entries are made here and not by `add_files`, whose bounds leave out row groups
+that report none. Without a catalog the table is in one of its own, in the folder. Source: RFC-045.
 """
 
 from __future__ import annotations
@@ -142,15 +142,16 @@ class IcebergFolder:
         return table
 
     def _transaction(self, catalog: Any, table: Any, columns: pa.Schema) -> Any:
+        from odfchain.export.iceberg_commit import IcebergCommit
+
         if table is not None:
-            return table.transaction()
+            return IcebergCommit(table)
         catalog.create_namespace_if_not_exists(_NAMESPACE)
-        properties = {"format-version": "2"}
-        made = catalog.create_table_transaction(
-            self._id, columns, location=self._location, properties=properties
+        made = catalog.create_table(
+            self._id, columns, location=self._location, properties={"format-version": "2"}
         )
-        made.set_properties({_MAPPING: made.table_metadata.schema().name_mapping.model_dump_json()})
-        return made
+        new = IcebergCommit(made)
+        return new.set_properties({_MAPPING: new.table_metadata.schema().name_mapping.model_dump_json()})
 
     def _hint(self, catalog: Any) -> None:
         """Which metadata are the newest, for readers without a catalog."""

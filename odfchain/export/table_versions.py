@@ -1,12 +1,11 @@
-"""What a version of a table is made of, and what a table of any format can do with it."""
+"""What a version of a table is made of, and what goes wrong in the libraries of tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -42,25 +41,6 @@ class TableVersion:
             "odf.sequenceNumber": str(self.block.sequence_number),
             "odf.systemTime": str(self.block.system_time),
         }
-
-
-class Table(Protocol):
-    """A table in a folder, of whatever format."""
-
-    def files(self) -> Sequence[str] | None:
-        """Names of the data files of its newest version; None where there is no table yet."""
-
-    def newest(self) -> str | None:
-        """The block of the newest version that was exported; None where the table does not know it."""
-
-    def append(self, columns: pa.Schema, versions: Iterable[TableVersion]) -> int:
-        """Add versions in their order, and in the end have these columns; returns how many were added."""
-
-    def replace(self, version: TableVersion) -> None:
-        """Add a version that has this one's file alone."""
-
-    def drop(self) -> None:
-        """Remove the table, and leave the data files."""
 
 
 @contextmanager

@@ -186,7 +186,7 @@ def test_histories_that_parted(kind: str, airports: Dataset, tmp_path: Path) -> 
     assert left == {str(ref.slice.physical_hash) for ref in airports.summary.slices()}
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", ["delta"])
 def test_rows_in_force_of_another_history(kind: str, airports: Dataset, tmp_path: Path) -> None:
     airports.export(kind, tmp_path / "t", rows="state")
     part(airports)
@@ -196,7 +196,7 @@ def test_rows_in_force_of_another_history(kind: str, airports: Dataset, tmp_path
     assert rows_of(kind, tmp_path / "t") == expected(airports, kind, "state")
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", ["iceberg"])
 def test_the_past_of_an_export(kind: str, airports: Dataset, tmp_path: Path) -> None:
     airports.export(kind, tmp_path / "t")
     with pytest.raises(DestinationAheadError, match="it is of a later one"):
@@ -234,7 +234,7 @@ def test_what_is_not_ours_stays(kind: str, airports: Dataset, workspace: Workspa
         airports.export(kind, tmp_path / "file")
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", ["lode", "delta"])
 def test_never_within_a_dataset(kind: str, airports: Dataset, workspace: Workspace, tmp_path: Path) -> None:
     """Nor around one, nor by a link: what tidies up tables would delete blocks."""
     (tmp_path / "link").symlink_to(airports.path)
@@ -289,7 +289,7 @@ def test_a_dataset_without_columns(workspace: Workspace, tmp_path: Path) -> None
     assert manifests(tmp_path / "lode", empty)[str(empty.head)]["files"] == []
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", ["lode", "delta"])
 def test_files_that_cannot_be_linked(
     kind: str, airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,8 +312,9 @@ def test_files_that_cannot_be_linked(
         assert rows_of(kind, tmp_path / "t") == expected(airports, kind)
 
 
-@pytest.mark.parametrize(("kind", "table"), [("delta", DeltaFolder), ("iceberg", IcebergFolder)])
-@pytest.mark.parametrize("rows", ["records", "state"])
+@pytest.mark.parametrize(
+    ("kind", "table", "rows"), [("delta", DeltaFolder, "records"), ("iceberg", IcebergFolder, "state")]
+)
 def test_an_export_that_was_interrupted(
     kind: str, table: type, rows: str, airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +355,7 @@ def test_a_table_that_others_have_changed(kind: str, airports: Dataset, tmp_path
     assert rows_of(kind, folder) == expected(airports, kind)
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", ["iceberg"])
 def test_a_dataset_with_another_name(
     kind: str, airports: Dataset, workspace: Workspace, tmp_path: Path
 ) -> None:
@@ -403,7 +404,7 @@ def test_a_library_that_is_not_installed(
     assert not (tmp_path / "t").exists()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", ["lode", "delta"])
 def test_a_slice_that_is_not_here(kind: str, airports: Dataset, tmp_path: Path) -> None:
     (airports.path / "data" / str(airports.summary.slices()[1].slice.physical_hash)).unlink()
     with pytest.raises(PartialCopyError):
