@@ -1,7 +1,7 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm] [ledgers] [query] [branches] [--json]
+    [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
@@ -27,6 +27,7 @@ from bench_memory import bench_memory
 from bench_merges import bench_merges
 from bench_query import bench_query
 from bench_share import bench_share
+from bench_skipping import bench_skipping
 from bench_snapshots import bench_snapshots
 from bench_transform import bench_transform
 from bench_verify import bench_verify
@@ -51,6 +52,7 @@ PARTS = {
     "warm": bench_warm,
     "ledgers": bench_ledgers,
     "query": bench_query,
+    "skipping": bench_skipping,
     "branches": bench_branches,
 }
 

@@ -33,6 +33,7 @@ from odfchain.repo.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from odfchain.api.pull_targets import PullResult
     from odfchain.api.scan import At, Scan
@@ -168,6 +169,12 @@ class Dataset(Branching, Publishing, Upkeep):
         from odfchain.api.scan import scan
 
         return scan(self, columns, at, where)
+
+    def to_spark(
+        self, columns: Sequence[str] | None = None, *, at: At = None, where: str | None = None
+    ) -> DataFrame:
+        """The records as a Spark DataFrame: `scan(columns, at=at, where=where).to_spark()`."""
+        return self.scan(columns, at=at, where=where).to_spark()
 
     def state(
         self,

@@ -65,7 +65,7 @@ class Scan(ArrowRows):
         return SlicesRead(len(self._needed(everything)), len(everything))
 
     def _needed(self, everything: list[SliceRef], *, signed_nan: bool = True) -> list[SliceRef]:
-        from odfchain.manifest.needed_slices import needed_slices
+        from odfchain.repo.needed_slices import needed_slices
 
         if self.where is None:
             return everything

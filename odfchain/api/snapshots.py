@@ -135,8 +135,8 @@ class Manifest:
         Raises:
             QueryError: it is no condition, or names a column that there is not; says where.
         """
-        from odfchain.manifest.skipping import may_match
         from odfchain.manifest.where import parse_where
+        from odfchain.slices.skipping import may_match
 
         condition = parse_where(where, self._schema).condition
         return [

@@ -22,9 +22,11 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.read_slices import unreadable
 from odfchain.repo.recorded import RecordedRows
+from odfchain.slices.footers import quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
 from odfchain.slices.rows_in_force import takes_back
 from odfchain.slices.skipped_groups import may_hold, ordered
+from odfchain.slices.skipping import Condition, with_any_of
 from odfchain.text import first_line
 
 _ASKED, _PLACE = "asked", "place"
@@ -46,7 +48,8 @@ def rows_of_keys(
     rows = pa.table([pa.nulls(len(keys), field.type) for field in nullable], schema=nullable)
     there = np.zeros(len(keys), dtype=bool)
     open_ = np.arange(len(keys))
-    files = _newest_first(dataset, state, tuple(key))
+    first = asked.column(key[0])
+    files = _newest_first(dataset, state, tuple(key), with_any_of(quoted(key[0]), first, first.type))
     while len(open_) and (path := next(files, None)) is not None:
         try:
             with open_parquet(path) as file:
@@ -67,10 +70,14 @@ def rows_of_keys(
     return rows, there
 
 
-def _newest_first(dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...]) -> Iterator[Path]:
-    """The files that the state follows from, each verified when it is asked for."""
+def _newest_first(
+    dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...], condition: Condition
+) -> Iterator[Path]:
+    """The files that may decide about keys of which a condition is true, verified when they are asked for."""
     recorded = RecordedRows.since_checkpoint(dataset, state, key).rows
     for piece in reversed(recorded.slices):
+        if not piece.may_hold(condition):
+            continue
         try:
             yield piece.locate()
         except ObjectNotFoundError:

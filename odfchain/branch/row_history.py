@@ -31,13 +31,16 @@ from odfchain.model.enums import OperationType
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.repo.kept_footers import KeptFooters
 from odfchain.repo.merge_record import MergeMode, MergeRecord, merges
 from odfchain.repo.points import opened_at
 from odfchain.repo.read_slices import unreadable
+from odfchain.slices.footers import quoted
 from odfchain.slices.newest_rows import codes_of
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.rows_in_force import comparable
 from odfchain.slices.skipped_groups import may_hold
+from odfchain.slices.skipping import Condition, Every, may_match, with_any_of
 from odfchain.text import one_line
 
 BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
@@ -100,7 +103,10 @@ def history_of(
     sought = _Sought.of(dataset, state, key)
     found: list[tuple[SliceRef, pa.Table]] = []
     count = 0
+    kept = KeptFooters(dataset)
     for ref in state.slices_newest_first():
+        if not may_match(kept.stats(ref, locate), sought.condition):
+            continue
         rows = sought.rows(locate(ref), ref)
         if rows.num_rows:
             found.append((ref, rows))
@@ -222,6 +228,12 @@ class _Sought:
             return cls(state, schema, key, pa.RecordBatch.from_pylist([]))
         columns = [_cell(name, given[name], schema.field(name).type) for name in key]
         return cls(state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))
+
+    @property
+    def condition(self) -> Condition:
+        """What is true of every row of this key."""
+        keys = zip(self.values.schema.names, self.values.columns, strict=True)
+        return Every(tuple(with_any_of(quoted(name), value, value.type) for name, value in keys))
 
     def rows(self, path: Path, ref: SliceRef) -> pa.Table:
         """The rows of this key in a slice, in order of offset; errors as `slice_batches`."""

@@ -190,7 +190,6 @@ class _TableExport:
                 self._progress.advance()
 
         self._table.append(_columns(self._state, self._to, RECORDS), placed())
-        self._footers.keep()
         return self._done(versions, copies, frozenset(names), self._notes(versions))
 
     def of_state(self) -> Exported:

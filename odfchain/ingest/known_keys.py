@@ -19,18 +19,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odfchain.codec.arrow import to_arrow
 from odfchain.digest.row_hash import Numbers
 from odfchain.errors import BadInputError, StoreError
 from odfchain.ingest.checkpoint import read_recorded
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.model import data_schema as ds
 from odfchain.repo.recorded import RecordedRows, RecordedSlice
+from odfchain.slices.footers import quoted
+from odfchain.slices.skipping import with_any_of
 from odfchain.spark.columns import col
 from odfchain.spark.types import physical_type
 from odfchain.store import fsio
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import Column, SparkSession
 
 INDEXED_ROWS = 500_000
 """Recorded rows that are worth it; reading the keys of fewer takes a fraction of a second."""
@@ -95,7 +99,7 @@ def only_relevant(
     schema: ds.DataSchema,
     offset_column: str,
 ) -> RecordedRows:
-    """The recorded rows without slices that have no key of the input.
+    """The recorded rows without slices that have no key of the input, by their footers or by its hashes.
 
     Raises:
         BadInputError: a slice is not as its block says.
@@ -110,12 +114,17 @@ def only_relevant(
     ):
         return recorded
     files = _KeyFiles(recorded.folder, _kind_of(fields))
-    wanted = np.unique(_hashed(new.frame.select(_hash_of(fields).alias("hash"))))
+    first = col(key[0]).cast(physical_type(fields[0].type)).alias("first")
+    asked = new.frame.select(_hash_of(fields).alias("hash"), first).toArrow()
+    wanted = np.unique(_unsigned(asked.column("hash").to_numpy()))
+    condition = with_any_of(quoted(key[0]), asked.column("first"), _arrow_type(fields[0]))
     committed = [piece for piece in recorded.slices if piece.name is not None]
     files.keep_only(committed)
     kept: set[RecordedSlice] = set(recorded.slices).difference(committed)
     missing = []
     for piece in committed:
+        if not piece.may_hold(condition):
+            continue
         known = files.read(piece)
         if known is None:
             missing.append(piece)
@@ -149,9 +158,8 @@ def _hash_of(fields: Sequence[ds.DataField]) -> Column:
     return F.xxhash64(*parts)
 
 
-def _hashed(frame: DataFrame) -> Numbers:
-    """The only column of a frame, which holds hashes."""
-    return _unsigned(frame.toArrow().column(0).to_numpy())
+def _arrow_type(field: ds.DataField) -> pa.DataType:
+    return to_arrow(ds.DataSchema(fields=(field,))).field(0).type
 
 
 def _unsigned(hashes: Numbers) -> Numbers:

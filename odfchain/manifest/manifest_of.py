@@ -32,5 +32,4 @@ def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any
         return found[-1]
 
     document = manifest_document(state, stats_of)
-    kept.keep()
     return document, found

@@ -19,7 +19,9 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
 from odfchain.errors import InvalidIdError, QueryError
-from odfchain.manifest.skipping import (
+from odfchain.model.timestamp import Timestamp
+from odfchain.slices.footers import Value, quoted
+from odfchain.slices.skipping import (
     INVERSE,
     MAYBE,
     TURNED,
@@ -34,8 +36,6 @@ from odfchain.manifest.skipping import (
     understood,
     value_for,
 )
-from odfchain.model.timestamp import Timestamp
-from odfchain.slices.footers import Value, quoted
 from odfchain.text import excerpt, first_line, located, one_line
 
 _MOST_CHARACTERS = 10_000

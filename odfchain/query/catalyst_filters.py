@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from odfchain.manifest.skipping import (
+from odfchain.slices.footers import Value, quoted
+from odfchain.slices.skipping import (
     INVERSE,
     MAYBE,
     TURNED,
@@ -26,7 +27,6 @@ from odfchain.manifest.skipping import (
     group_of,
     value_for,
 )
-from odfchain.slices.footers import Value, quoted
 from odfchain.spark.plan_walk import PlanNodes
 from odfchain.sql.refusals import items
 

@@ -34,7 +34,7 @@ from odfchain.text import excerpt, located
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.manifest.skipping import Condition
+    from odfchain.slices.skipping import Condition
 
 T = TypeVar("T")
 
@@ -212,8 +212,8 @@ class _Planning:
             if (no_dataset := self._no_dataset(error)) is not None:
                 raise no_dataset from None
             raise
-        from odfchain.manifest.skipping import AnyOf
         from odfchain.query.catalyst_filters import condition_over
+        from odfchain.slices.skipping import AnyOf
 
         used: dict[str, list[Condition]] = {}
         regions = [analyzed]

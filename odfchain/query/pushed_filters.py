@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from odfchain.manifest.skipping import (
+from odfchain.slices.footers import Value, quoted
+from odfchain.slices.skipping import (
     INVERSE,
     MAYBE,
     TURNED,
@@ -28,7 +29,6 @@ from odfchain.manifest.skipping import (
     group_of,
     value_for,
 )
-from odfchain.slices.footers import Value, quoted
 
 _TESTS = {"=": Test.EQ, "!=": Test.NE, "<": Test.LT, "<=": Test.LE, ">": Test.GT, ">=": Test.GE}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -22,7 +22,7 @@ from odfchain.repo.read_slices import columns_of, read_state
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain.manifest.skipping import Condition
+    from odfchain.slices.skipping import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Relation:
     condition: Condition | None = None
     """What is true of all rows that are asked for, if anything: slices that have none are not read."""
     signed_nan: bool = False
-    """As in `odfchain.manifest.skipping.may_match`."""
+    """As in `odfchain.slices.skipping.may_match`."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -90,9 +90,9 @@ class Relation:
         refs, condition = checked.slices(self.pin.state), self.condition
         if condition is None:
             return refs
-        from odfchain.manifest.needed_slices import needed_slices
-        from odfchain.manifest.skipping import about
+        from odfchain.repo.needed_slices import needed_slices
         from odfchain.slices.footers import quoted
+        from odfchain.slices.skipping import about
 
         dataset = self.pin.dataset
         if self.projection is not None:

@@ -35,22 +35,22 @@ _CRC = 8
 
 
 class KeptFooters:
-    """What is kept of the slices of a dataset; lines that are found here are appended by `keep`."""
+    """What is kept of the slices of a dataset; what is found out here is kept from then on."""
 
     def __init__(self, dataset: DatasetFiles) -> None:
         self._dataset = dataset
-        self._lines = _lines_of(_path(dataset))
-        self._new: dict[Multihash, FileStats] = {}
+        self._lines: _Lines | None = None
 
     def known(self, name: Multihash) -> FileStats | None:
         """What a slice's footer reports, where that was verified before; the slice need not be here."""
-        found = self._new.get(name)
-        return found if found is not None else self._lines.get(name)
+        if self._lines is None:
+            self._lines = _lines_of(_path(self._dataset))
+        return self._lines.get(name)
 
     def stats(self, ref: SliceRef, locate: Callable[[SliceRef], Path] | None = None) -> FileStats:
         """What a slice's footer reports; where nothing is known, its file is hashed first.
 
-        `locate` gives files that hash to their names.
+        `locate` gives files that hash to their names. That it cannot be kept costs time only.
 
         Raises:
             SliceNotFoundError, ObjectCorruptedError: the slice is not here, or damaged, or no Parquet file.
@@ -59,31 +59,21 @@ class KeptFooters:
         name = ref.slice.physical_hash
         found = self.known(name)
         if found is None:
-            from odfchain.slices.footers import file_stats  # noqa: PLC0415 - it loads Arrow
+            from odfchain.slices.footer_lines import stats_text  # noqa: PLC0415 - they load Arrow
+            from odfchain.slices.footers import file_stats  # noqa: PLC0415
 
             path = locate(ref) if locate is not None else verified_slice(self._dataset, ref)
             try:
-                found = self._new[name] = file_stats(path)
+                found = file_stats(path)
             except BadInputError as error:
                 raise unreadable(path, error.message) from None
+            keep_footers(self._dataset, [(name, stats_text(found))])
         return found
-
-    def keep(self) -> None:
-        """Remember what was found out, for other processes; without effect where that cannot be written."""
-        if not self._new:
-            return
-        from odfchain.slices.footer_lines import stats_text  # noqa: PLC0415 - it loads Arrow
-
-        new, self._new = self._new, {}
-        keep_footers(self._dataset, ((name, stats_text(stats)) for name, stats in new.items()))
 
 
 def kept_stats(dataset: DatasetFiles, ref: SliceRef) -> FileStats:
     """What the footer of one slice reports; errors as `KeptFooters.stats`."""
-    kept = KeptFooters(dataset)
-    found = kept.stats(ref)
-    kept.keep()
-    return found
+    return KeptFooters(dataset).stats(ref)
 
 
 def keep_footers(dataset: DatasetFiles, found: Iterable[tuple[Multihash, str | None]]) -> None:

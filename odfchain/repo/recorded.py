@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, CodecError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
@@ -20,6 +21,11 @@ from odfchain.model.events import OffsetInterval
 from odfchain.model.sources import MergeStrategy, MergeStrategySnapshot, MergeStrategyUpsertStream
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState, SliceRef
+from odfchain.repo.kept_footers import KeptFooters
+
+if TYPE_CHECKING:
+    from odfchain.slices.footers import FileStats
+    from odfchain.slices.skipping import Condition
 
 METADATA_KEY = b"odfchain.state"
 """Key of the Parquet file's metadata under which a checkpoint describes itself."""
@@ -39,6 +45,18 @@ class RecordedSlice:
     locate: Callable[[], Path]
     name: Multihash | None = None
     """Its physical hash, once it is committed."""
+    footer: Callable[[], FileStats] | None = None
+    """What its footer reports, as `KeptFooters.stats`; once it is committed."""
+
+    def may_hold(self, condition: Condition) -> bool:
+        """Whether a row of it may be as a condition says.
+
+        Raises:
+            SliceNotFoundError, ObjectCorruptedError: nothing is known of it, and it is not here, or damaged.
+        """
+        from odfchain.slices.skipping import may_match, understood  # noqa: PLC0415 - it loads Arrow
+
+        return self.footer is None or not understood(condition) or may_match(self.footer(), condition)
 
     @property
     def rows(self) -> int:
@@ -103,7 +121,8 @@ class RecordedRows:
         Raises:
             ObjectCorruptedError: the checkpoint's bytes are not what the chain says.
         """
-        slices = tuple(_recorded_slice(dataset, ref) for ref in state.slices())
+        kept = KeptFooters(dataset)
+        slices = tuple(_recorded_slice(dataset, ref, kept) for ref in state.slices())
         checkpoint = None
         if state.checkpoint is not None:
             try:
@@ -124,10 +143,11 @@ class RecordedRows:
             described = read_description(path) if path.is_file() else None
         used = described if described is not None and described.key == key else None
         slices: list[RecordedSlice] = []
+        kept = KeptFooters(dataset)
         for ref in state.slices_newest_first():
             if used is not None and ref.slice.offset_interval.start <= used.last_offset:
                 break
-            slices.append(_recorded_slice(dataset, ref))
+            slices.append(_recorded_slice(dataset, ref, kept))
         return SinceCheckpoint(cls(tuple(slices[::-1]), used), described is not None)
 
     def for_state(self, key: tuple[str, ...]) -> RecordedRows:
@@ -155,10 +175,10 @@ class SinceCheckpoint:
     named: bool
 
 
-def _recorded_slice(dataset: DatasetFiles, ref: SliceRef) -> RecordedSlice:
+def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> RecordedSlice:
     name = ref.slice.physical_hash
     locate = functools.partial(dataset.data.verified_path, name)
-    return RecordedSlice(ref.slice.offset_interval, locate, name)
+    return RecordedSlice(ref.slice.offset_interval, locate, name, functools.partial(kept.stats, ref))
 
 
 def keeps_state(strategy: MergeStrategy) -> bool:

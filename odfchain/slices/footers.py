@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 from odfchain.model.timestamp import Timestamp
-from odfchain.slices.reader import open_parquet
+from odfchain.slices.reader import read_footer
 from odfchain.slices.values import PER_SECOND
 
 _WHOLE_BOUNDS = "parquet-cpp"
@@ -79,8 +79,7 @@ def file_stats(path: Path) -> FileStats:
     Raises:
         BadInputError, OversizedInputError: it is not a readable Parquet file.
     """
-    with open_parquet(path) as file:
-        return footer_stats(file.metadata, file.schema_arrow)
+    return footer_stats(*read_footer(path))
 
 
 def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
@@ -104,6 +103,8 @@ def leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType, bool]]:
     """(path, type, whether it is within a list or a map), in the order of the file's columns."""
 
     def walk(path: str, kind: pa.DataType, repeated: bool) -> Iterator[tuple[str, pa.DataType, bool]]:
+        if isinstance(kind, pa.BaseExtensionType):  # UUIDs are 16 bytes
+            kind = kind.storage_type
         if t.is_dictionary(kind):
             yield path, kind.value_type, repeated
         elif t.is_struct(kind):

@@ -129,6 +129,12 @@ def open_parquet(path: Path, **options: Any) -> Iterator[ParquetSource]:
         yield source
 
 
+def read_footer(path: Path) -> tuple[pq.FileMetaData, pa.Schema]:
+    """(the footer of a Parquet file, its columns as Arrow reads them); errors as `open_parquet`."""
+    with _readable(path), open_checked(path) as file:
+        return file.metadata, file.schema_arrow
+
+
 def data_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, a bounded number at a time.
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odfchain.codec.arrow import to_arrow
-from odfchain.codec.uuids import with_extensions, without_extensions
+from odfchain.codec.uuids import with_extensions
 from odfchain.ids.multihash import Multihash
 from odfchain.model.data_schema import DataSchema
 from odfchain.model.events import DatasetVocabulary, DataSlice, OffsetInterval
@@ -164,7 +164,7 @@ class ObservedParquet:
     def footer(self) -> str | None:
         """What the footer reports, of a file that is complete, as a line (`odfchain.slices.footer_lines`)."""
         (footer,) = self._footers
-        return stats_text(footer_stats(footer, without_extensions(footer.schema.to_arrow_schema())))
+        return stats_text(footer_stats(footer, footer.schema.to_arrow_schema()))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows in the schema of the file."""

@@ -196,7 +196,7 @@ def _that_may_match(
 ) -> tuple[list[DataObject], int, int]:
     """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
     from odfchain.manifest.owner_stats import trusted_stats  # noqa: PLC0415 - few commands need it
-    from odfchain.manifest.skipping import may_match  # noqa: PLC0415
+    from odfchain.slices.skipping import may_match  # noqa: PLC0415
     from odfchain.transfer.snapshot_objects import object_from  # noqa: PLC0415
 
     state = DatasetState.read(dataset.chain)

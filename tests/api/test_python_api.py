@@ -127,6 +127,7 @@ def its_blocks(scene: Scene) -> None:
 
 
 @case("Dataset.scan", "Dataset.tail", "Scan.to_arrow", "Scan.to_pandas", "Scan.to_polars", "Scan.to_spark")
+@case("Dataset.to_spark")
 def its_records(scene: Scene) -> None:
     found = scene.cities.scan(["op", "city"]).to_arrow()
     assert found.schema.names == ["op", "city"]
@@ -136,7 +137,9 @@ def its_records(scene: Scene) -> None:
     assert [str(t) for t in frame.dtypes[:3]] == [
         "uint64[pyarrow]", "uint8[pyarrow]", "timestamp[ms, tz=UTC][pyarrow]",
     ]  # fmt: skip
-    spark = scene.cities.scan(["city", "population"]).to_spark()
+    some = scene.cities.scan(["city"], where="op = 2")
+    assert (some.to_arrow().num_rows, some.slices.there) == (1, 3)
+    spark = scene.cities.to_spark(["city", "population"])
     assert sorted(map(tuple, spark.collect())) == pairs(scene.cities.scan().to_arrow())
 
 

@@ -16,13 +16,16 @@ import odfchain as odf
 from odfchain.api.questions import checked_slices
 from odfchain.branch import row_history
 from odfchain.branch.diffing import Change
+from odfchain.branch.looked_up_rows import rows_of_keys
 from odfchain.branch.row_history import all_changes, history_of
+from odfchain.errors import SliceNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.model import events as ev
 from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.merge_record import MergeMode, MergeRecord
+from odfchain.repo.read_slices import columns_of
 from odfchain.slices.skipped_groups import may_hold, ordered
 from tests.kit import branch_rows
 from tests.kit.branch_cases import run_here
@@ -109,6 +112,24 @@ def test_changes_newest_first_and_where_a_merge_has_them_from(ws: odf.Workspace)
     assert (shown["block"], shown["change"], shown["columns"]) == (5, "changed", ["name"])
     assert shown["from"] == {"event_time": "2026-01-01T00:00:00Z", "name": "Zurich", "elevation": 1417}
     assert shown["via"] == {"branch": "fix-names", "block": str(origin), "offset": 3}
+
+
+def test_slices_that_cannot_have_the_key_are_not_opened(ws: odf.Workspace) -> None:
+    dataset = airports(ws)
+    branch_rows.record(dataset, [("+A", 0, "AAA", "Anaa", 10), ("+A", 0, "ABC", "Albacete", 20)], IATA)
+    branch_rows.record(dataset, [("-C", 0, "ZRH", "Zurich", 1416), ("+C", 0, "ZRH", "Zürich", 1416)], IATA)
+    found = ws["d"].history({"iata": "ZRH"})
+    asked = pa.table({"iata": ["ZRH", "ZZZ"]})
+    state = ws["d"].summary
+    schema = columns_of(state, ["iata", "name"])
+    rows, there = rows_of_keys(dataset, state, asked, ["iata"], schema)
+    path = Path(dataset.data.locate(state.slices()[1].slice.physical_hash))
+    path.unlink()
+    assert ws["d"].history({"iata": "ZRH"}) == found
+    assert rows_of_keys(dataset, state, asked, ["iata"], schema)[0] == rows
+    assert there.tolist() == [True, False]
+    with pytest.raises(SliceNotFoundError):
+        ws["d"].history({"iata": "AAA"})
 
 
 def test_merges_of_merges_lead_to_the_block_that_made_the_change(ws: odf.Workspace) -> None:

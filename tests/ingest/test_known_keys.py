@@ -63,9 +63,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 @pytest.fixture
 def dataset(workspace: Workspace, tmp_path: Path, read: list[list[int]]) -> Dataset:
-    """Three slices of two rows, the first two of them indexed."""
+    """Three slices of two rows, the first two of them indexed; their footers leave every key between open."""
     made = ledger(workspace, "a", ["id"])
-    for ids in ((1, 2), (3, 4), (5, 6)):
+    for ids in ((1, 20), (3, 18), (5, 16)):
         push(made, tmp_path / "in", numbered(*ids))
     return made
 
@@ -80,9 +80,19 @@ def test_only_slices_with_such_a_key_are_read(
     assert len(recorded(dataset)) == 7
     push(dataset, path, numbered(7, 1, 8))
     assert read[3:] == [[0, 6]]
-    assert [row[2] for row in recorded(dataset)] == [str(n) for n in range(1, 9)]
+    assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7", "8"]
     assert len(key_files(dataset)) == 4, "the newest slice is indexed by the next merge"
     assert dataset.verify().ok
+
+
+def test_slices_whose_footers_leave_out_the_keys_are_not_even_indexed(
+    dataset: Dataset, tmp_path: Path, read: list[list[int]]
+) -> None:
+    push(dataset, tmp_path / "in", numbered(100, 200))
+    push(dataset, tmp_path / "in", numbered(150, 200))
+    assert read[2:] == [[], [6]]
+    assert len(key_files(dataset)) == 3, "the third slice is not"
+    assert len(recorded(dataset)) == 9
 
 
 @pytest.mark.parametrize("edits", [pytest.param(LateEdits.IGNORE, marks=pytest.mark.soak), LateEdits.CORRECT])
@@ -137,7 +147,7 @@ def test_a_damaged_index_is_made_again(dataset: Dataset, tmp_path: Path, damage:
                 file.unlink()
                 file.mkdir()
     push(dataset, path, numbered(1, 3, 5, 7))
-    assert [row[2] for row in recorded(dataset)] == [str(n) for n in range(1, 8)]
+    assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7"]
     if damage != "a folder":
         assert [file.read_bytes() for file in files] == before
 
@@ -148,7 +158,7 @@ def test_files_of_slices_that_are_gone_are_removed(dataset: Dataset, tmp_path: P
     push(dataset, path, numbered(3))
     assert len(recorded(dataset)) == 4
     push(dataset, path, numbered(5, 9))
-    assert [row[2] for row in recorded(dataset)] == ["1", "2", "3", "4", "5", "9"]
+    assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "9"]
     names = {file.name.partition(".")[0] for file in key_files(dataset)}
     assert names <= {file.name for file in (dataset.path / "data").iterdir()}
 

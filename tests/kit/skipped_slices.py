@@ -144,5 +144,5 @@ def _literal(chance: random.Random, name: str) -> str:
 def without_skipping() -> Iterator[None]:
     """Everything is read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("odfchain.manifest.needed_slices.may_match", lambda *_, **__: True)
+        patch.setattr("odfchain.repo.needed_slices.may_match", lambda *_, **__: True)
         yield

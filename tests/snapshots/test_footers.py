@@ -14,10 +14,10 @@ import pytest
 
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import CodecError, QueryError
-from odfchain.manifest.skipping import about, may_match
 from odfchain.manifest.snapshot_manifest import times_of
 from odfchain.manifest.where import parse_where
 from odfchain.slices.footers import ColumnStats, FileStats, file_stats
+from odfchain.slices.skipping import about, may_match
 from tests.kit.snapshot_columns import column, fixture, type_of, value_of
 
 COLUMNS = fixture("columns")["cases"]

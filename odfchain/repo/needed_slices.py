@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from odfchain.manifest.skipping import Condition, may_match, understood
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import SliceRef
 from odfchain.repo.kept_footers import KeptFooters
+from odfchain.slices.skipping import Condition, may_match, understood
 
 
 def needed_slices(
@@ -30,7 +30,4 @@ def needed_slices(
     if not understood(condition):
         return list(refs)
     kept = KeptFooters(dataset)
-    try:
-        return [ref for ref in refs if may_match(kept.stats(ref, locate), condition, signed_nan=signed_nan)]
-    finally:
-        kept.keep()
+    return [ref for ref in refs if may_match(kept.stats(ref, locate), condition, signed_nan=signed_nan)]

@@ -21,9 +21,10 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.slices.footers import ColumnStats, FileStats, Value, quoted
+from odfchain.slices.footers import ColumnStats, FileStats, Value, nanoseconds_per_unit, quoted
 
 
 class Test(enum.Enum):
@@ -115,6 +116,35 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
         case ColumnTest(column) if column not in columns:
             return MAYBE
     return condition
+
+
+def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
+    """What is true of every row that has one of these values in a column of a type: it is between their ends.
+
+    `column` is a path. Floats are not asked for: a NaN that is looked for is in no bound.
+    """
+    if not len(values):
+        return AnyOf(())
+    nulls = (ColumnTest(column, Test.NULL),) if values.null_count else ()
+    if values.null_count == len(values):
+        return AnyOf(nulls)
+    numbers, scale = values, 1
+    if t.is_timestamp(values.type):
+        numbers, scale = values.cast(pa.int64()), nanoseconds_per_unit(values.type)
+    elif t.is_date32(values.type):
+        numbers = values.cast(pa.int32())
+    elif group_of(kind) in (Group.FLOAT, Group.OTHER):
+        return MAYBE
+    group, ends = group_of(kind), pc.min_max(numbers).as_py()
+    low, high = (end * scale if group is Group.MOMENT else end for end in (ends["min"], ends["max"]))
+    if group not in (Group.MOMENT, Group.DATE):
+        low, high = value_for(low, kind), value_for(high, kind)
+    elif group_of(values.type) is not group:
+        return MAYBE
+    if low is None or high is None:
+        return MAYBE
+    tests = ((Test.GE, low), (Test.LE, high))
+    return AnyOf((*nulls, Every(tuple(ColumnTest(column, test, group, at) for test, at in tests))))
 
 
 def group_of(kind: pa.DataType) -> Group:
