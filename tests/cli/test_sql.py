@@ -69,6 +69,15 @@ def process(workspace: Workspace, *args: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+def begun(asked: subprocess.Popen[bytes]) -> bytes:
+    """The first line of an answer."""
+    assert asked.stdout is not None
+    assert asked.stderr is not None
+    if not (line := asked.stdout.readline()):
+        pytest.fail(f"it ended with {asked.wait()}: {asked.stderr.read()!r}")
+    return line
+
+
 # --- where the query comes from --------------------------------------------------------------------
 
 
@@ -452,7 +461,7 @@ def test_ctrl_c_ends_the_query(workspace: Workspace) -> None:
     with process(workspace, "sql", "-c", CROSS, "-o", "csv") as asked:
         assert asked.stdout is not None
         assert asked.stderr is not None
-        assert asked.stdout.readline() == b"count(*)\n"  # it is being computed
+        assert begun(asked) == b"count(*)\n"  # it is being computed
         asked.send_signal(signal.SIGINT)
         assert asked.wait(timeout=20) == 130
         assert "interrupted" in asked.stderr.read().decode()
@@ -468,8 +477,7 @@ def test_case_29_a_reader_that_goes_away_ends_the_query(workspace: Workspace) ->
     with process(workspace, "sql", "-c", WITHOUT_END, "-o", "csv") as asked:
         assert asked.stdout is not None
         assert asked.stderr is not None
-        first = asked.stdout.readline()
-        assert first == b"value,value\n", asked.stderr.read()
+        assert begun(asked) == b"value,value\n"
         asked.stdout.readline()
         asked.stdout.close()
         assert (asked.wait(timeout=60), asked.stderr.read()) == (0, b"")
@@ -478,7 +486,7 @@ def test_case_29_a_reader_that_goes_away_ends_the_query(workspace: Workspace) ->
 def test_a_reader_that_goes_away_before_there_is_a_row_ends_the_query(workspace: Workspace) -> None:
     with process(workspace, "sql", "-c", CROSS, "-o", "csv") as asked:
         assert asked.stdout is not None
-        assert asked.stdout.readline() == b"count(*)\n"
+        assert begun(asked) == b"count(*)\n"
         asked.stdout.close()
         assert asked.wait(timeout=30) == 0
 
