@@ -15,6 +15,7 @@ from odfchain.versions import SPEC_VERSION, __version__
 
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
+    from odfchain.api.asset_locks import AssetLock, StoreOptions
     from odfchain.api.branch_points import DatasetAt
     from odfchain.api.dataset import Dataset
     from odfchain.api.imported import Imported
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from odfchain.api.snapshots import Manifest, Profile, compare_profiles
     from odfchain.api.views import Log
     from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
+    from odfchain.assets.checking import CheckedAsset
     from odfchain.audit.auditing import ListedAttestation, NewAttestation
     from odfchain.audit.checks import CHECKS
     from odfchain.audit.report import Fault, Report
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from odfchain.errors import (
         AccessError,
         AppendError,
+        AssetError,
         BadInputError,
         BranchNotFoundError,
         BrokenChainError,
@@ -148,6 +151,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.soft import SoftPlan
 
 _PLACES = {
+    "api.asset_locks": "AssetLock StoreOptions",
     "api.branch_points": "DatasetAt",
     "api.dataset": "Dataset",
     "api.imported": "Imported",
@@ -158,6 +162,7 @@ _PLACES = {
     "api.snapshots": "Manifest Profile compare_profiles",
     "api.views": "Log",
     "api.workspace": "Workspace init open",
+    "assets.checking": "CheckedAsset",
     "audit.auditing": "ListedAttestation NewAttestation",
     "audit.checks": "CHECKS",
     "audit.report": "Fault Report",
@@ -217,16 +222,16 @@ _PLACES = {
 
 __all__ = [
     "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
-    "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError", "BrokenChainError", "BusyError",
-    "ChainError", "ChainsDifferError", "Change", "ChangeOrigin", "ChangeOutcome", "CodecError", "Collected",
-    "CompactPlan", "CorruptedPeerError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId",
-    "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary",
-    "DatasetsDivergedError", "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff",
-    "DisablePollingSource", "DisablePushSource", "DivergedInputError", "Drift", "DriftLine", "Duration",
-    "EngineError", "Evidence", "ExecuteTransform", "Exported", "Fault", "FetchError", "FetchOutcome",
-    "FetchedSources", "Finding", "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError",
-    "HashedBlock",
-    "ImportPlan", "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError",
+    "AssetError", "AssetLock", "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError",
+    "BrokenChainError", "BusyError", "ChainError", "ChainsDifferError", "Change", "ChangeOrigin",
+    "ChangeOutcome", "CheckedAsset", "CodecError", "Collected", "CompactPlan", "CorruptedPeerError",
+    "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId", "DatasetKind",
+    "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary", "DatasetsDivergedError",
+    "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff", "DisablePollingSource",
+    "DisablePushSource", "DivergedInputError", "Drift", "DriftLine", "Duration", "EngineError", "Evidence",
+    "ExecuteTransform", "Exported", "Fault", "FetchError", "FetchOutcome", "FetchedSources", "Finding",
+    "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock", "ImportPlan",
+    "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError",
     "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "Log", "Manifest", "ManifestError",
     "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent",
     "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NotCompared",
@@ -237,10 +242,10 @@ __all__ = [
     "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "RowChange", "Scan", "SchemaError", "Seed",
     "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform",
     "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SnapshotKind", "SnapshotLine",
-    "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError", "SystemColumns",
-    "TextTree", "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
-    "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError", "WrittenSnapshot", "__version__",
-    "compare_profiles", "init", "open", "open_dataset", "verify_proof",
+    "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError", "StoreOptions",
+    "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError",
+    "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError",
+    "WrittenSnapshot", "__version__", "compare_profiles", "init", "open", "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@
      │   ├─ DecodeError             malformed FlatBuffers or Arrow schema
      │   └─ UnsupportedVersionError a manifest version or event this build does not know
      ├─ SchemaError                 a data schema cannot be expressed or does not fit
+     ├─ AssetError                  what names an asset cannot be recorded in a lock
      ├─ ChainError                  a metadata chain cannot be read or extended
      │   ├─ AppendError             a block breaks an append rule (carries the rule)
      │   └─ BrokenChainError        stored blocks do not form a chain
@@ -155,6 +156,12 @@ class UnsupportedVersionError(CodecError):
 
 class SchemaError(OdfchainError):
     """A data schema cannot be expressed or does not fit."""
+
+    exit_code = 3
+
+
+class AssetError(OdfchainError):
+    """What names an asset cannot be recorded in a lock, or two things name one asset."""
 
     exit_code = 3
 

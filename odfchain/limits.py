@@ -398,3 +398,25 @@ class FetchLimits:
     """Largest body, and largest file after unpacking [bytes]."""
     allow_private: bool = False
     """Whether a public address may redirect to a private one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssetLimits:
+    """Bounds on asset locks and on the catalogs that they are made from."""
+
+    rows: int = 10_000_000
+    """Rows of one lock [count]."""
+    key_bytes: int = 1_024
+    """The key of an object [bytes]: what S3 allows."""
+    text_bytes: int = 4_096
+    """Every other text of a row [bytes]."""
+    document_bytes: int = 256 << 20
+    """A document of STAC [bytes]; an ItemCollection of 100,000 Items has about 200 MB."""
+    documents: int = 1_000_000
+    """Documents of one run [count]."""
+    catalog_depth: int = 32
+    """Catalogs within each other [levels]."""
+
+
+ASSETS = AssetLimits()
+"""The limits in force."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from odfchain.api.asset_locks import AssetLock, SlicesLockKeywords, StoreOptions
     from odfchain.api.pull_targets import PullResult
     from odfchain.api.scan import At, Scan
     from odfchain.api.views import Log
@@ -378,6 +379,45 @@ class Dataset(Branching, Publishing, Upkeep):
             token=token,
             progress=progress,
         )
+
+    def fetch_from_locks(
+        self,
+        locks: Sequence[AssetLock],
+        *,
+        stores: StoreOptions | None = None,
+        parallel: int | None = None,
+        progress: Progress = SILENT,
+    ) -> FetchOutcome:
+        """Slices that are missing here are brought from wherever locks say that they are; hashes decide.
+
+        Raises:
+            UsageError: no row of the locks is of this dataset.
+            TransferError, CorruptedPeerError: no place has a slice unchanged.
+        """
+        from odfchain.api.asset_locks import fetch_from_locks
+
+        return fetch_from_locks(self, locks, stores=stores, parallel=parallel, progress=progress)
+
+    def lock(self) -> AssetLock:
+        """The lock that the dataset is, in force at its newest block, or at its point (`Dataset.at`).
+
+        Raises:
+            SchemaError: it is no asset lock.
+        """
+        from odfchain.api.asset_locks import lock_of
+
+        return lock_of(self)
+
+    def slices_lock(self, at: str, **options: Unpack[SlicesLockKeywords]) -> AssetLock:
+        """The lock of the dataset's own slices and checkpoints as they lie below a folder or prefix.
+
+        Raises:
+            UsageError: `at` is no place for objects.
+            SourceNotFoundError, FetchError: one is not there, or has another size (unless `keep_going`).
+        """
+        from odfchain.api.asset_locks import slices_lock
+
+        return slices_lock(self, at, **options)
 
     def local_slices(self) -> LocalSlices | None:
         """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""

@@ -72,7 +72,44 @@ content:
 """
 
 
-def manifest_template(alias: DatasetAlias, *, derivative: bool, first: str = "") -> str:
-    """The manifest of a root or derivative dataset; `first` is a comment above it."""
-    text = (_DERIVATIVE if derivative else _ROOT).format(name=alias)
+_ASSETS = """\
+# A lock of assets as a dataset: `odfchain assets derive … --into {name}` records what has changed.
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: Parquet
+        schema:
+          - item_id STRING NOT NULL
+          - asset_key STRING NOT NULL
+          - store_type STRING
+          - store_container STRING
+          - store_endpoint_url STRING
+          - key STRING
+          - size_bytes BIGINT
+          - etag STRING
+          - last_modified STRING
+      # Snapshot: the catalog is the whole present state. Ledger: objects never change, and none is withdrawn.
+      merge:
+        kind: {merge}
+        primaryKey: [item_id, asset_key]
+    - kind: SetInfo
+      description: Where the files of a catalog are, and what they were
+      keywords: [asset-lock]
+"""
+
+_TEMPLATES = {"root": _ROOT, "derivative": _DERIVATIVE, "assets": _ASSETS}
+
+
+def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge: str = "Snapshot") -> str:
+    """The manifest of a dataset that is a root, a derivative, or a lock of assets.
+
+    `first` is a comment above it; `merge` how a lock meets what is recorded.
+    """
+    text = _TEMPLATES[kind].format(name=alias, merge=merge)
     return f"# {first}\n{text}" if first else text

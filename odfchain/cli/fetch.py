@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 )
 @part_options
 @click.option("--where", metavar="SQL", help="Leave out slices that hold no record of which this is true.")
+@click.option(
+    "--lock",
+    "locks",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="From wherever this lock of slices says that they are; can be repeated.",
+)
+@click.option("--trust-files", is_flag=True, help="With --lock: read absolute paths that it names.")
 @PARALLEL_OPTION
 @format_option()
 def fetch_command(
@@ -37,6 +47,8 @@ def fetch_command(
     since: Timestamp | None,
     last: int | None,
     where: str | None,
+    locks: tuple[Path, ...],
+    trust_files: bool,
     parallel: int | None,
     output: str,
 ) -> None:  # fmt: skip
@@ -49,9 +61,18 @@ def fetch_command(
     --where is a condition on the columns, like "event_time >= '2026-01-01'". What is in slices that are not
     here is believed of the dataset's owner alone, by a manifest that he signed; a slice of which he says
     nothing is brought.
+
+    --lock takes a lock that `odfchain assets derive --slices` made: the places that it names need no trust.
     """
+    if locks and not (source is None and since is None and last is None and where is None and not merged):
+        raise UsageError(
+            "--lock brings all that is missing from the places of locks, and has no other options"
+        )
     if merged and not (since is None and last is None and where is None):
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
+    from odfchain import AssetLock, StoreOptions
+    from odfchain.api.asset_locks import trusted_endpoints
+
     with open_workspace() as workspace:
         found = on_branch(workspace, dataset)
         token = token_for([workspace.url_of(source)] if source else [])
@@ -65,14 +86,23 @@ def fetch_command(
             print_records([row], list(row), output, right=list(row)[1:])
             return
         with TerminalProgress(quiet=options().quiet) as progress:
-            outcome = found.fetch(
-                source,
-                since=since,
-                last=last,
-                where=where,
-                parallel=parallel,
-                token=token,
-                progress=TransferProgress(progress),
+            outcome = (
+                found.fetch(
+                    source,
+                    since=since,
+                    last=last,
+                    where=where,
+                    parallel=parallel,
+                    token=token,
+                    progress=TransferProgress(progress),
+                )
+                if not locks
+                else found.fetch_from_locks(
+                    [AssetLock.read(lock) for lock in locks],
+                    stores=StoreOptions(trust_files=trust_files, endpoints=trusted_endpoints(workspace)),
+                    parallel=parallel,
+                    progress=TransferProgress(progress),
+                )
             )
     row = {
         "dataset": found.label,

@@ -40,6 +40,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "ingest": "Ingest files into a root dataset.",
         "fetch": "Bring the slices that a partial copy lacks.",
         "source": "End where a dataset's rows come from.",
+        "assets": "Lock the files that STAC Items name, check and move them.",
     },
     "Look": {
         "sql": "Answer queries in SQL, at any point of the history.",

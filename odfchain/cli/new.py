@@ -15,6 +15,10 @@ from odfchain.errors import UsageError
 @click.argument("name")
 @click.option("--root", "kind", flag_value="root", help="Data comes from a source.")
 @click.option("--derivative", "kind", flag_value="derivative", help="Data is computed from other datasets.")
+@click.option("--assets", "kind", flag_value="assets", help="A lock of the files that STAC Items name.")
+@click.option(
+    "--ledger", is_flag=True, help="With --assets: the objects never change, and none is withdrawn."
+)
 @click.option(
     "--for",
     "node",
@@ -24,10 +28,14 @@ from odfchain.errors import UsageError
 @click.option(
     "--output", type=click.Path(path_type=Path), help="File to write (default: NAME.yaml; - for stdout)."
 )
-def new_command(name: str, kind: str | None, node: str | None, output: Path | None) -> None:
+def new_command(
+    name: str, kind: str | None, ledger: bool, node: str | None, output: Path | None
+) -> None:  # fmt: skip
     """Write a commented manifest to start from; it is valid as it is."""
     if kind is None:
-        raise UsageError("say what kind of dataset: --root or --derivative")
+        raise UsageError("say what kind of dataset: --root, --derivative or --assets")
+    if ledger and kind != "assets":
+        raise UsageError("--ledger is for locks of assets: --assets --ledger")
     from odfchain import DatasetAlias
     from odfchain.api.templates import manifest_template
 
@@ -35,7 +43,7 @@ def new_command(name: str, kind: str | None, node: str | None, output: Path | No
     more = "--system-columns reference " if node is not None else ""
     # no field of a manifest says it: it is chosen when the dataset is made
     first = f"For {node}: make it with `odfchain add {more.strip()}`." if more else ""
-    text = manifest_template(alias, derivative=kind == "derivative", first=first)
+    text = manifest_template(alias, kind, first=first, merge="Ledger" if ledger else "Snapshot")
     if output is not None and str(output) == "-":
         echo_document(text)
         return

@@ -180,6 +180,15 @@ class DatasetsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssetsConfig:
+    """What may be asked of the stores that asset locks name."""
+
+    trusted_endpoints: tuple[str, ...] = ()
+    """Endpoints and origins, such as `https://minio.example.org`: requests there carry the credentials of the
+    environment, and they may be at private addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConfig:
     """How queries are answered."""
 
@@ -214,6 +223,7 @@ class WorkspaceConfig:
     share: ShareConfig = ShareConfig()
     audit: AuditConfig = AuditConfig()
     datasets: DatasetsConfig = DatasetsConfig()
+    assets: AssetsConfig = field(default_factory=AssetsConfig)
     query: QueryConfig = QueryConfig()
     branches: BranchesConfig = BranchesConfig()
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
@@ -260,6 +270,8 @@ content:
     allowPrivateRedirects: false
   audit:
     trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
+  assets:
+    trustedEndpoints: []    # stores of asset locks that may get your credentials, at private addresses too
   query:
     signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
   branches:

@@ -30,15 +30,16 @@ _PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
 _SHOWN = 300
 
 
-def open_store(place: Location, limits: FetchLimits, seconds: float) -> ObjectStore:
-    """The bucket or container of a place; `seconds` is the longest time for one request.
+def open_store(place: Location, limits: FetchLimits, seconds: float, *, signed: bool = True) -> ObjectStore:
+    """The bucket, container or web server of a place; `seconds` is the longest time for one request.
 
-    A server that speaks like S3 has its buckets as the first segment of its paths.
+    A server that speaks like S3 has its buckets as the first segment of its paths. Requests that are not
+    `signed` carry none of the environment's credentials; those to web servers never do.
 
     Raises:
         BaseError, ValueError: the library's own, when what it is told does not fit together.
     """
-    from obstore.store import S3Store, from_url  # noqa: PLC0415 - a heavy library
+    from obstore.store import HTTPStore, S3Store, from_url  # noqa: PLC0415 - a heavy library
 
     options = {
         **_client_options(place.store),
@@ -52,12 +53,20 @@ def open_store(place: Location, limits: FetchLimits, seconds: float) -> ObjectSt
         "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
+    if place.store in ("http", "https"):  # `from_url` would take a host of Amazon's for a bucket
+        options["allow_http"] = place.store == "http"
+        return HTTPStore.from_url(
+            place.container or "", client_options=cast("ClientConfig", options), retry_config=retry
+        )
+    unsigned = {} if signed else {"skip_signature": True}
     if place.endpoint is None or not place.speaks_s3:
         root = f"{place.store}://{place.container}"
         if place.endpoint is not None:  # an account of Azure's
             host = place.endpoint.removeprefix("https://").replace(".blob.", ".dfs.", 1)
             root = f"abfss://{place.container}@{host}"
-        return from_url(root, client_options=cast("ClientConfig", options), retry_config=retry)
+        return from_url(
+            root, client_options=cast("ClientConfig", options), retry_config=retry, **cast("Any", unsigned)
+        )
     options["allow_http"] = place.endpoint.startswith("http://")  # whoever writes s3+http means it
     return S3Store(
         place.container or "",
@@ -65,6 +74,7 @@ def open_store(place: Location, limits: FetchLimits, seconds: float) -> ObjectSt
         virtual_hosted_style_request=False,
         client_options=cast("ClientConfig", options),
         retry_config=retry,
+        **cast("Any", unsigned),
     )
 
 

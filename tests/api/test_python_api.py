@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import io
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -451,6 +452,24 @@ def exported(scene: Scene) -> None:
     assert ds.export("delta", scene.folder / "tables" / "state", rows="state").versions == 1
     with pytest.raises(odf.ChainsDifferError):
         ds.at(3).dataset.export("delta", scene.folder / "tables" / "state", rows="state")
+
+
+@case("Dataset.lock", "Dataset.slices_lock", "Dataset.fetch_from_locks")
+def locks(scene: Scene) -> None:
+    ds = scene.fresh("locked")
+    with pytest.raises(odf.SchemaError, match="no asset lock"):
+        ds.lock()
+    place = scene.folder / "lake"
+    shutil.copytree(ds.path / "data", place / "data")
+    lock = ds.slices_lock(str(place))
+    assert [status.is_valid for status in lock.check()] == [True] * lock.table.num_rows
+    lock.write(scene.folder / "slices.lock.parquet")
+    url = (scene.folder / "locked").as_uri()
+    ds.push(url)
+    copy = scene.elsewhere("recipient").pull(url, name="locked", metadata_only=True).dataset
+    read = odf.AssetLock.read(scene.folder / "slices.lock.parquet")
+    outcome = copy.fetch_from_locks([read], stores=odf.StoreOptions(trust_files=True))
+    assert (outcome.objects, outcome.missing_slices) == (lock.table.num_rows, 0)
 
 
 @case("Dataset.pull_branch", "Dataset.fetch_merged")

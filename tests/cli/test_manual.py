@@ -47,7 +47,7 @@ def test_help_names_what_an_unknown_topic_may_have_meant(capsys: pytest.CaptureF
     assert "there is no page about 'vrify\\x1b'" in said
     assert "did you mean verify?" in said
     assert main(["help", "xyz"]) == 2
-    assert "there are: add, attest, " in capsys.readouterr().err
+    assert "there are: add, assets, attest, " in capsys.readouterr().err
 
 
 def test_a_terminal_gets_the_page_folded_and_by_a_pager(

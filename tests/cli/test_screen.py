@@ -171,6 +171,8 @@ WALKED: dict[str, list[str]] = {
     "serve": ["serve", "--host", EVIL],
     "add effects": ["add", "effects.yaml"],
     "source": ["source", "disable", "evil", "--source", f"no {EVIL}"],
+    "assets": ["assets", "check", EVIL],
+    "assets derive": ["assets", "derive", "evil.ndjson", "-o", "x.parquet"],
     "branch": ["branch", "create", "evil", EVIL],
     "correct": ["correct", "evil", "rows.csv"],
     "correct no file": ["correct", "evil", f"{EVIL}.csv"],
@@ -215,6 +217,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = make_workspace(folder)
     (folder / "rows.csv").write_text(EVIL)
     (folder / "rows.ndjson").write_text(json.dumps({EVIL: EVIL}))
+    item = {"type": "Feature", "id": EVIL, "assets": {EVIL: {"href": f"https://u@h/{EVIL}"}}}
+    (folder / "evil.ndjson").write_text(json.dumps(item))
     (folder / "evil.yaml").write_text(json.dumps({"kind": EVIL, EVIL: [EVIL]}))
     (folder / "effects.yaml").write_text(json.dumps(EFFECTS, ensure_ascii=False), encoding="utf-8")
     workspace.prove("select 'EVIL' as a".replace("EVIL", EVIL.replace("\0", "").replace("'", ""))).save(
@@ -299,6 +303,7 @@ def test_nothing_acts_on_the_terminal(screens: dict[str, str], name: str) -> Non
         "export",
         "add effects",
         "source",
+        "assets derive",
         "import",
         "no dataset",
         "no command",

@@ -38,7 +38,7 @@ def write_certificate(path: Path, *names: str) -> Path:
 
 
 @contextlib.contextmanager
-def simulated_s3() -> Iterator[str]:
+def simulated_s3(bucket: str = BUCKET) -> Iterator[str]:
     """Address of a simulated S3 with an empty bucket."""
     from moto.server import ThreadedMotoServer
 
@@ -47,7 +47,7 @@ def simulated_s3() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     connection = http.client.HTTPConnection(host, port)
-    connection.request("PUT", f"/{BUCKET}")
+    connection.request("PUT", f"/{bucket}")
     assert connection.getresponse().status == 200
     connection.close()
     yield f"http://{host}:{port}"

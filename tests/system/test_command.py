@@ -32,6 +32,7 @@ from tests.kit.processes import (
     visible,
     wait_until,
 )
+from tests.kit.stand_ins import simulated_s3
 from tests.kit.support import ROOT, manifest, unchanged
 
 if TYPE_CHECKING:
@@ -291,6 +292,32 @@ def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None
     found = json.loads((tmp_path / ".profiles" / "drift.json").read_text(encoding="utf-8"))
     assert (found["verdict"], found["notCompared"][-1]["column"]) == ("ok", "keywords")
     assert read_policy(policy).columns == {"lon": {"ks": 0.15}, "iata": None}
+
+
+def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> None:
+    """A catalog is locked and moved to another S3 server, and who pulled the lock checks the copies."""
+    text = (ROOT / "docs" / "assets.md").read_text(encoding="utf-8")
+    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
+    with simulated_s3("scenes") as one, simulated_s3("mirror") as two:
+        keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}
+        servers = {"ONE": one, "TWO": two, "AWS_ENDPOINT_URL": one, "AWS_ALLOW_HTTP": "true"}
+        done = subprocess.run(
+            ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env | keys | servers, capture_output=True,
+            text=True, timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "47 same, 3 changed" in done.stderr
+    assert re.findall(r"the frame +50 +(\d+) +0 +(\d+) +(\d+) ", done.stdout) == [
+        ("50", "0", "0"), ("0", "3", "3"), ("50", "0", "0"),
+    ]  # fmt: skip
+    assert len(re.findall(r" [-+]C .* s[123] +B04 ", done.stdout)) == 6
+    assert "copied 50 objects" in done.stderr
+    assert "ok    scenes.mirror: 5 blocks, 1 slices, 50 records" in done.stdout
+    assert "\n50 same\n" in done.stderr
+    items = [tmp_path / ".scenes" / folder / "s1" / "s1.json" for folder in ("catalog", "mirrored")]
+    primary, mirrored = (json.loads(path.read_text())["assets"]["B04"] for path in items)
+    assert primary["href"] == "s3://scenes/2026/s1/B04.tif"
+    assert mirrored["alternate"]["mirror"]["href"] == "s3://mirror/scenes/s1/B04.tif"
 
 
 def test_the_tour_of_the_readme(

@@ -65,25 +65,25 @@ def test_settings_are_read_and_changed_by_name(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("derivative", [False, True])
-def test_templates_are_valid_as_they_are(derivative: bool) -> None:
-    text = manifest_template(odfchain.DatasetAlias.parse("a.b"), derivative=derivative, first="for x")
+@pytest.mark.parametrize("kind", ["root", "derivative", "assets"])
+def test_templates_are_valid_as_they_are(kind: str) -> None:
+    text = manifest_template(odfchain.DatasetAlias.parse("a.b"), kind, first="for x")
     assert text.startswith("# for x\n")
     (found,) = read_snapshots(text)
-    assert (str(found.name), found.kind.value) == ("a.b", "Derivative" if derivative else "Root")
+    assert (str(found.name), found.kind.value) == ("a.b", "Derivative" if kind == "derivative" else "Root")
 
 
 def test_inputs_are_made_before_what_is_made_of_them() -> None:
     texts = [
-        manifest_template(odfchain.DatasetAlias.parse("made"), derivative=True),
-        manifest_template(odfchain.DatasetAlias.parse("org.example.cities"), derivative=False),
+        manifest_template(odfchain.DatasetAlias.parse("made"), "derivative"),
+        manifest_template(odfchain.DatasetAlias.parse("org.example.cities"), "root"),
     ]
     found = [snapshot for text in texts for snapshot in read_snapshots(text)]
     assert [str(s.name) for s in in_creation_order(found)] == ["org.example.cities", "made"]
 
 
 def test_what_a_manifest_does_is_asked_until_it_is_allowed(tmp_path: Path) -> None:
-    text = manifest_template(odfchain.DatasetAlias.parse("a"), derivative=False)
+    text = manifest_template(odfchain.DatasetAlias.parse("a"), "root")
     text = text.replace("https://example.com/", "https://example.com/${{ env.KEY }}/")
     found = [("it", snapshot) for snapshot in read_snapshots(text)]
     config = Workspace.init(tmp_path).ingest_config

@@ -1,0 +1,409 @@
+"""Asset locks: derived, checked, moved and written; as files, and as the state of a dataset (RFC-047)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from odfchain.errors import AssetError, SchemaError, UsageError
+from odfchain.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.workspace import Workspace
+    from odfchain.assets.access import Stores
+    from odfchain.assets.checking import CheckedAsset
+    from odfchain.assets.lock_table import AssetRow
+    from odfchain.assets.projecting import Projected
+    from odfchain.assets.relocating import Relocated
+    from odfchain.assets.stac import AssetFault
+    from odfchain.store.locations import Location
+    from odfchain.transfer.partial import FetchOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What may be asked of the stores that rows name."""
+
+    endpoints: Collection[str] = ()
+    """Endpoints and origins that you trust: requests there carry credentials of the environment."""
+    allow_private: bool = False
+    """Whether hosts at private addresses may be asked."""
+    trust_files: bool = False
+    """Whether absolute paths may be read of a lock that may be somebody else's."""
+    jobs: int = 16
+
+
+class SlicesLockKeywords(TypedDict, total=False):
+    """Options of `Dataset.slices_lock`."""
+
+    folder: str | Path
+    """The folder of the lock: files in it are named relative to it."""
+    probe: bool
+    keep_going: bool
+    stores: StoreOptions | None
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class AssetLock:
+    """Where assets are, and what they were: a table with one row for each asset."""
+
+    table: pa.Table
+    """Schema v1 of ADR-003, sorted by item and asset."""
+    folder: Path
+    """Where relative keys begin."""
+    is_ours: bool = False
+    """Whether it was made here: then absolute paths are ours, too."""
+    faults: tuple[AssetFault, ...] = field(default=(), repr=False)
+    """Assets that were left out of it, and why."""
+    warnings: tuple[str, ...] = field(default=(), repr=False)
+    summary: str = ""
+
+    @classmethod
+    def derive(
+        cls,
+        sources: Sequence[str],
+        *,
+        folder: str | Path = ".",
+        probe: bool = True,
+        checksum: str | None = None,
+        items: Collection[str] = (),
+        assets: Collection[str] = (),
+        include_metadata: bool = False,
+        alternate: str | None = None,
+        strip_query: bool = False,
+        keep_going: bool = False,
+        stores: StoreOptions | None = None,
+        progress: Progress = SILENT,
+    ) -> AssetLock:
+        """The lock of all assets that STAC documents name: files, folders, URLs or `-` for standard input.
+
+        With `probe` the facts are what the stores say; without, no request is made for them. `checksum` is
+        `metadata`, `use-etag`, `calculate-if-needed` or `calculate-always`.
+
+        Raises:
+            AssetError: a source is not STAC, an asset cannot be recorded (unless `keep_going`), or two have
+                the same item and key.
+            FetchError, SourceNotFoundError: an object cannot be asked for, or is not there; likewise.
+        """
+        from odfchain.assets.checksums import Method
+        from odfchain.assets.deriving import DeriveOptions
+        from odfchain.assets.deriving import derive as derived
+        from odfchain.assets.lock_table import table_of
+        from odfchain.assets.stac import Selection
+
+        chosen = stores or StoreOptions()
+        root = Path(folder).resolve()
+        options = DeriveOptions(
+            selection=Selection(
+                items=frozenset(items), assets=frozenset(assets), include_metadata=include_metadata,
+                alternate=alternate, strip_query=strip_query,
+            ),
+            probe=probe, checksum=None if checksum is None else Method(checksum), jobs=chosen.jobs,
+            relative_to=root,
+        )  # fmt: skip
+        found = derived(sources, _stores(root, chosen, ours=True), options, progress)
+        if not keep_going:
+            found.check()
+        table = table_of(found.rows, checksums=checksum is not None)
+        return cls(table, root, True, found.faults, found.warnings, found.summary)
+
+    @classmethod
+    def read(cls, path: str | Path) -> AssetLock:
+        """A lock from a file; every row is judged.
+
+        Raises:
+            UsageError: there is no such file.
+            SchemaError, AssetError: it is no lock, or has faulty rows; the message lists the first of them.
+            BadInputError: it is no readable Parquet file.
+        """
+        import pyarrow.parquet as pq
+
+        from odfchain.assets.lock_table import faults_of
+
+        file = Path(path)
+        if not file.is_file():
+            raise UsageError(f"{path}: there is no such file")
+        faults = list(faults_of(file))
+        if faults:
+            lines = "\n".join(f"  {fault}" for fault in faults[:20])
+            raise AssetError(f"{path}: {len(faults)} of its rows are faulty:\n{lines}")
+        return cls(pq.read_table(file), file.parent.resolve())
+
+    @property
+    def rows(self) -> list[AssetRow]:
+        """The rows as values, in order."""
+        from odfchain.assets.lock_table import rows_of
+
+        return list(rows_of(self.table))
+
+    def only(self, items: Collection[str] = (), assets: Collection[str] = ()) -> AssetLock:
+        """The rows of these items and assets; empty: all."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = self.table
+        for name, wanted in (("item_id", items), ("asset_key", assets)):
+            if wanted:
+                found = found.filter(pc.is_in(found.column(name), pa.array(sorted(wanted), pa.string())))
+        return replace(self, table=found)
+
+    def hrefs(self) -> Iterator[str]:
+        """The hrefs of all rows, in order."""
+        from odfchain.assets.hrefs import href_of
+
+        for row in self.rows:
+            yield href_of(row.location)
+
+    def check(
+        self, *, stores: StoreOptions | None = None, progress: Progress = SILENT
+    ) -> Iterator[CheckedAsset]:
+        """Each asset with what its store says of it today, compared with the facts; records nothing."""
+        from odfchain.assets.checking import check_rows
+
+        chosen = stores or StoreOptions()
+        return check_rows(self.rows, self._stores(chosen), jobs=chosen.jobs, progress=progress)
+
+    def relocate(
+        self,
+        to: str,
+        *,
+        layout: str = "item-asset",
+        prefix: str | None = None,
+        folder: str | Path = ".",
+        overwrite: bool = False,
+        checksum: bool = False,
+        dry_run: bool = False,
+        arrivals: str | Path | None = None,
+        stores: StoreOptions | None = None,
+        progress: Progress = SILENT,
+    ) -> AssetLock:
+        """Copy the objects below `to`; the new lock describes the copies. `faults` has what was not copied.
+
+        `arrivals` is a file that remembers what has arrived; a later call with it copies only the rest, and
+        `forget_arrivals` removes it. A dry run makes no request.
+
+        Raises:
+            UsageError: `to` is no place for objects.
+            NameCollisionError: two rows would have the same target.
+            AssetError: a key does not begin with `prefix`.
+        """
+        from odfchain.assets import relocating
+        from odfchain.assets.lock_table import table_of
+
+        root = Path(folder).resolve()
+        options = relocating.RelocateOptions(
+            layout=relocating.Layout(layout), prefix=None if prefix is None else _folder(prefix),
+            overwrite=overwrite, checksum=checksum, relative_to=root,
+        )  # fmt: skip
+        target = _folder(to)
+        planned = relocating.plan(self.rows, target, options)
+        checksums = checksum or "file_checksum" in self.table.schema.names
+        if dry_run:
+            return AssetLock(table_of(relocating.described_plan(planned, options), checksums=checksums), root)
+        chosen = stores or StoreOptions()
+        named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [target.endpoint])])
+        found = relocating.relocate(
+            planned, self._stores(chosen), _stores(root, named, ours=True),
+            relocating.Arrivals(None if arrivals is None else Path(arrivals)), options, progress,
+        )  # fmt: skip
+        table = table_of(found.rows, checksums=checksums)
+        return AssetLock(table, root, True, found.faults, (), _copied(found))
+
+    def project(
+        self, source: str | Path, out: str | Path, *, name: str = "locked", primary: bool = False
+    ) -> Projected:
+        """Write the STAC documents of a file or folder below `out`, with what this lock says of their assets.
+
+        Each becomes the alternate `name` of its asset; with `primary` its href, and the old one an alternate.
+
+        Raises:
+            UsageError: there is no such source, or `out` is in it.
+            AssetError: a document is not STAC.
+            StoreError: pystac is not installed, or a file cannot be written or is there already.
+        """
+        from odfchain.assets.access import Access
+        from odfchain.assets.projecting import ProjectOptions
+        from odfchain.assets.projecting import project as projected
+
+        options = ProjectOptions(name=name, primary=primary, access=Access(folder=self.folder))
+        return projected(str(source), {row.key: row for row in self.rows}, Path(out), options)
+
+    def write(self, path: str | Path) -> None:
+        """Durably write the lock; a file that is there is replaced as a whole.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        from odfchain.assets.lock_table import write_lock
+
+        write_lock(self.table, Path(path))
+
+    def _stores(self, options: StoreOptions) -> Stores:
+        return _stores(self.folder, options, ours=self.is_ours or options.trust_files)
+
+
+def lock_of(dataset: Dataset) -> AssetLock:
+    """The lock that a dataset is, at its newest block: the rows in force, in the order of schema v1.
+
+    Raises:
+        SchemaError: the dataset is no asset lock.
+    """
+    from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, schema_fault
+
+    columns = dataset.schema
+    names = [] if columns is None else [column.name for column in columns.fields]
+    schema = SCHEMA_WITH_CHECKSUM if "file_checksum" in names else SCHEMA
+    missing = [name for name in schema.names if name not in names]
+    if missing:
+        raise SchemaError(
+            f"{dataset.alias}: no asset lock: there is no column `{missing[0]}`",
+            hint="`odfchain new NAME --assets` makes the manifest of one",
+        )
+    found = dataset.state().to_arrow().select(schema.names)
+    table = found.cast(schema).replace_schema_metadata(schema.metadata)
+    fault = schema_fault(table.schema)
+    if fault is not None:
+        raise SchemaError(f"{dataset.alias}: no asset lock: {fault}")
+    keys = [("item_id", "ascending"), ("asset_key", "ascending")]
+    return AssetLock(table.sort_by(keys), Path.cwd(), dataset.has_key)
+
+
+def slices_lock(
+    dataset: Dataset,
+    at: str,
+    *,
+    folder: str | Path = ".",
+    probe: bool = True,
+    keep_going: bool = False,
+    stores: StoreOptions | None = None,
+    progress: Progress = SILENT,
+) -> AssetLock:
+    """The lock of a dataset's own slices and checkpoints as they lie below `at`, checksums included.
+
+    Raises:
+        UsageError: `at` is no place for objects.
+        SourceNotFoundError, FetchError: an object is not there, or has another size (unless `keep_going`).
+    """
+    from odfchain.assets.deriving import Derived, probed_rows
+    from odfchain.assets.lock_table import table_of
+    from odfchain.transfer.slice_locks import slice_rows
+
+    root, chosen = Path(folder).resolve(), stores or StoreOptions()
+    place = _folder(at)
+    named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [place.endpoint])])
+    rows = slice_rows(dataset._files, place)
+    found = Derived(tuple(rows), (), (), 1)
+    if probe:
+        found = probed_rows(rows, _stores(root, named, ours=True), jobs=chosen.jobs, progress=progress)
+    if not keep_going:
+        found.check()
+    table = table_of(found.rows, checksums=True)
+    return AssetLock(table, root, True, found.faults, (), found.summary)
+
+
+def fetch_from_locks(
+    dataset: Dataset,
+    locks: Sequence[AssetLock],
+    *,
+    stores: StoreOptions | None,
+    parallel: int | None,
+    progress: Progress,
+) -> FetchOutcome:
+    """What `Dataset.fetch_from_locks` does; errors as there."""
+    from odfchain.transfer.slice_locks import fetch_from_places, places_of
+
+    chosen = stores or StoreOptions()
+    places: dict[str, list[Location]] = {}
+    for lock in locks:
+        beside = lock._stores(chosen)
+        for key, found in places_of(lock.rows, dataset.id).items():
+            places.setdefault(key, []).extend(_absolute(place, beside) for place in found)
+    where = _stores(Path.cwd(), chosen, ours=True)  # files were judged as those of their locks
+    number = parallel or dataset._workspace._sharing.config.parallel
+    return fetch_from_places(dataset._files, places, where, parallel=number, progress=progress)
+
+
+def with_known_facts(new: AssetLock, known: AssetLock) -> AssetLock:
+    """A lock that nobody probed, with the facts of an earlier one where location and size are the same."""
+    from odfchain.assets.lock_table import table_of
+
+    before = {row.key: row for row in known.rows}
+
+    def kept(row: AssetRow) -> AssetRow:
+        old = before.get(row.key)
+        sizes = (row.facts.size_bytes, old.facts.size_bytes) if old is not None else (None, None)
+        same = old is not None and old.location == row.location and (sizes[0] is None or sizes[0] == sizes[1])
+        return replace(row, facts=old.facts) if same and old is not None else row
+
+    return replace(
+        new, table=table_of(map(kept, new.rows), checksums="file_checksum" in new.table.schema.names)
+    )
+
+
+def trusted_endpoints(workspace: Workspace) -> list[str]:
+    """The endpoints that the settings of a workspace name."""
+    from odfchain.api.configuration import Configuration
+
+    found: list[str] = Configuration(workspace.path).get("assets.trustedEndpoints")
+    return found
+
+
+def verdict_of(checked: Iterable[CheckedAsset]) -> tuple[str, int]:
+    """(how many there are of each status, exit code: 6 for changed or missing, 8 for unreachable only)."""
+    from odfchain.assets.checking import Status, counts
+
+    found = Counter(each.status for each in checked)
+    bad = found[Status.CHANGED] or found[Status.MISSING]
+    return counts(found), 6 if bad else 8 if found[Status.UNREACHABLE] else 0
+
+
+def forget_arrivals(path: Path | None) -> None:
+    """Remove what remembers the arrivals of a relocation: its lock is written."""
+    from odfchain.store import fsio
+
+    if path is not None:
+        fsio.remove_quietly(path)
+
+
+def _copied(found: Relocated) -> str:
+    from odfchain.text import counted
+
+    shown = f"copied {counted(found.copied, 'object')}, {found.copied_bytes:,} bytes"
+    there = len(found.rows) - found.copied
+    return f"{shown}; {there:,} were there" if there else shown
+
+
+def _absolute(place: Location, stores: Stores) -> Location:
+    """A place of a lock as it is named from anywhere.
+
+    Raises:
+        AssetError: it is a file that the lock must not name.
+    """
+    return replace(place, key=str(stores.file_of(place))) if place.store == "file" else place
+
+
+def _folder(text: str) -> Location:
+    from odfchain.errors import InvalidIdError
+    from odfchain.store.locations import Location
+
+    path = text if "://" in text else Path(text).resolve().as_uri()
+    try:
+        return Location.parse(path, folder=True)
+    except InvalidIdError as error:
+        raise UsageError(f"{text}: {error.message}", hint=error.hint) from None
+
+
+def _stores(folder: Path, options: StoreOptions, *, ours: bool) -> Stores:
+    from odfchain.assets.access import Access, Stores
+
+    trusted = frozenset(text.rstrip("/") for text in options.endpoints)
+    return Stores(
+        Access(folder=folder, trusted=trusted, allow_private=options.allow_private, foreign=not ours)
+    )

@@ -1,0 +1,1 @@
+"""Asset locks: where the files are that STAC Items name, and what tells whether they are still the same."""

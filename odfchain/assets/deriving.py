@@ -1,0 +1,181 @@
+"""A lock out of what STAC documents name: each asset once, with the facts that its store says.
+
+Without probing there is no request at all, and the size alone is what the document claims. All faults of a
+run come together; they are left out of the rows. Source: RFC-047.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from odfchain.assets.access import Stores
+from odfchain.assets.checksums import Method, with_checksums
+from odfchain.assets.lock_table import AssetRow, Facts
+from odfchain.assets.probing import JOBS, probe_all
+from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
+from odfchain.errors import AssetError, FetchError, SourceNotFoundError
+from odfchain.progress import SILENT, Progress
+from odfchain.store.locations import Location
+from odfchain.text import counted, one_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveOptions:
+    """How a lock is made."""
+
+    selection: Selection = field(default_factory=Selection)
+    probe: bool = True
+    checksum: Method | None = None
+    jobs: int = JOBS
+    relative_to: Path | None = None
+    """The folder of the lock: files in it are named relative to it, so that the folder can move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The rows of a lock in the making, and what could not become one."""
+
+    rows: tuple[AssetRow, ...]
+    faults: tuple[AssetFault, ...]
+    warnings: tuple[str, ...]
+    items: int
+
+    @property
+    def summary(self) -> str:
+        """Like `1,204 assets of 301 items in 3 stores (https 903, s3 301)`."""
+        kinds = Counter(row.location.store for row in self.rows)
+        stores = {(r.location.store, r.location.container, r.location.endpoint) for r in self.rows}
+        shown = ", ".join(f"{store} {count:,}" for store, count in kinds.most_common())
+        where = f" in {counted(len(stores), 'store')} ({shown})" if self.rows else ""
+        return f"{counted(len(self.rows), 'asset')} of {counted(self.items, 'item')}{where}"
+
+    def check(self) -> None:
+        """Pass if nothing was left out.
+
+        Raises:
+            AssetError: an asset cannot be recorded; the message lists all.
+            FetchError, SourceNotFoundError: a store could not be reached, or has no such object; likewise.
+        """
+        if not self.faults:
+            return
+        kinds = [AssetError, FetchError, SourceNotFoundError]
+        kind = min(
+            (type(fault.error) for fault in self.faults), key=lambda k: kinds.index(k) if k in kinds else 1
+        )
+        kind = kind if kind in kinds else FetchError
+        lines = "\n".join(f"  {fault}" for fault in self.faults)
+        raise kind(
+            f"{counted(len(self.faults), 'asset')} cannot be recorded:\n{lines}",
+            hint="--keep-going leaves them out",
+        )
+
+
+def derive(
+    sources: Sequence[str], stores: Stores, options: DeriveOptions, progress: Progress = SILENT
+) -> Derived:
+    """The rows of all wanted assets of these sources.
+
+    Raises:
+        AssetError: a source is not STAC, or two assets have the same item and key.
+        UsageError, FetchError, AccessError: a source cannot be read.
+    """
+    faults = list[AssetFault]()
+    reader = StacReader(stores, options.selection, faults.append)
+    progress.phase("Reading STAC")
+    named = [asset for source in sources for asset in reader.assets(source)]
+    _check_asked_for(named, options.selection)
+    named = _distinct(named)
+    warnings = list[str]()
+    rows = [
+        AssetRow(a.item_id, a.asset_key, _beside(a.location, options.relative_to), Facts(a.size))
+        for a in named
+    ]
+    if options.probe:
+        rows = _probed(named, rows, stores, options, faults, warnings, progress)
+    if options.checksum is not None:
+        rows = with_checksums(rows, stores, options.checksum, faults, progress)
+    return Derived(tuple(rows), tuple(faults), tuple(warnings), reader.items)
+
+
+def probed_rows(
+    rows: Sequence[AssetRow], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
+) -> Derived:
+    """These rows with what their stores say; one that is not there, or of another size, is a fault."""
+    found, faults = list[AssetRow](), list[AssetFault]()
+    probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
+    for row, probe in zip(rows, probes, strict=True):
+        size = None if probe.facts is None else probe.facts.size_bytes
+        if probe.facts is None:
+            kind = SourceNotFoundError if probe.missing else FetchError
+            faults.append(AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
+        elif None not in (size, row.facts.size_bytes) and size != row.facts.size_bytes:
+            problem = f"{size:,} bytes instead of {row.facts.size_bytes:,}"
+            faults.append(AssetFault(row.item_id, row.asset_key, FetchError(problem)))
+        else:
+            facts = replace(probe.facts, file_checksum=row.facts.file_checksum)
+            found.append(replace(row, facts=facts))
+    return Derived(tuple(found), tuple(faults), (), len({row.item_id for row in rows}))
+
+
+def _probed(
+    named: Sequence[NamedAsset],
+    rows: Sequence[AssetRow],
+    stores: Stores,
+    options: DeriveOptions,
+    faults: list[AssetFault],
+    warnings: list[str],
+    progress: Progress,
+) -> list[AssetRow]:
+    found = list[AssetRow]()
+    probes = probe_all([row.location for row in rows], stores, jobs=options.jobs, progress=progress)
+    for asset, row, probe in zip(named, rows, probes, strict=True):
+        if probe.facts is None:
+            kind = SourceNotFoundError if probe.missing else FetchError
+            faults.append(AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
+            continue
+        size = probe.facts.size_bytes
+        if asset.size is not None and size is not None and asset.size != size:
+            warnings.append(f"{one_line(row.label)}: file:size says {asset.size:,}, the store {size:,} bytes")
+        found.append(replace(row, facts=probe.facts))
+    return found
+
+
+def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
+    """Pass if each id that was asked for is there: a slip of the pen makes no empty lock."""
+    items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
+    missing = sorted(selection.items - items) + sorted(selection.assets - assets)
+    if missing:
+        raise AssetError(f"there is no item or asset called {', '.join(map(one_line, missing))}")
+
+
+def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
+    """Each asset once: documents that say the same twice are no fault."""
+    found = dict[tuple[str, str], NamedAsset]()
+    for asset in named:
+        first = found.setdefault((asset.item_id, asset.asset_key), asset)
+        if first is asset or first == asset:
+            continue
+        label = f"{one_line(asset.item_id)} {one_line(asset.asset_key)}"
+        if first.collection != asset.collection:
+            one, other = (one_line(each.collection or "no collection") for each in (first, asset))
+            raise AssetError(
+                f"{label}: in two collections, {one} and {other}",
+                hint="ids are unique inside a collection only: make a lock for each collection",
+            )
+        raise AssetError(f"{label}: named twice, at different places")
+    return list(found.values())
+
+
+def _beside(location: Location, folder: Path | None) -> Location:
+    """A file below the lock's folder is named relative to it."""
+    if location.store != "file" or folder is None:
+        return location
+    path = Path(location.key)
+    return (
+        replace(location, key=path.relative_to(folder).as_posix())
+        if path.is_relative_to(folder)
+        else location
+    )

@@ -1,0 +1,228 @@
+"""Hrefs of assets become locations, and locations hrefs again.
+
+An href is parsed once, where it comes in, and never stored: it mixes store, container, key and sometimes
+credentials in one text. Refusals name what is wrong and never a value that may be secret. Nothing is guessed:
+`https://bucket.s3.amazonaws.com/k` stays https. Source: RFC-047; ADR-003 of the asset locks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from urllib.parse import quote, unquote, urlsplit
+
+from odfchain.errors import AssetError, InvalidIdError
+from odfchain.limits import ASSETS
+from odfchain.store.locations import Location
+from odfchain.text import one_line
+
+SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "file"})
+STORES = frozenset({"file", "s3", "gs", "az", "http", "https"})
+"""What `store_type` may be: obstore's names, no aliases."""
+
+_SIGNATURES = frozenset(
+    {
+        "awsaccesskeyid", "signature", "googleaccessid",
+        "sig", "se", "sp", "sv", "sr", "st", "spr", "skoid", "sktid", "ske", "sks", "skv", "skt",
+        "policy", "key-pair-id", "token", "access_token", "id_token", "api_key", "apikey",
+        "subscription-key", "auth", "authorization", "password",
+    }
+)  # fmt: skip
+"""Parameters that sign a request, or let it in: AWS, Google, SAS of Azure, CloudFront, tokens."""
+_SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
+_ACCESS_KEY = re.compile(r"AKIA[A-Z0-9]{16}")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)|.*\\")
+_BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+_ORIGIN = re.compile(r"(https?)://([a-z0-9._~-]+|[^\x00-\x7f]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+_IN_PATH = "/-._~!$&'()*,;=:@"
+"""What stays as it is in the paths of http, https and file; a plus sign does not: some read it as a space."""
+
+
+def parse_href(href: str, base: str | None = None, *, strip_query: bool = False) -> Location:
+    """The location that an href names; `base` is the URL or path that the Item was read from.
+
+    Without a base an href without scheme stays relative: to the folder of the lock. `strip_query` drops
+    queries, for catalogs whose links are signed by the server.
+
+    Raises:
+        AssetError: it cannot be recorded; the message has no user, password, query or fragment of it.
+    """
+    try:
+        return _parsed(href, base, strip_query=strip_query)
+    except InvalidIdError as error:
+        raise AssetError(f"{public_href(href)}: {error.message}", hint=error.hint) from None
+
+
+def href_of(location: Location) -> str:
+    """The href of a location; `parse_href` makes the same location of it, but for an endpoint.
+
+    GDAL, boto and s3fs take the keys of buckets literally, so there only `%`, `?` and `#` are escaped.
+    """
+    if location.store in ("http", "https"):
+        return f"{location.container}/{quote(location.key, _IN_PATH)}"
+    if location.store == "file":
+        path = quote(location.key, _IN_PATH)
+        return f"file://{path}" if path.startswith("/") else f"./{path}"
+    key = re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", location.key)
+    key = f"{key[:-1]}%20" if key.endswith(" ") else key
+    return f"{location.store}://{location.container}/{key}"
+
+
+def checked_location(store: str, container: str | None, endpoint: str | None, key: str) -> Location:
+    """The location of these parts, as a row of a lock has them.
+
+    Raises:
+        AssetError: a part that no href could have led to.
+    """
+    try:
+        return _checked(Location(store, container, endpoint, key))
+    except InvalidIdError as error:
+        raise AssetError(error.message, hint=error.hint) from None
+
+
+def public_href(href: str) -> str:
+    """What messages may show of an href: of its query the names, of its user nothing."""
+    text, sign, rest = _cut(href)
+    scheme, colons, path = text.partition("://")
+    authority, slash, path = path.partition("/")
+    if "@" in authority:
+        authority = f"…@{authority.rpartition('@')[2]}"
+    shown = f"{scheme}{colons}{authority}{slash}{path}"
+    if sign == "?":
+        shown += "?" + "&".join(f"{name}=…" for name in _names(rest))
+    return one_line(_ACCESS_KEY.sub("AKIA…", shown)) or "an empty href"
+
+
+def _cut(href: str) -> tuple[str, str, str]:
+    found = re.search("[?#]", href)
+    return (href, "", "") if found is None else (href[: found.start()], found[0], href[found.end() :])
+
+
+def _names(query: str) -> list[str]:
+    return [
+        unquote(each.partition("=")[0]) for each in re.split("[&;]", query.partition("#")[0]) if "=" in each
+    ]
+
+
+def _parsed(href: str, base: str | None, *, strip_query: bool) -> Location:
+    if not href:
+        raise InvalidIdError("names nothing")
+    if not href.isprintable():
+        raise InvalidIdError("control characters")
+    text, sign, rest = _cut(href)
+    _check_rest(sign, rest, strip_query=strip_query)
+    scheme = _SCHEME.match(text)
+    if _DRIVE.match(text) and (scheme is None or len(scheme[1]) == 1):
+        raise InvalidIdError("a path of Windows", hint="write it like file:///C:/path or ./path")
+    if text.startswith("//"):
+        raise InvalidIdError("names a host without a scheme", hint="write https:// before it")
+    if scheme is None:
+        text = text if base is None else _resolved(text, base)
+        scheme = _SCHEME.match(text)
+    if scheme is not None and scheme[1].lower() not in SCHEMES:
+        raise InvalidIdError(
+            f"no store is called {scheme[1].lower()!r}", hint=f"the schemes are {', '.join(sorted(SCHEMES))}"
+        )
+    return _checked(Location.parse(text))
+
+
+def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
+    if sign == "#" or "#" in rest:
+        raise InvalidIdError("a fragment: it names a piece of a file", hint="in a key write # as %23")
+    if sign != "?" or strip_query:
+        return
+    for name in _names(rest):
+        if name.lower() in _SIGNATURES or name.lower().startswith(_SIGNATURE_PREFIXES):
+            raise InvalidIdError(
+                f"signed: its query has {name}",
+                hint="name the plain object, or drop the queries of all hrefs with --strip-query",
+            )
+    raise InvalidIdError(
+        "a query: it is no plain object",
+        hint="in a key write ? as %3F, or drop the queries with --strip-query",
+    )
+
+
+def _resolved(href: str, base: str) -> str:
+    """An href without scheme, seen from the file or URL that it was read in."""
+    found = _SCHEME.match(base)
+    root, path = "", quote(base)  # a path of files is no URL: nothing in it is escaped yet
+    if found is not None:
+        path = _cut(base)[0]
+        root, _, rest = path.partition("://")
+        authority, _, rest = rest.partition("/")
+        root, path = f"{root}://{authority}", f"/{rest}"
+    if href.startswith("/"):
+        return root + href
+    segments = path.split("/")[:-1]
+    for segment in href.split("/"):
+        if segment == "..":
+            if not segments or segments in ([""], ["."], [".."]):
+                raise InvalidIdError("leads out of where its Item lies")
+            segments.pop()
+        elif segment != ".":
+            segments.append(segment)
+    return root + "/".join(segments)
+
+
+def _checked(location: Location) -> Location:
+    store, container, endpoint, key = location.store, location.container, location.endpoint, location.key
+    if store not in STORES:
+        raise InvalidIdError(
+            f"no store is called {one_line(store)!r}", hint=f"they are {', '.join(sorted(STORES))}"
+        )
+    if any(_ACCESS_KEY.search(each or "") for each in (container, endpoint, key)):
+        raise InvalidIdError("an access key stands in it", hint="credentials come from the environment")
+    _check_key(store, key)
+    if (container is None) != (store == "file"):
+        raise InvalidIdError("a file has no container, all else has one")
+    if store in ("http", "https"):
+        if not _is_origin(container or "", store):
+            raise InvalidIdError("the container is no origin", hint=f"like {store}://host[:port]")
+    elif container is not None and not _BUCKET.fullmatch(container):
+        raise InvalidIdError("not the name of a bucket", hint="letters, digits, dots, dashes and underscores")
+    if endpoint is not None:
+        _check_endpoint(store, endpoint)
+    return location
+
+
+def _check_key(store: str, key: str) -> None:
+    if not key or key.endswith("/"):
+        raise InvalidIdError("does not name an object")
+    if len(key.encode(errors="surrogatepass")) > ASSETS.key_bytes:
+        raise InvalidIdError(f"a key longer than {ASSETS.key_bytes:,} bytes")
+    segments = key.split("/")[1 if store == "file" and key.startswith("/") else 0 :]
+    if any(each in ("", ".", "..") for each in segments):
+        raise InvalidIdError("an empty path segment in the key, or a segment of dots")
+
+
+def _is_origin(text: str, scheme: str | None = None) -> bool:
+    found = _ORIGIN.fullmatch(text)
+    if found is None or (scheme is not None and found[1] != scheme):
+        return False
+    port = found[3]
+    return port is None or (0 < int(port) < 1 << 16 and int(port) != {"http": 80, "https": 443}[found[1]])
+
+
+def _check_endpoint(store: str, endpoint: str) -> None:
+    if store not in ("s3", "az"):
+        raise InvalidIdError(f"a place of {store} has no endpoint")
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        raise InvalidIdError("the endpoint is no URL") from None
+    if "@" in parts.netloc or "?" in endpoint or "#" in endpoint:
+        raise InvalidIdError("the endpoint has a user, a query or a fragment")
+    if not _is_origin(f"{parts.scheme}://{parts.netloc}"):
+        raise InvalidIdError("the endpoint is no URL", hint="like https://host[:port]")
+
+
+def relative_to_lock(location: Location) -> bool:
+    """Whether a location lies in the folder of its lock."""
+    return location.store == "file" and not location.key.startswith("/")
+
+
+def without_endpoint(location: Location) -> Location:
+    """What the href of a location says of it."""
+    return replace(location, endpoint=None)

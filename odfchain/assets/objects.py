@@ -1,0 +1,106 @@
+"""Objects of stores, read and written: small ones whole, large ones in pieces that are counted and hashed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from odfchain.assets.access import Stores
+from odfchain.assets.hrefs import href_of, public_href
+from odfchain.errors import AssetError, FetchError, OdfchainError, SourceNotFoundError
+from odfchain.store import fsio
+from odfchain.store.buckets import store_message
+from odfchain.store.locations import Location
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+PIECE = 8 << 20
+"""Bytes that are in memory at a time."""
+
+
+class ChangedError(OdfchainError):
+    """An object is not any more what its lock says; never leaves this package."""
+
+    exit_code = 6
+
+
+@contextlib.contextmanager
+def translated(location: Location) -> Iterator[None]:
+    """Whatever the library raises becomes one line with the object's href."""
+    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - a heavy library
+
+    name = public_href(href_of(location))
+    try:
+        yield
+    except FileNotFoundError:
+        raise SourceNotFoundError(f"{name}: no such object") from None
+    except PreconditionError:
+        raise ChangedError(f"{name}: changed since it was locked") from None
+    except (BaseError, ValueError) as error:
+        raise FetchError(f"{name}: {store_message(error)}") from None
+
+
+def read_small(location: Location, stores: Stores, limit: int) -> bytes:
+    """The bytes of an object that has at most `limit`.
+
+    Raises:
+        AssetError: it has more.
+        SourceNotFoundError, FetchError, AccessError: it cannot be read.
+    """
+    found = bytearray()
+    for piece in pieces(location, stores):
+        found += piece
+        if len(found) > limit:
+            raise AssetError(f"{public_href(href_of(location))}: more than {limit:,} bytes")
+    return bytes(found)
+
+
+def pieces(location: Location, stores: Stores, *, etag: str | None = None) -> Iterator[memoryview]:
+    """The bytes of an object in order; only if it still has this entity tag, where one is given.
+
+    Raises:
+        ChangedError: it has another one.
+        SourceNotFoundError, FetchError, AccessError: it cannot be read.
+    """
+    if location.store == "file":
+        path = stores.file_of(location)
+        with fsio.storage_errors(path), path.open("rb") as file:
+            while piece := file.read(PIECE):
+                yield memoryview(piece)
+        return
+    import obstore  # noqa: PLC0415 - a heavy library
+
+    store = stores.store_of(location)
+    options: GetOptions = {"if_match": etag} if etag is not None else {}
+    with translated(location):
+        for chunk in obstore.get(store, location.key, options=options).stream(min_chunk_size=PIECE):
+            yield memoryview(chunk)
+
+
+@dataclass(slots=True)
+class Counted:
+    """Counts and hashes what passes."""
+
+    size: int = 0
+    hashing: Any = None
+
+    def update(self, piece: memoryview) -> None:
+        """One piece more."""
+        self.size += len(piece)
+        if self.hashing is not None:
+            self.hashing.update(piece)
+
+
+def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | None = None) -> str:
+    """The hex digest of an object's bytes by an algorithm of `hashlib`.
+
+    Raises: as `pieces`.
+    """
+    found = hashlib.new(name)
+    for piece in pieces(location, stores, etag=etag):
+        found.update(piece)
+    return found.hexdigest()

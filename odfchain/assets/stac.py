@@ -1,0 +1,251 @@
+"""What STAC documents name: the assets of Items, ItemCollections, catalogs, ndjson and STAC GeoParquet.
+
+Items are read as plain JSON, because only their ids and hrefs are wanted. Catalogs are walked along their
+links `item` and `child`; no document is read twice. All of it came from somebody else, so documents, their
+sizes and their number are bounded, and an asset that cannot be recorded is a fault with its item and key.
+Source: STAC 1.0 and 1.1; RFC-047.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from odfchain.assets.access import Stores
+from odfchain.assets.hrefs import href_of, parse_href, public_href
+from odfchain.assets.objects import read_small
+from odfchain.errors import AssetError, OdfchainError, UsageError
+from odfchain.limits import ASSETS
+from odfchain.slices.reader import open_parquet
+from odfchain.store import fsio
+from odfchain.store.locations import Location
+from odfchain.text import one_line
+
+METADATA = "metadata"
+"""The key of an asset that describes others; left out unless it is asked for."""
+_LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
+_DOCUMENTS = (".json", ".geojson", *_LINES, ".parquet", ".geoparquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which assets are wanted, and by which of their hrefs."""
+
+    items: frozenset[str] = frozenset()
+    """Only these; empty: all."""
+    assets: frozenset[str] = frozenset()
+    include_metadata: bool = False
+    alternate: str | None = None
+    """The key of the alternate href to take in place of the asset's own."""
+    strip_query: bool = False
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether what is left out may be there all the same."""
+        return bool(self.items or self.assets)
+
+    def wants(self, item: str, asset: str) -> bool:
+        """Whether an asset is wanted."""
+        if (self.items and item not in self.items) or (self.assets and asset not in self.assets):
+            return False
+        return asset != METADATA or self.include_metadata or asset in self.assets
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAsset:
+    """An asset of an Item, and where it is."""
+
+    item_id: str
+    asset_key: str
+    collection: str | None
+    location: Location
+    size: int | None = None
+    """`file:size`, which is a claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssetFault:
+    """An asset that cannot be recorded."""
+
+    item_id: str
+    asset_key: str
+    error: OdfchainError
+
+    def __str__(self) -> str:
+        return f"{one_line(self.item_id)} {one_line(self.asset_key)}: {self.error}"
+
+
+@dataclass(slots=True)
+class StacReader:
+    """Reads sources, one after another: each document once, none above the limits."""
+
+    stores: Stores
+    selection: Selection
+    fault: Callable[[AssetFault], None]
+    """Is given each asset that cannot be recorded; it is left out."""
+    documents: int = 0
+    items: int = 0
+    _seen: set[str] = field(default_factory=set)
+
+    def assets(self, source: str) -> Iterator[NamedAsset]:
+        """The wanted assets of a file, a folder of files, a URL, or `-` for standard input.
+
+        Raises:
+            AssetError: it is not STAC, or there are more documents than the limit.
+            UsageError: there is no such file or folder.
+            FetchError, AccessError: a URL cannot be read.
+        """
+        if source == "-":
+            yield from self._lines(sys.stdin.buffer.read(ASSETS.document_bytes + 1), "standard input")
+        elif "://" in source:
+            yield from self._document(source, depth=0)
+        elif Path(source).is_dir():
+            for path in sorted(Path(source).rglob("*")):
+                if path.suffix.lower() in _DOCUMENTS and path.is_file():
+                    yield from self._document(str(path.resolve()), depth=0)
+        elif Path(source).exists():
+            yield from self._document(str(Path(source).resolve()), depth=0)
+        else:
+            raise UsageError(f"{source}: there is no such file")
+
+    def _document(self, place: str, depth: int) -> Iterator[NamedAsset]:
+        if place in self._seen:
+            return
+        if len(self._seen) >= ASSETS.documents or depth > ASSETS.catalog_depth:
+            raise AssetError(
+                f"{public_href(place)}: more than {ASSETS.documents:,} documents, or {ASSETS.catalog_depth} "
+                "catalogs within each other",
+                hint="derive from a part of the catalog at a time",
+            )
+        self._seen.add(place)
+        self.documents += 1
+        name = place.lower()
+        if name.endswith((".parquet", ".geoparquet")) and "://" not in place:
+            yield from self._parquet(Path(place))
+            return
+        data = self._bytes(place)
+        if name.endswith(_LINES):
+            yield from self._lines(data, place)
+        else:
+            yield from self._tree(_parsed(data, place), place, depth)
+
+    def _bytes(self, place: str) -> bytes:
+        if "://" in place:
+            return read_small(parse_href(place), self.stores, ASSETS.document_bytes)
+        data = fsio.read_start(Path(place), ASSETS.document_bytes + 1)
+        if data is None:
+            raise UsageError(f"{place}: there is no such file")
+        if len(data) > ASSETS.document_bytes:
+            raise AssetError(f"{place}: more than {ASSETS.document_bytes:,} bytes")
+        return data
+
+    def _lines(self, data: bytes, name: str) -> Iterator[NamedAsset]:
+        if len(data) > ASSETS.document_bytes:
+            raise AssetError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
+        lines = data.splitlines()
+        if len(lines) != 1 and (not lines or not lines[0].rstrip().endswith(b"}")):  # one document, indented
+            yield from self._tree(_parsed(data, name), None, 0)
+            return
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield from self._tree(_parsed(line, f"{name}, line {number}"), None, 0)
+
+    def _tree(self, document: Any, place: str | None, depth: int) -> Iterator[NamedAsset]:
+        kind = document.get("type") if isinstance(document, dict) else None
+        if kind == "Feature":
+            yield from self._item(document, place)
+        elif kind == "FeatureCollection" and isinstance(document.get("features"), list):
+            for feature in document["features"]:
+                yield from self._tree(feature, None, depth)
+        elif kind in ("Catalog", "Collection"):
+            for rel, href in _links(document):
+                if rel in ("item", "child", "items"):
+                    base = place if place is not None else _self_link(document)
+                    yield from self._document(_place_of(href, base), depth + 1)
+        else:
+            name = public_href(place or "a document")
+            raise AssetError(f"{name}: not an Item, an ItemCollection or a catalog of STAC")
+
+    def _item(self, item: Mapping[str, Any], place: str | None) -> Iterator[NamedAsset]:
+        name, assets = item.get("id"), item.get("assets")
+        if not isinstance(name, str) or not name or not isinstance(assets, dict):
+            raise AssetError(f"{public_href(place or 'a document')}: an Item without an id or without assets")
+        self.items += 1
+        base = _self_link(item) or place
+        collection = item.get("collection")
+        for key, asset in assets.items():
+            if isinstance(asset, dict) and self.selection.wants(name, key):
+                named = self._asset(name, key, asset, base)
+                if named is not None:
+                    location, size = named
+                    yield NamedAsset(
+                        name, key, collection if isinstance(collection, str) else None, location, size
+                    )
+
+    def _asset(
+        self, item: str, key: str, asset: Mapping[str, Any], base: str | None
+    ) -> tuple[Location, int | None] | None:
+        try:
+            href, size = _chosen(asset, self.selection.alternate)
+            return parse_href(href, base, strip_query=self.selection.strip_query), size
+        except AssetError as error:
+            self.fault(AssetFault(item, key, error))
+            return None
+
+    def _parquet(self, path: Path) -> Iterator[NamedAsset]:
+        wanted = ("type", "id", "collection", "links", "assets")
+        with open_parquet(path) as file:
+            names = file.schema_arrow.names
+            if "id" not in names or "assets" not in names:
+                raise AssetError(f"{path}: not STAC GeoParquet: there is no column `id` or `assets`")
+            for batch in file.batches([name for name in wanted if name in names]):
+                for row in batch.to_pylist():
+                    row["assets"] = {k: v for k, v in _members(row["assets"]) if v is not None}
+                    yield from self._item(row, None)
+
+
+def _members(assets: Any) -> list[tuple[str, Any]]:
+    """Assets of a row, written as a struct or as a map."""
+    return list(assets.items()) if isinstance(assets, dict) else list(assets or ())
+
+
+def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[str, int | None]:
+    """(href, `file:size` where it is a size)."""
+    chosen: Any = asset
+    if alternate is not None:
+        others = asset.get("alternate")
+        chosen = others.get(alternate) if isinstance(others, dict) else None
+        if not isinstance(chosen, dict):
+            raise AssetError(f"there is no alternate {one_line(alternate)}")
+    href = chosen.get("href")
+    if not isinstance(href, str):
+        raise AssetError("there is no href")
+    size = chosen.get("file:size")
+    return href, size if type(size) is int and size >= 0 else None
+
+
+def _links(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    links = document.get("links")
+    for link in links if isinstance(links, list) else ():
+        if isinstance(link, dict) and isinstance(link.get("rel"), str) and isinstance(link.get("href"), str):
+            yield link["rel"], link["href"]
+
+
+def _self_link(document: Mapping[str, Any]) -> str | None:
+    return next((href for rel, href in _links(document) if rel == "self" and "://" in href), None)
+
+
+def _place_of(href: str, base: str | None) -> str:
+    location = parse_href(href, base)
+    return location.key if location.store == "file" else href_of(location)
+
+
+def _parsed(data: bytes, place: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise AssetError(f"{public_href(place)}: not JSON") from None

@@ -1,0 +1,358 @@
+"""`odfchain assets`: locks that say where files are, and what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from odfchain.cli.support.context import open_workspace, options, say
+from odfchain.cli.support.ingested import print_outcome
+from odfchain.cli.support.output import format_option, print_records
+from odfchain.cli.support.parameters import DATASET_AT
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.screen import echo, echo_lines
+from odfchain.errors import UsageError
+
+if TYPE_CHECKING:
+    from odfchain.api.asset_locks import AssetLock, StoreOptions
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_LOCK = "LOCK is a file (assets.lock.parquet) or a dataset: NAME or NAME@POINT."
+
+
+@click.group("assets")
+def assets_command() -> None:
+    """Lock the files that STAC Items name: where they are, their sizes and entity tags.
+
+    A lock is a table with one row for each asset, in a file or as a dataset with a history. It holds no hrefs
+    and no credentials: those come from the environment, and go only to the providers' own endpoints and to
+    those that you name.
+    """
+
+
+def store_options(command: _F) -> _F:
+    """What may be asked of stores."""
+    for option in (
+        click.option(
+            "--endpoint", "endpoints", multiple=True, metavar="URL",
+            help="An endpoint you trust: requests there are signed; can be repeated (also: "
+            "assets.trustedEndpoints).",
+        ),
+        click.option("--allow-private", is_flag=True, help="Ask hosts at private addresses, too."),
+        click.option("--trust-files", is_flag=True, help="Read absolute paths of a lock from a file."),
+        click.option("--jobs", type=click.IntRange(1, 256), default=16, show_default=True,
+                     help="Requests at a time."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def chosen_rows(command: _F) -> _F:
+    """Which rows of a lock."""
+    for option in (
+        click.option("--asset", "assets", multiple=True, metavar="KEY", help="Only assets of this key."),
+        click.option("--item", "items", multiple=True, metavar="ID", help="Only assets of this Item."),
+    ):
+        command = option(command)
+    return command
+
+
+def target_options(command: _F) -> _F:
+    """Where the new lock goes."""
+    for option in (
+        click.option(
+            "--keep-going", is_flag=True, help="Write the lock without what failed; still an error."
+        ),
+        click.option("--into", type=DATASET_AT, metavar="DATASET", help="Record the changes in a dataset."),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write the lock to a file.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@assets_command.command("derive")
+@click.argument("sources", nargs=-1, metavar="SOURCE…")
+@target_options
+@click.option("--slices", metavar="DATASET", help="In place of SOURCE: the dataset's own slices, …")
+@click.option("--at", metavar="URL", help="…as they lie below this folder or prefix.")
+@click.option("--no-probe-metadata", is_flag=True, help="Make no request; sizes are what the Items claim.")
+@click.option(
+    "--checksum",
+    type=click.Choice(["metadata", "use-etag", "calculate-if-needed", "calculate-always"]),
+    help="Add checksums (a draft of the format; off by default).",
+)
+@chosen_rows
+@click.option("--include-metadata", is_flag=True, help="Also assets whose key is `metadata`.")
+@click.option("--alternate", metavar="KEY", help="Take this alternate href of each asset.")
+@click.option("--strip-query", is_flag=True, help="Drop the queries of hrefs that a server signed.")
+@store_options
+def derive_command(
+    sources: tuple[str, ...], output: Path | None, into: str | None, keep_going: bool,
+    slices: str | None, at: str | None, no_probe_metadata: bool, checksum: str | None,
+    items: tuple[str, ...], assets: tuple[str, ...], include_metadata: bool, alternate: str | None,
+    strip_query: bool, **stores: Any,
+) -> None:  # fmt: skip
+    """Make a lock out of Items, ItemCollections, catalogs, ndjson, or STAC GeoParquet.
+
+    SOURCE is a file, a folder, a URL, or - for standard input. Signed URLs and hrefs with users or queries
+    are refused; a secret inside a path cannot be recognised. With --into only what differs is recorded: what
+    is not in the catalog any more is retracted.
+    """
+    _check_target(output, into, items, assets)
+    if (slices is None) != (at is None) or bool(sources) == (slices is not None):
+        raise UsageError("name SOURCE…, or --slices DATASET --at URL")
+    from odfchain.api.asset_locks import AssetLock
+
+    if slices is not None:
+        _put(
+            _lock_of_slices(slices, at or "", output, not no_probe_metadata, keep_going, stores), output, into
+        )
+        return
+    with TerminalProgress(quiet=options().quiet) as progress:
+        lock = AssetLock.derive(
+            sources, folder=_folder(output), probe=not no_probe_metadata, checksum=checksum, items=items,
+            assets=assets, include_metadata=include_metadata, alternate=alternate, strip_query=strip_query,
+            keep_going=keep_going, stores=_stores(**stores), progress=progress,
+        )  # fmt: skip
+    for warning in lock.warnings:
+        say(f"warning: {warning}")
+    say(f"{'named' if no_probe_metadata else 'probed'} {lock.summary}")
+    _put(lock, output, into, probed=not no_probe_metadata)
+
+
+def _lock_of_slices(
+    dataset: str, at: str, output: Path | None, probe: bool, keep_going: bool, stores: dict[str, Any]
+) -> AssetLock:
+    from odfchain.api.asset_locks import slices_lock
+    from odfchain.api.branch_points import at_point
+
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        found = slices_lock(
+            at_point(workspace, dataset), at, folder=_folder(output), probe=probe, keep_going=keep_going,
+            stores=_stores(**stores), progress=progress,
+        )  # fmt: skip
+    say(f"{'probed' if probe else 'named'} {found.summary}")
+    return found
+
+
+@assets_command.command("check")
+@click.argument("lock")
+@click.option("--offline", is_flag=True, help="Judge the table alone; make no request.")
+@chosen_rows
+@store_options
+@format_option("table", "json", "ndjson")
+def check_command(
+    lock: str, offline: bool, items: tuple[str, ...], assets: tuple[str, ...], output: str, **stores: Any
+) -> int:
+    """Compare today's objects with the facts of a lock; records nothing.
+
+    LOCK is a file or a dataset (NAME or NAME@POINT). The table shows what is not the same. Exit code 6: an
+    asset is changed or missing; 8: some could only not be reached.
+    """
+    if offline:
+        say(f"{lock}: {_read(lock).table.num_rows:,} rows, none is faulty")
+        return 0
+    found = _read(lock).only(items, assets)
+    with TerminalProgress(quiet=options().quiet) as progress:
+        checked = list(found.check(stores=_stores(**stores), progress=progress))
+    shown = checked if output != "table" else [each for each in checked if not _is_quiet(each)]
+    if output == "table":
+        rows = [
+            {"item": c.row.item_id, "asset": c.row.asset_key, "status": c.status.value,
+             "": ", ".join(c.errors) or c.note}
+            for c in shown
+        ]  # fmt: skip
+        if rows:
+            print_records(rows, ["item", "asset", "status", ""], output)
+    else:
+        print_records((each.to_document() for each in shown), [], output)
+    return _conclude(checked)
+
+
+# the name that the ADR's own tool has for it
+assets_command.add_command(check_command, "validate")
+
+
+@assets_command.command("relocate")
+@click.argument("lock")
+@click.option(
+    "--to", required=True, metavar="URL", help="Where the copies go: a folder or a bucket's prefix."
+)
+@target_options
+@click.option(
+    "--layout", type=click.Choice(["item-asset", "source-key"]), default="item-asset", show_default=True,
+    help="How copies are called: by item and asset, or as their sources.",
+)  # fmt: skip
+@click.option("--prefix", metavar="HREF", help="With source-key: what to leave out of the keys' beginnings.")
+@click.option("--dry-run", is_flag=True, help="Print the rows as they would be; make no request.")
+@click.option("--overwrite", is_flag=True, help="Replace objects of another size that are there.")
+@click.option("--checksum", is_flag=True, help="Record SHA-256 of what was copied (a draft of the format).")
+@store_options
+def relocate_command(
+    lock: str, to: str, output: Path | None, into: str | None, keep_going: bool, layout: str,
+    prefix: str | None, dry_run: bool, overwrite: bool, checksum: bool, **stores: Any,
+) -> int:  # fmt: skip
+    """Copy the objects of a lock, and describe the copies.
+
+    What is not what the lock says is not copied. When this is interrupted the old lock stays valid, and the
+    same command copies the rest.
+    """
+    if not dry_run:
+        _check_target(output, into, (), ())
+    arrivals = _arrivals(output, into)
+    with TerminalProgress(quiet=options().quiet) as progress:
+        moved = _read(lock).relocate(
+            to, layout=layout, prefix=prefix, folder=_folder(output), overwrite=overwrite, checksum=checksum,
+            dry_run=dry_run, arrivals=arrivals, stores=_stores(**stores), progress=progress,
+        )  # fmt: skip
+    if dry_run:
+        print_records(moved.table.to_pylist(), moved.table.schema.names, "table")
+        return 0
+    say(moved.summary)
+    for fault in moved.faults:
+        echo(f"error: {fault}", err=True)
+    if not moved.faults or keep_going:
+        from odfchain.api.asset_locks import forget_arrivals
+
+        _put(moved, output, into, probed=True)
+        forget_arrivals(arrivals)
+    return max((fault.error.exit_code for fault in moved.faults), default=0)
+
+
+@assets_command.command("href")
+@click.argument("lock")
+@chosen_rows
+def href_command(lock: str, items: tuple[str, ...], assets: tuple[str, ...]) -> None:
+    """Print the hrefs of a lock, one to a line. LOCK is a file or a dataset (NAME or NAME@POINT)."""
+    echo_lines(_read(lock).only(items, assets).hrefs())
+
+
+@assets_command.command("project")
+@click.argument("lock")
+@click.option(
+    "--items", "sources", multiple=True, required=True, metavar="STAC",
+    help="A document of STAC or a folder of them; can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="A folder to write to."
+)
+@click.option("--as", "name", metavar="NAME", help="The name of the alternate href (default: locked).")
+@click.option("--primary", is_flag=True, help="Replace the assets' own hrefs; those become alternates.")
+def project_command(lock: str, sources: tuple[str, ...], out: Path, name: str | None, primary: bool) -> None:
+    """Write STAC with the locations and facts of a lock. LOCK is a file or a dataset (NAME or NAME@POINT).
+
+    Items and assets are matched by both ids. What the sources say of checksums is removed unless the lock
+    knows it. Documents keep their names and folders below the new folder.
+    """
+    if name is not None and primary:
+        raise UsageError("--as names an alternate, --primary replaces the assets' own hrefs: choose one")
+    found = _read(lock)
+    for source in sources:
+        done = found.project(source, out, name=name or "locked", primary=primary)
+        say(f"wrote {done.documents:,} documents below {out}: {done.assets:,} assets have their locations")
+
+
+@assets_command.command("export")
+@click.argument("dataset", type=DATASET_AT, metavar="DATASET[@POINT]")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write.",
+)
+def export_command(dataset: str, output: Path) -> None:
+    """Write the lock that a dataset is, at a block, to a file: whoever gets it needs no odfchain."""
+    lock = _of_dataset(dataset)
+    lock.write(output)
+    say(f"wrote {output}: {lock.table.num_rows:,} rows")
+
+
+def _check_target(output: Path | None, into: str | None, items: Iterable[str], assets: Iterable[str]) -> None:
+    if (output is None) == (into is None):
+        raise UsageError("say where the lock goes: -o FILE or --into DATASET")
+    if into is not None and (tuple(items) or tuple(assets)):
+        raise UsageError(
+            "--into records a whole lock: with --item or --asset all others would be retracted",
+            hint="write a part to a file with -o",
+        )
+
+
+def _folder(output: Path | None) -> Path:
+    """The folder that files are named relative to."""
+    return Path.cwd() if output is None else output.resolve().parent
+
+
+def _arrivals(output: Path | None, into: str | None) -> Path | None:
+    """The file that remembers what has arrived, beside what is to come."""
+    if output is not None:
+        return output.with_name(f"{output.name}.arrived")
+    if into is None:
+        return None
+    return open_workspace()[into.partition("@")[0]].path / "info" / "assets.arrived"
+
+
+def _read(text: str) -> AssetLock:
+    """The lock of a file, or of a dataset where there is no such file."""
+    from odfchain.api.asset_locks import AssetLock
+
+    if Path(text).is_file() or text.endswith(".parquet"):
+        return AssetLock.read(text)
+    return _of_dataset(text)
+
+
+def _of_dataset(text: str) -> AssetLock:
+    from odfchain.api.asset_locks import lock_of
+    from odfchain.api.branch_points import at_point
+
+    return lock_of(at_point(open_workspace(), text))
+
+
+def _stores(*, endpoints: Iterable[str], allow_private: bool, trust_files: bool, jobs: int) -> StoreOptions:
+    from odfchain.api.asset_locks import StoreOptions, trusted_endpoints
+    from odfchain.errors import NotAWorkspaceError
+
+    try:
+        named = trusted_endpoints(open_workspace())
+    except NotAWorkspaceError:  # a lock needs none
+        named = []
+    return StoreOptions(
+        endpoints=[*endpoints, *named], allow_private=allow_private, trust_files=trust_files, jobs=jobs
+    )
+
+
+def _put(lock: AssetLock, output: Path | None, into: str | None, *, probed: bool = True) -> None:
+    if output is not None:
+        lock.write(output)
+        say(f"wrote {output}: {lock.table.num_rows:,} rows")
+        return
+    from odfchain.api.asset_locks import lock_of, with_known_facts
+    from odfchain.api.branch_points import on_branch
+
+    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
+        dataset = on_branch(workspace, into or "")
+        if not probed and dataset.schema is not None:
+            lock = with_known_facts(lock, lock_of(dataset))
+        outcome = dataset.ingest_frame(lock.table, progress=progress)
+        progress.stop()
+        print_outcome(outcome, "table")
+
+
+def _is_quiet(checked: Any) -> bool:
+    return checked.status.value == "same" and not checked.note
+
+
+def _conclude(checked: Iterable[Any]) -> int:
+    from odfchain.api.asset_locks import verdict_of
+
+    line, code = verdict_of(checked)
+    say(line)
+    return code

@@ -1,0 +1,167 @@
+"""What stores say of objects, honest and lying ones; what a check makes of it; what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.assets.access import Access, Stores
+from odfchain.assets.checking import compared
+from odfchain.assets.checksums import Method, of_etag
+from odfchain.assets.deriving import Derived, DeriveOptions, derive
+from odfchain.assets.hrefs import parse_href
+from odfchain.assets.lock_table import AssetRow, Facts
+from odfchain.assets.probing import Probe, probe
+from odfchain.assets.stac import Selection
+from odfchain.errors import AccessError, AssetError, SourceNotFoundError
+from tests.kit.lying_objects import LyingObjects
+
+FIXTURE = json.loads(Path("fixtures/assets/facts.json").read_text())
+
+
+def stores(folder: Path, *, private: bool = True) -> Stores:
+    return Stores(Access(folder=folder, allow_private=private))
+
+
+def item(name: str, assets: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "Feature", "stac_version": "1.0.0", "id": name, "assets": assets, **more}
+
+
+def derived(tmp_path: Path, *items: dict[str, Any], **options: Any) -> Derived:
+    path = tmp_path / "items.ndjson"
+    path.write_text("".join(json.dumps(each) + "\n" for each in items))
+    return derive([str(path)], stores(tmp_path), DeriveOptions(**options))
+
+
+@pytest.mark.parametrize("case", FIXTURE["probed"], ids=lambda case: case["id"])
+def test_facts(case: dict[str, Any], tmp_path: Path) -> None:
+    answer = dict(case["answer"])
+    if "bytes" in answer:
+        answer["bytes"] = answer["bytes"].encode()
+    with LyingObjects({"/x.tif": answer}) as server:
+        found = asyncio.run(probe(parse_href(f"{server.origin}/x.tif"), stores(tmp_path)))
+    assert found.missing == case.get("missing", False)
+    if "facts" in case:
+        assert found == Probe(Facts(*case["facts"]))
+    else:
+        assert found.facts is None
+        assert found.problem
+
+
+@pytest.mark.parametrize("case", FIXTURE["compared"], ids=lambda case: case["id"])
+def test_comparisons(case: dict[str, Any]) -> None:
+    row = AssetRow("S2A", "B04", parse_href("s3://b/k"), Facts(*case["locked"]))
+    found = compared(row, Probe(Facts(*case["now"])))
+    assert found.status.value == case["status"]
+    assert list(found.errors) == case.get("errors", [])
+    assert found.is_valid == (case["status"] in ("same", "unknown"))
+    if "note" in case:
+        assert found.note == case["note"]
+
+
+@pytest.mark.parametrize("case", FIXTURE["sizes"], ids=lambda case: case["id"])
+def test_claimed_sizes_without_a_request(case: dict[str, Any], tmp_path: Path) -> None:
+    claim = {"file:size": case["claimed"]} if "claimed" in case else {}
+    with LyingObjects({"/x.tif": {}}) as server:
+        found = derived(
+            tmp_path, item("a", {"B04": {"href": f"{server.origin}/x.tif", **claim}}), probe=False
+        )
+        assert server.requests == []
+    assert [row.facts for row in found.rows] == [Facts(case["size"])]
+
+
+def test_case_27_what_the_store_says_counts(tmp_path: Path) -> None:
+    case = FIXTURE["F27"]
+    with LyingObjects({"/x.tif": {}}) as server:
+        asset = {"href": f"{server.origin}/x.tif", "file:size": case["claimed"]}
+        found = derived(tmp_path, item("a", {"B04": asset}))
+    assert [row.facts.size_bytes for row in found.rows] == [case["size"]]
+    assert case["warning"] in found.warnings[0]
+
+
+def test_case_25_what_is_missing_is_listed_and_left_out(tmp_path: Path) -> None:
+    with LyingObjects({"/x.tif": {}}) as server:
+        assets = {key: {"href": f"{server.origin}/{key}.tif"} for key in ("x", "y", "z")}
+        found = derived(tmp_path, item("a", assets))
+    assert [row.key for row in found.rows] == [("a", "x")]
+    with pytest.raises(SourceNotFoundError, match=r"(?s)2 assets.*a y.*a z") as refused:
+        found.check()
+    assert refused.value.exit_code == 8
+
+
+def test_case_30_files_are_the_same_in_a_copied_folder(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        (folder / "assets").mkdir(parents=True)
+        (folder / "assets" / "x.tif").write_bytes(b"1234567")
+    row = AssetRow("a", "x", parse_href("assets/x.tif"))
+    facts = [asyncio.run(probe(row.location, stores(folder))).facts for folder in (one, other)]
+    assert facts == [Facts(7), Facts(7)]
+
+
+def test_case_32_checksums(tmp_path: Path) -> None:
+    case = FIXTURE["F32"]
+    assert of_etag(case["use-etag"]["etag"]) == case["use-etag"]["checksum"]
+    assert [of_etag(each) for each in case["no MD5"]] == [None] * len(case["no MD5"])
+    with LyingObjects({"/x.tif": {"bytes": case["bytes"].encode()}}) as server:
+        asset = {"B04": {"href": f"{server.origin}/x.tif", "file:checksum": "1220" + "0" * 64}}
+        for method in Method:
+            found = derived(tmp_path, item("a", asset), checksum=method)
+            calculated = method in (Method.CALCULATE_IF_NEEDED, Method.CALCULATE_ALWAYS)
+            expected = case["calculate-always"] if calculated else None
+            assert [row.facts.file_checksum for row in found.rows] == [expected]
+
+
+def test_case_41_private_addresses_are_refused(tmp_path: Path) -> None:
+    with LyingObjects({"/x.tif": {}}) as server:
+        location = parse_href(f"{server.origin}/x.tif")
+        closed = stores(tmp_path, private=False)
+        assert "private address" in asyncio.run(probe(location, closed)).problem
+        with pytest.raises(AccessError):
+            closed.store_of(parse_href("http://169.254.169.254/latest"))
+        named = Stores(Access(folder=tmp_path, trusted=frozenset({server.origin})))
+        assert asyncio.run(probe(location, named)).facts is not None
+        assert [method for method, _, _ in server.requests] == ["HEAD"]
+
+
+def test_links_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "lock").mkdir()
+    (tmp_path / "lock" / "x.tif").symlink_to(tmp_path / "secret")
+    found = asyncio.run(probe(parse_href("x.tif"), stores(tmp_path / "lock")))
+    assert found.facts is None
+    assert "a link" in found.problem
+    foreign = Stores(Access(folder=tmp_path, foreign=True))
+    assert "absolute" in asyncio.run(probe(parse_href("/etc/passwd"), foreign)).problem
+
+
+def test_the_same_pair_from_two_collections_is_refused(tmp_path: Path) -> None:
+    asset = {"B04": {"href": "x.tif"}}
+    with pytest.raises(AssetError, match="in two collections, s1 and s2"):
+        derived(tmp_path, item("a", asset, collection="s1"), item("a", asset, collection="s2"), probe=False)
+    twice = derived(tmp_path, item("a", asset), item("a", asset), probe=False)
+    assert [row.key for row in twice.rows] == [("a", "B04")]
+
+
+def test_what_is_left_out(tmp_path: Path) -> None:
+    assets = {key: {"href": f"{key}.tif"} for key in ("B04", "metadata", "B08")}
+    assets["B04"] |= {"alternate": {"s3": {"href": "s3://b/B04.tif"}}}
+
+    def keys(**selection: Any) -> list[str]:
+        chosen = Selection(**selection)
+        return [
+            row.asset_key for row in derived(tmp_path, item("a", assets), probe=False, selection=chosen).rows
+        ]
+
+    assert keys() == ["B04", "B08"]
+    assert keys(include_metadata=True) == ["B04", "metadata", "B08"]
+    assert keys(assets=frozenset({"metadata"})) == ["metadata"]
+    with pytest.raises(AssetError, match="B99"):
+        keys(assets=frozenset({"B99"}))
+    other = derived(tmp_path, item("a", assets), probe=False, selection=Selection(alternate="s3"))
+    assert [row.location.store for row in other.rows] == ["s3"]
+    assert [fault.asset_key for fault in other.faults] == ["B08"]

@@ -1,0 +1,83 @@
+"""Hrefs become locations and hrefs again: the cases of the fixture, and whatever locations there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.assets.hrefs import STORES, checked_location, href_of, parse_href, public_href
+from odfchain.errors import AssetError
+from odfchain.store.locations import Location
+from odfchain.text import printable
+
+CASES = json.loads(Path("fixtures/assets/hrefs.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_hrefs(case: dict[str, Any]) -> None:
+    def parsed() -> Location:
+        return parse_href(case["href"], case.get("base"), strip_query=case.get("strip_query", False))
+
+    if "refused" in case:
+        with pytest.raises(AssetError) as refused:
+            parsed()
+        shown = f"{refused.value} {refused.value.hint}"
+        assert case["refused"] in shown
+        assert refused.value.exit_code == 3
+        assert case.get("unsaid", "\0") not in shown
+        return
+    found = parsed()
+    assert [found.store, found.container, found.endpoint, found.key] == case["location"]
+    assert href_of(found) == case["again"]
+    assert checked_location(*case["location"]) == found
+
+
+names = st.text("abcXYZ019._-", min_size=1, max_size=12)
+segments = st.text(min_size=1, max_size=12).filter(
+    lambda s: "/" not in s and s.isprintable() and s not in (".", "..")
+)
+keys = st.lists(segments, min_size=1, max_size=4).map("/".join)
+hosts = st.builds(
+    lambda s, h, p: (s, f"{s}://{h}{p}"),
+    st.sampled_from(["http", "https"]),
+    st.sampled_from(["h", "a.b-c.org", "[::1]"]),
+    st.sampled_from(["", ":8080"]),
+)
+locations = st.one_of(
+    st.builds(lambda s, b, k: (s, b, None, k), st.sampled_from(["s3", "gs", "az"]), names, keys),
+    st.builds(lambda origin, k: (*origin, None, k), hosts, keys),
+    st.builds(lambda k: ("file", None, None, f"/{k}"), keys),
+    st.builds(lambda k: ("file", None, None, k), keys),
+)
+
+
+@given(locations)
+def test_the_href_of_a_location_names_it(parts: tuple[str, str | None, None, str]) -> None:
+    try:
+        location = checked_location(*parts)
+    except AssetError:
+        return
+    assert location.store in STORES
+    assert parse_href(href_of(location)) == location
+
+
+@given(st.text(max_size=40), st.sampled_from([None, "https://h/a/b.json", "/items/a.json", "s3://b/i.json"]))
+def test_whatever_an_href_is_it_is_refused_or_comes_back(href: str, base: str | None) -> None:
+    try:
+        location = parse_href(href, base)
+    except AssetError as error:
+        assert printable(str(error)) == str(error)
+        return
+    assert parse_href(href_of(location)).key == location.key
+
+
+@given(st.text(max_size=20), st.text("abcdef0123456789", min_size=8, max_size=20))
+def test_no_message_shows_a_value(path: str, secret: str) -> None:
+    for href in (f"https://u:{secret}@h/{path}", f"https://h/{path}?token={secret}", f"https://h/x#{secret}"):
+        if secret not in path:
+            assert secret not in public_href(href)

@@ -1,0 +1,80 @@
+"""Locks of a dataset's own slices: whatever a place says, hashes decide."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import odfchain as odf
+from odfchain.api.asset_locks import AssetLock, StoreOptions
+from odfchain.errors import CorruptedPeerError, SourceNotFoundError, UsageError
+from tests.kit.query_datasets import make
+from tests.kit.small_branches import SPEC, add
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> tuple[odf.Dataset, Path]:
+    """A dataset of three slices, and a folder where they lie, too."""
+    workspace = odf.init(tmp_path / "owner")
+    make(workspace, "d", SPEC)
+    dataset = workspace["d"]
+    add(dataset, "c")
+    place = tmp_path / "lake"
+    shutil.copytree(dataset.path / "data", place / "data")
+    return dataset, place
+
+
+def copy_without_slices(dataset: odf.Dataset, tmp_path: Path) -> odf.Dataset:
+    dataset.push((tmp_path / "published").as_uri())
+    other = odf.init(tmp_path / "other")
+    other.pull((tmp_path / "published").as_uri() + "/", name="d", metadata_only=True)
+    return other["d"]
+
+
+def test_case_50_slices_come_from_where_a_lock_says(
+    published: tuple[odf.Dataset, Path], tmp_path: Path
+) -> None:
+    dataset, place = published
+    lock = dataset.slices_lock(str(place))
+    assert [row.asset_key.partition("/")[0] for row in lock.rows] == ["data"] * 3
+    assert all(f"f{row.facts.file_checksum}" == row.asset_key.partition("/")[2] for row in lock.rows)
+    lock.write(tmp_path / "slices.lock.parquet")
+    copied = copy_without_slices(dataset, tmp_path)
+    read = AssetLock.read(tmp_path / "slices.lock.parquet")
+    copied.fetch_from_locks([read], stores=StoreOptions(trust_files=True))
+    assert copied.verify().verdict == "clean"
+
+
+def test_case_50_a_flipped_byte_is_refused_unless_another_lock_has_it_right(
+    published: tuple[odf.Dataset, Path], tmp_path: Path
+) -> None:
+    dataset, place = published
+    moved = dataset.slices_lock(str(place)).relocate(
+        str(tmp_path / "mirror"), layout="source-key", prefix=place.as_uri()
+    )
+    assert not moved.faults
+    good = dataset.slices_lock(str(place))
+    victim = next((place / "data").iterdir())
+    data = bytearray(victim.read_bytes())
+    data[50] ^= 1
+    victim.write_bytes(data)
+    refused = good.relocate(str(tmp_path / "second"))
+    assert [fault.error.exit_code for fault in refused.faults] == [6]
+    copied = copy_without_slices(dataset, tmp_path)
+    with pytest.raises(CorruptedPeerError) as error:
+        copied.fetch_from_locks([good])
+    assert error.value.exit_code == 6
+    copied.fetch_from_locks([good, moved])
+    assert copied.verify().verdict == "clean"
+
+
+def test_a_lock_of_another_dataset_is_no_help(published: tuple[odf.Dataset, Path], tmp_path: Path) -> None:
+    dataset, place = published
+    third = odf.init(tmp_path / "third")
+    make(third, "x", SPEC)
+    with pytest.raises(UsageError, match="no row of the lock is of this dataset"):
+        third["x"].fetch_from_locks([dataset.slices_lock(str(place))])
+    with pytest.raises(SourceNotFoundError):
+        dataset.slices_lock(str(tmp_path / "nowhere"))
