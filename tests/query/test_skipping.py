@@ -117,6 +117,27 @@ def test_a_query_says_how_many_slices_it_read(workspace: odf.Workspace) -> None:
     assert workspace["five"].scan(where="i = 5").slices.read == 1
 
 
+STATES = (
+    ("s = 'b' AND \"offset\" = 1", 0),
+    ("s = 'a3'", 1),
+    ("s = 'b'", 1),
+    ('"offset" < 3', 2),
+    ("i = 5", 1),
+)
+
+
+def states(workspace: odf.Workspace, where: str, **options: Any) -> int:
+    found = workspace.sql(f"select count(*) from state('five', null, 's') where {where}", **options)
+    return int(found.to_arrow().column(0)[0].as_py())
+
+
+@pytest.mark.parametrize(("where", "count"), STATES)
+def test_the_newest_row_of_a_key_may_be_in_any_slice_that_has_the_key(
+    workspace: odf.Workspace, where: str, count: int
+) -> None:
+    assert states(workspace, where) == count
+
+
 def test_what_is_skipped_is_not_opened(workspace: odf.Workspace) -> None:
     root = workspace["five"]._files
     where = "i >= 5 and s = 'b'"
@@ -204,6 +225,7 @@ def test_spark_is_given_what_may_match(on_spark: odf.Workspace, mixed: list[str]
     found = on_spark.sql(f"select i, s from five x where {where.replace('a%', 'b%')}", engine="spark")
     assert (found.slices.read, found.to_arrow().to_pylist()) == (1, [{"i": 5, "s": "b"}])
     assert on_spark["five"].scan(where="i IN (5, 7)").to_spark().count() == 1
+    assert [states(on_spark, where, engine="spark") for where, _ in STATES] == [count for _, count in STATES]
     check_on_spark(on_spark, mixed[0], "(late IS NULL OR f < 0) AND i <> 7")
 
 
