@@ -18,13 +18,16 @@ from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.probing import Probe, probe
 from odfchain.assets.stac import Selection
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
+from odfchain.limits import FetchLimits
 from tests.kit.lying_objects import LyingObjects
 
 FIXTURE = json.loads(Path("fixtures/assets/facts.json").read_text())
 
 
 def stores(folder: Path, *, private: bool = True) -> Stores:
-    return Stores(Access(folder=folder, allow_private=private))
+    return Stores(
+        Access(folder=folder, allow_private=private, limits=FetchLimits(retries=1, first_wait=0.01))
+    )
 
 
 def item(name: str, assets: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def test_the_same_pair_from_two_collections_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out(tmp_path: Path) -> None:
-    assets = {key: {"href": f"{key}.tif"} for key in ("B04", "metadata", "B08")}
+    assets: dict[str, dict[str, Any]] = {key: {"href": f"{key}.tif"} for key in ("B04", "metadata", "B08")}
     assets["B04"] |= {"alternate": {"s3": {"href": "s3://b/B04.tif"}}}
 
     def keys(**selection: Any) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from odfchain.assets import relocating
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import href_of, parse_href
-from odfchain.assets.lock_table import AssetRow, Facts
+from odfchain.assets.lock_table import AssetRow, Facts, faults_of, table_of, write_lock
 from odfchain.assets.relocating import (
     Arrivals,
     Layout,
@@ -27,6 +29,7 @@ from odfchain.assets.relocating import (
 from odfchain.errors import AssetError, NameCollisionError
 from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
+from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
 from tests.kit.small_s3 import SmallS3
 
 NAMES = json.loads(Path("fixtures/assets/relocation.json").read_text())["names"]
@@ -170,6 +173,32 @@ def test_case_38_a_second_run_copies_the_rest(
     again = moved(rows(server), to, tmp_path)
     assert again.copied == 2
     assert len(again.rows) == 5
+
+
+@pytest.mark.soak
+def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
+    server: LyingObjects, tmp_path: Path
+) -> None:
+    lock, moved = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    write_lock(table_of(rows(server)), lock)
+    old = lock.read_bytes()
+    held = threading.Event()
+    server.before = lambda method, path: held.wait() if method == "GET" and path > "/o/2.tif" else None
+    command = [ODFCHAIN, "assets", "relocate", str(lock), "--to", "a", "-o", str(moved), "--allow-private"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment())
+    arrived = tmp_path / "new.parquet.arrived"
+    wait_until(lambda: arrived.exists() and arrived.read_bytes().count(b"\n") == 3)
+    process.kill()
+    process.wait(TIMEOUT)
+    held.set()
+    assert (lock.read_bytes(), moved.exists()) == (old, False)
+    server.before = lambda method, path: None
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert "copied 2 objects, 14 bytes; 3 were there" in done.stderr
+    assert not list(faults_of(moved))
+    assert not arrived.exists()
 
 
 def test_case_35_what_is_there_is_not_replaced(server: LyingObjects, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -21,6 +23,8 @@ class LyingObjects:
         self.answers = answers
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         """Method, path, headers in lower case."""
+        self.before: Callable[[str, str], None] = lambda method, path: None
+        """Is called before an answer."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -53,6 +57,7 @@ class LyingObjects:
             def _answer(self, method: str) -> None:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 lies.requests.append((method.upper(), self.path, headers))
+                lies.before(method.upper(), self.path)
                 answer = lies.answers.get(self.path)
                 status = 404 if answer is None else answer.get(method)
                 if answer is None or status is not None:
@@ -78,7 +83,8 @@ class LyingObjects:
                 )
                 self.end_headers()
                 if method == "get":
-                    self.wfile.write(body if said else b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+                    with contextlib.suppress(OSError):  # who asked may be gone
+                        self.wfile.write(body if said else b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
                 return None
 
             def _refuse(self, status: int) -> None:
