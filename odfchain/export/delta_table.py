@@ -17,6 +17,9 @@ from odfchain.export.table_bounds import delta_columns, delta_stats
 from odfchain.export.table_versions import TableVersion, library_errors
 from odfchain.store import fsio
 
+_SKIPPING = "delta.dataSkippingStatsColumns"
+"""Set when the table is made, and never again: the library would ask readers for more than they need."""
+
 
 class DeltaFolder:
     """The Delta table in a folder, or the one that will be there."""
@@ -88,10 +91,10 @@ class DeltaFolder:
         self._actions.create_table_with_add_actions(
             self._uri,
             self._library.Schema.from_arrow(columns),
-            [] if version is None else [self._added(version)],
+            [] if version is None else [self._added(version, delta_columns(columns))],
             mode="error",
             name=self._name,
-            configuration=_skipping(columns),
+            configuration={_SKIPPING: ",".join(delta_columns(columns))},
             commit_properties=None if version is None else self._facts(version),
         )
         return self._open()
@@ -104,13 +107,13 @@ class DeltaFolder:
         if not new:
             return table
         table.alter.add_columns(new)
-        table.alter.set_table_properties(_skipping(columns))
         return self._open()
 
     def _commit(self, table: Any, version: TableVersion, mode: str) -> None:
         schema = table.schema() if mode == "append" else self._library.Schema.from_arrow(version.columns)
+        names = [name for name in table.metadata().configuration.get(_SKIPPING, "").split(",") if name]
         table.create_write_transaction(
-            [self._added(version)], mode, schema, commit_properties=self._facts(version)
+            [self._added(version, names)], mode, schema, commit_properties=self._facts(version)
         )
         table.update_incremental()
 
@@ -120,17 +123,12 @@ class DeltaFolder:
             custom_metadata=dict(version.facts), app_transactions=[known], max_commit_retries=0
         )
 
-    def _added(self, version: TableVersion) -> Any:
+    def _added(self, version: TableVersion, names: Sequence[str]) -> Any:
         return self._actions.AddAction(
             path=f"data/{version.name}",
             size=version.source.stat().st_size,
             partition_values={},
             modification_time=version.block.system_time.epoch_ms,
             data_change=True,
-            stats=delta_stats(version.stats, version.columns),
+            stats=delta_stats(version.stats, version.columns, names),
         )
-
-
-def _skipping(columns: pa.Schema) -> dict[str, str]:
-    """Which columns the log has statistics of; the first so many, if that were not said."""
-    return {"delta.dataSkippingStatsColumns": ",".join(delta_columns(columns))}

@@ -57,13 +57,16 @@ def delta_columns(columns: pa.Schema) -> Sequence[str]:
     return [field.name for field in columns if has_bounds(field)]
 
 
-def delta_stats(stats: FileStats, columns: pa.Schema) -> str:
-    """The statistics of a file as a Delta log has them; a column that came later is null in all rows."""
+def delta_stats(stats: FileStats, columns: pa.Schema, names: Sequence[str]) -> str:
+    """The statistics of a file as a Delta log has them, of the columns that it says anything of.
+
+    A column that came later is null in all rows.
+    """
     nulls: dict[str, int] = {}
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     whole = True
-    for name in delta_columns(columns):
+    for name in names:
         found, kind = reported(stats, name), columns.field(name).type
         absent = stats.present is not None and name not in stats.present
         if absent or (found is not None and found.null_count == stats.row_count):

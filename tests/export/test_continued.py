@@ -29,7 +29,7 @@ from odfchain.export.delta_table import DeltaFolder
 from odfchain.export.iceberg_table import IcebergFolder
 from odfchain.export.table_columns import TableFormat, cast_rows, table_columns
 from odfchain.ids.multihash import Multihash
-from tests.kit.exports import TABLES, blocks_of, iceberg, plain, rows_of
+from tests.kit.exports import TABLES, blocks_of, delta_log, iceberg, plain, rows_of
 from tests.kit.query_datasets import make
 
 FORMATS = ("lode", *TABLES)
@@ -94,6 +94,22 @@ def test_a_version_for_each_block(kind: str, airports: Dataset, tmp_path: Path) 
         for path in (place / "data").iterdir():
             own = airports.path / "data" / path.name.removesuffix(".parquet")
             assert path.samefile(own), "a slice takes up no space"
+
+
+def test_a_delta_table_asks_for_nothing_more_of_its_readers(airports: Dataset, tmp_path: Path) -> None:
+    """Not even when columns come: then the log has nothing to say of them."""
+    for number in (2, 6):
+        airports.at(number).dataset.export("delta", tmp_path / "t")
+    table = DeltaTable(str(tmp_path / "t"))
+    protocol = table.protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+    named = "offset,op,system_time,event_time,iata,city"
+    assert table.metadata().configuration == {"delta.dataSkippingStatsColumns": named}
+    assert [line["commitInfo"]["operation"] for line in delta_log(tmp_path / "t") if "commitInfo" in line] == [
+        "CREATE TABLE", "WRITE", "ADD COLUMN", "WRITE",
+    ]  # fmt: skip
+    *_, last = (json.loads(line["add"]["stats"]) for line in delta_log(tmp_path / "t") if "add" in line)
+    assert set(last["nullCount"]) == set(named.split(","))
 
 
 @pytest.mark.parametrize("kind", TABLES)
