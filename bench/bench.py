@@ -1,7 +1,8 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
-    [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches] [--json]
+    [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
+    [profiles] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
@@ -25,6 +26,7 @@ from bench_ingest import bench_ingest
 from bench_ledgers import bench_ledgers
 from bench_memory import bench_memory
 from bench_merges import bench_merges
+from bench_profiles import bench_profiles
 from bench_query import bench_query
 from bench_share import bench_share
 from bench_skipping import bench_skipping
@@ -54,6 +56,7 @@ PARTS = {
     "query": bench_query,
     "skipping": bench_skipping,
     "branches": bench_branches,
+    "profiles": bench_profiles,
 }
 
 

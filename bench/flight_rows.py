@@ -76,7 +76,7 @@ def write_flights(path: Path, *, rows: int = 0, size: int = 0) -> int:
     with path.open("wb") as stream, pcsv.CSVWriter(stream, _schema(), write_options=layout) as writer:
         while written < rows or stream.tell() < size:
             count = min(CHUNK_ROWS, rows - written) if rows else CHUNK_ROWS
-            writer.write_table(_flights(rng, count))
+            writer.write_table(flights(rng, count))
             written += count
     return written
 
@@ -87,10 +87,11 @@ def manifest(name: str) -> str:
 
 
 def _schema() -> pa.Schema:
-    return _flights(np.random.default_rng(0), 1).schema
+    return flights(np.random.default_rng(0), 1).schema
 
 
-def _flights(rng: np.random.Generator, count: int) -> pa.Table:
+def flights(rng: np.random.Generator, count: int) -> pa.Table:
+    """So many rows, as the CSV files have them."""
     date = np.datetime64(f"{FIRST_YEAR}-01-01") + rng.integers(0, YEARS * 365, count)
     month = date.astype("datetime64[M]")
     year = date.astype("datetime64[Y]").astype(np.int64) + 1970

@@ -8,10 +8,13 @@ at 0.9. A sample would miss the pairs. Source: RFC-040.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,7 @@ MOST_ROWS = 262_144
 """So many rows are looked at without being asked."""
 BANDS = 8
 _MINIMA = 64
-_BLOCK = 8_192
+_BLOCK = 1_024
 """Rows whose minima are found at a time, so that they stay near the processor."""
 _FILES = 16
 """Into so many files the keys of each band are put, by their first bits, where they are too many."""
@@ -47,58 +50,68 @@ _NO_TOKEN = np.uint64(2**64 - 1)
 def band_keys(columns: Sequence[EncodedColumn], seeds: Sequence[int]) -> tuple[Hashes, Numbers]:
     """(eight keys of each row, whether it has tokens at all)."""
     rows = columns[0].rows if columns else 0
+    parts = [_tokens_of(column, seed) for column, seed in zip(columns, seeds, strict=True)]
     present = np.zeros(rows, dtype=bool)
-    minima = np.full((_MINIMA, rows), _NO_TOKEN, dtype=np.uint64)
-    for column, seed in zip(columns, seeds, strict=True):
-        if t.is_string(column.type) or t.is_large_string(column.type):
-            _add_texts(minima, present, column, seed)
-        else:
-            _add_values(minima, present, column)
+    for part in parts:
+        present |= part.present
     keys = np.zeros((rows, BANDS), dtype=np.uint64)
-    for band in range(BANDS):
-        key = np.zeros(rows, dtype=np.uint64)
-        for minimum in minima[band * BANDS : (band + 1) * BANDS]:
-            key = splitmix64(key ^ minimum)
-        keys[:, band] = key
+
+    def find(start: int) -> None:
+        minima = np.full((_MINIMA, min(_BLOCK, rows - start)), _NO_TOKEN, dtype=np.uint64)
+        for part in parts:
+            part.lower(minima, slice(start, start + _BLOCK))
+        block = np.zeros((BANDS, minima.shape[1]), dtype=np.uint64)
+        for minimum in range(BANDS):
+            block = splitmix64(block ^ minima[minimum::BANDS])
+        keys[start : start + _BLOCK] = block.T
+
+    # arrays are computed beside each other: while one is, Python is free
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        list(threads.map(find, range(0, rows, _BLOCK)))
     return keys, present
 
 
-def _add_values(minima: Hashes, present: Numbers, column: EncodedColumn) -> None:
-    """A token of each value."""
-    hashes = column.hashes
-    present |= True if column.valid is None else column.valid
-    absent = None if column.valid is None else np.where(column.valid, np.uint64(0), _NO_TOKEN)
-    for start in range(0, len(hashes), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        found = np.empty(len(hashes[block]), dtype=np.uint64)
-        for minimum, factor, summand in zip(minima, _FACTORS, _SUMMANDS, strict=True):
-            np.multiply(hashes[block], factor, out=found)
-            found += summand
-            if absent is not None:
-                found |= absent[block]
-            np.minimum(minimum[block], found, out=minimum[block])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tokens:
+    """The tokens of a column: minima of each distinct text, or one for each value."""
+
+    present: Numbers
+    codes: Numbers | None
+    """The place of each row's text in `minima`."""
+    minima: Hashes
+    """Of texts, a row for each; of values their hashes."""
+
+    def lower(self, minima: Hashes, rows: slice) -> None:
+        """Take the tokens of some rows into their minima."""
+        if self.codes is not None:
+            np.minimum(minima, self.minima[:, self.codes[rows]], out=minima)
+            return
+        found = self.minima[rows] * _FACTORS[:, None]
+        found += _SUMMANDS[:, None]
+        if not self.present[rows].all():
+            found[:, ~self.present[rows]] = _NO_TOKEN
+        np.minimum(minima, found, out=minima)
 
 
-def _add_texts(minima: Hashes, present: Numbers, column: EncodedColumn, seed: int) -> None:
-    """A token of each distinct word; each distinct text is looked at once."""
+def _tokens_of(column: EncodedColumn, seed: int) -> _Tokens:
+    valid = np.ones(column.rows, dtype=bool) if column.valid is None else column.valid
+    if not (t.is_string(column.type) or t.is_large_string(column.type)):
+        return _Tokens(valid, None, column.hashes)
     assert column.distinct is not None  # noqa: S101 - texts are told apart
     assert column.codes is not None  # noqa: S101
-    hashes = [_words(text, seed) for text in column.distinct.to_pylist()]
-    sizes = np.array([len(each) for each in hashes], dtype=np.int64)
-    if not sizes.any():
-        return
-    tokens = np.concatenate(hashes)
-    starts = (np.cumsum(sizes) - sizes)[sizes > 0]
-    rows = np.arange(column.rows) if column.valid is None else np.flatnonzero(column.valid)
-    with_words = sizes[column.codes] > 0
-    rows, codes = rows[with_words], (np.cumsum(sizes > 0) - 1)[column.codes[with_words]]
-    present[rows] = True
-    for minimum, factor, summand in zip(minima, _FACTORS, _SUMMANDS, strict=True):
-        of_rows = np.minimum.reduceat(tokens * factor + summand, starts)[codes]
-        if len(rows) == column.rows:
-            np.minimum(minimum, of_rows, out=minimum)
-        else:
-            minimum[rows] = np.minimum(minimum[rows], of_rows)
+    words = [_words(text, seed) for text in column.distinct.to_pylist()]
+    sizes = np.array([len(each) for each in words], dtype=np.int64)
+    # the last one is of rows without words
+    of_texts = np.full((_MINIMA, len(sizes) + 1), _NO_TOKEN, dtype=np.uint64)
+    if sizes.any():
+        tokens, starts = np.concatenate(words), (np.cumsum(sizes) - sizes)[sizes > 0]
+        there = np.flatnonzero(sizes)
+        for minima, factor, summand in zip(of_texts, _FACTORS, _SUMMANDS, strict=True):
+            minima[there] = np.minimum.reduceat(tokens * factor + summand, starts)
+    codes = np.full(column.rows, len(sizes), dtype=np.intp)
+    codes[valid] = column.codes
+    present = np.append(sizes > 0, False)[codes]
+    return _Tokens(present, codes, of_texts)
 
 
 def _words(text: str, seed: int) -> Hashes:

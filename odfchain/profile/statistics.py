@@ -67,10 +67,8 @@ def _numeric(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
     order = _distribution(totals, sample)
     if order is None:
         return found
-    found["percentiles"] = {
-        f"p{p}": value for p, value in zip(PERCENTILES, order.quantiles(PERCENTILES), strict=True)
-    }
     found["quantiles"] = order.quantiles(range(101))
+    found["percentiles"] = {f"p{p}": found["quantiles"][p] for p in PERCENTILES}
     edges, bins = order.histogram(Fraction(totals.low), Fraction(totals.high))
     found["histogram"] = {"bin_edges": edges, "counts": scaled(bins, totals.sums.count)}
     return found
@@ -102,8 +100,11 @@ def _published(value: Any) -> int | float | None:
 def _top_values(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]:
     values = totals.values
     if totals.counts is not None:
-        numbers = totals.counts.numbers.tolist()
-        listed = _ordered(dict(zip(_shown(totals.counts.keys, totals), numbers, strict=True)))
+        keys, numbers = totals.counts.keys, totals.counts.numbers
+        if len(numbers) > TOP_VALUES:  # those that are rarer than the last one that is listed need no order
+            common = numbers >= np.partition(numbers, -TOP_VALUES)[-TOP_VALUES]
+            keys, numbers = keys.filter(pa.array(common)), numbers[common]
+        listed = _ordered(dict(zip(_shown(keys, totals), numbers.tolist(), strict=True)))
     else:
         texts = shown_of_sampled(sample.drop_null().combine_chunks())
         in_sample = _ordered(Counter(texts.to_pylist()))
