@@ -14,7 +14,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -98,6 +97,8 @@ def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
     """
     # one write of the journal does for all; each is synced by itself after that, for only that reports errors
     os.sync()
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - who only reads does not load it
+
     with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
         for path, _ in zip(paths, pool.map(sync_file, paths), strict=True):
             yield path
