@@ -23,7 +23,7 @@ from odfchain.profile.languages import library
 from odfchain.profile.of_dataset import ProfileOptions, facts_of
 from odfchain.profile.profile_document import DESCRIPTIVE, profile_document
 from odfchain.profile.profile_reader import read_profile
-from odfchain.profile.state_totals import profiled_columns, state_totals
+from odfchain.profile.state_totals import state_totals
 from odfchain.profile.totals import Totals
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
@@ -81,13 +81,11 @@ def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
         raise
     except CodecError as error:
         return error.message
-    own = document.get("odf")
-    if not isinstance(own, Mapping):
-        return "it is no profile of a dataset"
-    for told, wanted in ((document.get("snapshot_id"), line.block), (own.get("dataset_id"), line.dataset_id)):
+    own = document["odf"]
+    for told, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
         if told != str(wanted):
             return f"it is of {told}, not of {wanted}"
-    if (told := own.get("languages")) not in (None, library()):
+    if (told := own["languages"]) not in (None, library()):
         raise UnsupportedVersionError(f"{told} told its languages, here is {library() or 'no such library'}")
     return document
 
@@ -110,15 +108,11 @@ class _Rows:
             SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming a slice.
         """
         state = DatasetState.read(self._dataset.chain, line.block)
-        hidden, languages = document["odf"].get("hidden"), document["odf"].get("languages") is not None
-        if not isinstance(hidden, list) or not set(map(str, hidden)) <= {*profiled_columns(state).names}:
-            return "it hides what is no column"
-        if missing := [name for name in DESCRIPTIVE if name not in document]:
-            return f"{missing[0]} is missing"
-        options = ProfileOptions(hidden=tuple(map(str, hidden)), languages=languages)
+        own = document["odf"]
+        options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)
         facts = facts_of(self._dataset, state, options)
         words = {name: document[name] for name in DESCRIPTIVE}
-        totals = self._totals(state, near_duplicates=document.get("near_duplicate_estimate") is not None)
+        totals = self._totals(state, near_duplicates=document["near_duplicate_estimate"] is not None)
         made = profile_document(totals, dataclasses.replace(facts, descriptive=words))
         _accept_languages(document, made["column_stats"])
         try:
@@ -141,14 +135,10 @@ class _Rows:
 
 def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:
     """Shares of languages that are nearly those of the document become those."""
-    columns = document.get("column_stats")
     for name, stats in made.items():
-        told = columns.get(name) if isinstance(columns, Mapping) else None
-        shares = told.get(_LANGUAGES) if isinstance(told, Mapping) else None
-        if not isinstance(shares, Mapping) or _LANGUAGES not in stats:
+        told = document["column_stats"].get(name, {}).get(_LANGUAGES)
+        found = stats.get(_LANGUAGES)
+        if told is None or found is None:
             continue
-        if not all(isinstance(share, int | float) for share in shares.values()):
-            continue
-        found = stats[_LANGUAGES]
-        if all(abs(shares.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*shares, *found}):
-            stats[_LANGUAGES] = dict(shares)
+        if all(abs(told.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*told, *found}):
+            stats[_LANGUAGES] = dict(told)

@@ -6,6 +6,7 @@ infinities, which JSON does not have. Source: RFC-039.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,30 +16,56 @@ import rfc8785
 from odfchain.errors import CodecError
 
 LARGEST_INTEGER = 2**53 - 1
+_SHORTEST = 1e-4
+"""Fractions from here on are written alike by Python and by the RFC; smaller ones with other exponents."""
+
+
+class _WrittenOtherwiseError(Exception):
+    """A value that Python's JSON may write in another way than the RFC."""
 
 
 def canonical_bytes(document: Mapping[str, Any]) -> bytes:
     """The one text of a document of objects, lists, texts, numbers, booleans and nulls.
 
+    Python's own JSON writes it, a dozen times as fast, where nothing is in it that it writes in another way.
+
     Raises:
         CodecError: it has something else in it, such as NaN or text that is not Unicode.
     """
     try:
-        return bytes(rfc8785.dumps(_plain(document)))
-    except (ValueError, RecursionError) as error:
+        try:
+            told = _plain(document, strict=True)
+        except _WrittenOtherwiseError:
+            return bytes(rfc8785.dumps(_plain(document)))
+        text = json.dumps(told, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise CodecError(f"a document that canonical JSON cannot hold: {error}") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, *, strict: bool = False) -> Any:
+    """The document with texts for large numbers; `strict`: all of it is written alike."""
     match value:
-        case Mapping():
-            return {name: _plain(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_plain(inner) for inner in value]
-        case bool() | None | str():
+        case str() | bool() | None:
             return value
-        case int() if abs(value) > LARGEST_INTEGER:
-            return str(value)
-        case float() if math.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
+        case int():
+            return str(value) if abs(value) > LARGEST_INTEGER else value
+        case float():
+            if math.isinf(value):
+                return "Infinity" if value > 0 else "-Infinity"
+            return _fraction(value) if strict else value
+        case Mapping():
+            if strict and not all(isinstance(name, str) and name.isascii() for name in value):
+                raise _WrittenOtherwiseError  # names are sorted by UTF-16
+            return {name: _plain(inner, strict=strict) for name, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner, strict=strict) for inner in value]
     return value
+
+
+def _fraction(value: float) -> float | int:
+    if value.is_integer() and abs(value) <= LARGEST_INTEGER:
+        return int(value)
+    if _SHORTEST <= abs(value) <= LARGEST_INTEGER:
+        return value
+    raise _WrittenOtherwiseError

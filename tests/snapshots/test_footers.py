@@ -11,6 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odfchain.codec.document_bytes import canonical_bytes
 from odfchain.errors import CodecError, QueryError
@@ -156,3 +159,20 @@ def test_what_a_condition_says_of_a_key_is_true_of_every_row_of_it() -> None:
     stats = FileStats(2, (ColumnStats("k", pa.int64(), 0, 1, 2), ColumnStats("v", pa.int64(), 0, 1, 2)))
     for text, kept in (("k = 5 AND v = 1", False), ("k = 1 AND v = 5", True), ("k = 5 OR v = 5", True)):
         assert may_match(stats, about(parse_where(text, schema).condition, {"k"})) is kept
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53) + 1, 2**53 - 1)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | numbers
+    | st.text(max_size=4)
+    | st.sampled_from([1e21, 1e-7, 5e-324, -0.0, 2.0**60]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), values, max_size=4))
+def test_canonical_json_is_that_of_the_standard(document: dict[str, Any]) -> None:
+    assert canonical_bytes(document) == rfc8785.dumps(document)
