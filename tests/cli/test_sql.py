@@ -24,7 +24,7 @@ from odfchain.cli.main import main
 from odfchain.cli.support.shown_values import python_values
 from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
-from tests.kit.processes import ODFCHAIN, environment, heeds_interrupts
+from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment
 from tests.kit.queried_workspace import BIG, TYPES, add_numbers, add_types, new_workspace
 from tests.kit.support import FIXTURES, Result
 
@@ -64,8 +64,8 @@ def typed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def process(workspace: Workspace, *args: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [ODFCHAIN, *args], cwd=workspace.path.parent, env=environment(), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=heeds_interrupts,  # noqa: PLW1509
+        begun_with(HEEDS_INTERRUPTS, ODFCHAIN, *args), cwd=workspace.path.parent, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 

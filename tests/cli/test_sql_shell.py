@@ -15,11 +15,15 @@ from pathlib import Path
 import pytest
 
 from odfchain.cli.support.sql_text import names_for, statements
-from tests.kit.processes import ODFCHAIN, environment, wait_until
+from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment, wait_until
 from tests.kit.queried_workspace import add_numbers, new_workspace
 
 PROMPT = "odfchain> "
 _DRAWN = re.compile(r"\x1b\[\??[0-9;]*[a-zA-Z]|\r")
+
+
+OWN_TERMINAL = f"{HEEDS_INTERRUPTS}; import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+"""Ctrl-C at the terminal reaches the process, as it does for a person."""
 
 
 class Terminal:
@@ -29,8 +33,8 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         env = environment(XDG_STATE_HOME=str(state), TERM="dumb", COLUMNS="200", INPUTRC="/dev/null")
         self._process = subprocess.Popen(
-            [ODFCHAIN, "sql"], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            preexec_fn=_own_terminal,  # noqa: PLW1509
+            begun_with(OWN_TERMINAL, ODFCHAIN, "sql"), cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs,
+            start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
         self._seen = ""
@@ -95,16 +99,6 @@ class Terminal:
             self._process.kill()
             self._process.wait()
         os.close(self._ours)
-
-
-def _own_terminal() -> None:
-    """Ctrl-C at the terminal reaches the process, as it does for a person."""
-    import fcntl
-    import signal
-    import termios
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import subprocess
 import sys
 import time
@@ -48,13 +46,13 @@ def one_session() -> Iterator[dict[str, str]]:
 def odfchain(folder: Path, *args: object, limit: int | None = None, **options: Any) -> Result:
     """Runs the command in a folder; `limit` is the largest file it may write [bytes]."""
 
-    def restrict() -> None:
-        assert limit is not None
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
+    command = [str(ODFCHAIN), *map(str, args)]
+    if limit is not None:
+        limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+        command = begun_with(limited, *command)
     done = subprocess.run(
-        [ODFCHAIN, *map(str, args)], cwd=folder, env=environment(), capture_output=True, text=True,
-        timeout=TIMEOUT, check=False, preexec_fn=restrict if limit else None, **options,
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False,
+        **options,
     )  # fmt: skip
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -71,9 +69,17 @@ def make_workspace(folder: Path, text: str | None = None, config: str = "") -> P
     return dataset.path
 
 
-def heeds_interrupts() -> None:
-    """For `preexec_fn`: Ctrl-C counts, even where the tests run in the background of a shell that ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def begun_with(statements: str, *command: object) -> list[str]:
+    """A command line: a new process executes these statements, and then becomes the command.
+
+    `preexec_fn` does so in a fork of this process, where libraries with threads may end the fork without a word.
+    """
+    program = f"import os, sys\n{statements}\nos.execv(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-I", "-S", "-c", program, *map(str, command)]
+
+
+HEEDS_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+"""Ctrl-C counts, even where the tests run in the background of a shell that ignores it."""
 
 
 def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None) -> Any:

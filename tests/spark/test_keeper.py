@@ -22,7 +22,7 @@ from odfchain.api.executing import let_session_stay
 from odfchain.spark import kept
 from odfchain.spark.gateway import Gateway
 from odfchain.spark.idle_memory import give_back, resident_mib
-from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, heeds_interrupts, wait_until
+from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, TIMEOUT, begun_with, environment, wait_until
 from tests.kit.support import ROOT, manifest
 
 IDLE = 300
@@ -36,9 +36,12 @@ class Client:
     ) -> None:
         (home / "run").mkdir(exist_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.kept_client", home / "run", str(idle), json.dumps(conf or {})],
+            begun_with(
+                HEEDS_INTERRUPTS,
+                sys.executable, "-m", "tests.kit.kept_client", home / "run", idle, json.dumps(conf or {}),
+            ),
             cwd=home, env=variables(home, PYTHONPATH=str(ROOT), **env), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, preexec_fn=heeds_interrupts,  # noqa: PLW1509 - it only sets a signal
+            stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def tell(self, line: str) -> None:

@@ -21,10 +21,11 @@ from odfchain.codec.yaml_manifest import read_snapshots
 from odfchain.drift.policy import read_policy
 from tests.kit.command_forks import commands_in_forks
 from tests.kit.processes import (
+    HEEDS_INTERRUPTS,
     ODFCHAIN,
     TIMEOUT,
+    begun_with,
     environment,
-    heeds_interrupts,
     make_workspace,
     odfchain,
     one_session,
@@ -182,8 +183,8 @@ def test_control_c(dataset: Path, tmp_path: Path, large: Path, moment: str) -> N
     }
     with unchanged(dataset):
         process = subprocess.Popen(
-            [ODFCHAIN, "ingest", "cities", large], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE,
-            preexec_fn=heeds_interrupts,  # noqa: PLW1509 - it only sets a signal
+            begun_with(HEEDS_INTERRUPTS, ODFCHAIN, "ingest", "cities", large), cwd=tmp_path, env=environment(),
+            stderr=subprocess.PIPE,
         )  # fmt: skip
         wait_until(conditions[moment], process)
         process.send_signal(signal.SIGINT)
@@ -407,8 +408,8 @@ def test_watching_a_source(tmp_path: Path) -> None:
     )
     folder = make_workspace(tmp_path, polled)
     process = subprocess.Popen(
-        [ODFCHAIN, "pull", "cities", "--watch", "100ms", "-o", "ndjson"], cwd=tmp_path, env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heeds_interrupts,  # noqa: PLW1509 - as above
+        begun_with(HEEDS_INTERRUPTS, ODFCHAIN, "pull", "cities", "--watch", "100ms", "-o", "ndjson"), cwd=tmp_path,
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     wait_until(lambda: len(list((folder / "data").iterdir())) == 1, process)
     source.write_text("city,population\nB,2\n")
