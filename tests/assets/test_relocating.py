@@ -184,7 +184,17 @@ def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
     old = lock.read_bytes()
     held = threading.Event()
     server.before = lambda method, path: held.wait() if method == "GET" and path > "/o/2.tif" else None
-    command = [ODFCHAIN, "assets", "relocate", str(lock), "--to", "a", "-o", str(moved), "--allow-private"]
+    command = [
+        str(ODFCHAIN),
+        "assets",
+        "relocate",
+        str(lock),
+        "--to",
+        "a",
+        "-o",
+        str(moved),
+        "--allow-private",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment())
     arrived = tmp_path / "new.parquet.arrived"
     wait_until(lambda: arrived.exists() and arrived.read_bytes().count(b"\n") == 3)
