@@ -44,7 +44,7 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
     waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
     while waiting:
         node, above = waiting.pop()
-        variant = node.to_variant()
+        variant = _variant(node)
         kind = type(variant).__name__
         scans += kind == "TableScan"
         if kind == "TableScan" and (name := variant.table_name()) in schemas:
@@ -57,9 +57,19 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
     return {name: AnyOf(tuple(conditions)) for name, conditions in found.items()}
 
 
+def _variant(node: Any) -> Any:
+    """What a node of a plan or condition is; None where the library has no Python for it (functions)."""
+    try:
+        return node.to_variant()
+    except (ValueError, NotImplementedError, TypeError):
+        return None
+
+
 def _condition(expression: Any, schema: pa.Schema, *, negated: bool = False) -> Condition:
-    node, kind = expression.to_variant(), expression.variant_name()
+    node, kind = _variant(expression), expression.variant_name()
     match kind:
+        case _ if node is None:
+            return MAYBE
         case "BinaryExpr" if node.op() in ("AND", "OR"):
             sides = tuple(_condition(side, schema, negated=negated) for side in (node.left(), node.right()))
             return Every(sides) if (node.op() == "AND") is not negated else AnyOf(sides)
@@ -91,7 +101,10 @@ def _compared(test: Test, column: Any, literal: Any, schema: pa.Schema) -> Condi
     if name not in schema.names:
         return MAYBE
     kind = schema.field(name).type
-    value = literal.python_value()
+    try:
+        value = literal.python_value()
+    except (ValueError, NotImplementedError, TypeError, OverflowError):
+        return MAYBE
     value = value.as_py() if hasattr(value, "as_py") else value
     if value is None:
         return ColumnTest(quoted(name), test)

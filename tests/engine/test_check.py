@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -368,7 +369,7 @@ def test_a_foreign_file_in_the_declared_types(path: Path, tmp_path: Path) -> Non
     assert written.parent == tmp_path
     assert written != path
     assert checked(written, schema=schema_of(CITY)) == schema_of(CITY)
-    assert facts == measure(written, VOCABULARY)
+    assert replace(facts, footer=None) == measure(written, VOCABULARY)
     before = pq.read_table(path)
     assert pq.read_table(written).cast(before.schema).equals(before)
     ours = write(tmp_path / "ours", op=[0, 1, 2, 3])
