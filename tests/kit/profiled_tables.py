@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
+import struct
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -122,7 +123,7 @@ def distinct_rows(columns: list[list[Any]], kinds: list[pa.DataType]) -> int:
     def same(v: Any, kind: pa.DataType) -> Any:
         if v is not None and t.is_timestamp(kind) and kind.unit == "ns":
             return math.trunc(Fraction(v, 1000))
-        return _same(v)
+        return _same(v, kind)
 
     return len({tuple(map(same, row, kinds)) for row in zip(*columns, strict=True)})
 
@@ -130,11 +131,25 @@ def distinct_rows(columns: list[list[Any]], kinds: list[pa.DataType]) -> int:
 # --- what a profile says ---------------------------------------------------------------------------------
 
 
-def _same(found: Any) -> Any:
+def _same(found: Any, kind: pa.DataType) -> Any:
     """A value that is equal where a profile takes values for equal."""
     if isinstance(found, float):
         return "NaN" if math.isnan(found) else found + 0.0
-    return repr(found) if isinstance(found, dict | list) else found
+    return _fed(found, kind) if isinstance(found, dict | list) else found
+
+
+def _fed(found: Any, kind: pa.DataType) -> bytes:
+    """What the logical hash feeds for a nested value: null and nothing may look alike in it."""
+    if t.is_struct(kind):
+        return b"".join(_fed(found[member.name], member.type) for member in kind)
+    if found is None:
+        return b"\0"
+    if isinstance(found, list):
+        return struct.pack("<Q", len(found)) + b"".join(_fed(each, kind.value_type) for each in found)
+    if isinstance(found, int):
+        return found.to_bytes(kind.bit_width // 8, "little", signed=t.is_signed_integer(kind))
+    text = found.encode()
+    return struct.pack("<Q", len(text)) + bytes(text)
 
 
 def _root(exact: Fraction) -> float:
@@ -155,7 +170,7 @@ def expected(values: list[Any], kind: pa.DataType) -> dict[str, Any]:
     found: dict[str, Any] = {
         "null_count": len(values) - len(given),
         "null_fraction": (len(values) - len(given)) / len(values) if values else 0,
-        "num_unique": len({_same(v) for v in given}),
+        "num_unique": len({_same(v, kind) for v in given}),
     }
     if t.is_boolean(kind):
         return found | {"kind": "boolean"} | _top(["true" if v else "false" for v in given])
