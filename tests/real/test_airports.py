@@ -174,3 +174,18 @@ def test_the_notebook_runs(recorded: Dataset, tmp_path: Path, monkeypatch: pytes
     shown = [o["text"] for cell in cells for o in cell.get("outputs", []) if o["output_type"] == "stream"]
     assert "recomputed: the same 1 row" in printed.getvalue()
     assert printed.getvalue().split() == "".join(part for text in shown for part in text).split()
+
+
+def test_case_44_profiles_of_real_releases(recorded: Dataset) -> None:
+    case = json.loads((FIXTURES / "snapshots" / "profiles.json").read_text())["airports"]
+    profiles = {number: recorded.at(int(number)).dataset.profile() for number in case["rows"]}
+    assert {number: profile.num_rows for number, profile in profiles.items()} == case["rows"]
+    columns = profiles[str(case["block"])].column_stats
+    elevation = columns["elevation"]
+    assert {"mean": elevation["mean"], "p99": elevation["percentiles"]["p99"]} | {
+        "num_unique": elevation["num_unique"]
+    } == case["elevation"]
+    assert {"num_unique": columns["country"]["num_unique"]} | {
+        "US": columns["country"]["top_values"]["US"]
+    } == case["country"]
+    assert columns["city"]["null_count"] == case["city"]["null_count"]

@@ -33,6 +33,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.spark.session import SparkEngine
 from tests.kit import profiled_tables as plain
 from tests.kit.root_rows import add_root, schema_with
+from tests.kit.snapshot_columns import fixture
 
 NOTHING = hash_bytes(b"")
 FACTS = {
@@ -272,3 +273,14 @@ def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(
     for by in (None, Engine(lambda: engine.session, above=0)):
         with pytest.raises(BadInputError, match="offsets that its block does not name"):
             totals_of_slices(dataset, table.schema, DatasetVocabulary(), [wrong], engine=by)
+
+
+def test_case_43_null_counts_as_a_value_of_constant_columns() -> None:
+    case = fixture("profiles")["lists_of_columns"]
+    columns = {name: pa.array(values, pa.int64()) for name, values in case["columns"].items()}
+    table = pa.table(columns)
+    totals = Totals(table.schema)
+    totals.update(table.to_batches()[0], np.arange(len(table), dtype=np.uint64))
+    found = document(totals)
+    assert found["constant_columns"] == case["constant"]
+    assert found["high_null_columns"] == case["high_null"]
