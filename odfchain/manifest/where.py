@@ -104,6 +104,11 @@ def _parsed(text: str) -> exp.Expr:
         line, column = place.get("line"), place.get("col")
         highlighted = len(place.get("highlight") or " ")
         raise _wrong(text, line, column, highlighted, place.get("description") or first_line(error)) from None
+    except sqlglot.errors.TokenError:
+        raise QueryError(
+            f"the condition {one_line(text)!r} cannot be read: a text or a name in it has no end",
+            hint="texts stand in 'quotes', names in `backticks`",
+        ) from None
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
         raise QueryError(f"the condition {one_line(text)!r} cannot be read: {first_line(error)}") from None
     query = queries[0] if len(queries) == 1 else None

@@ -205,6 +205,7 @@ def test_columns_and_moments_and_conditions_go_together(workspace: odf.Workspace
     ("where", "said"),
     [
         ("i = 1 AND nope = 2", "column 11: there is no column `nope`"),
+        ("i = 1 and s = 'x", "a text or a name in it has no end"),
         ("i = ", "cannot be read|Required|Expected|Invalid"),
         ("nofunc(i) = 1", "nofunc"),
         ("i IN (SELECT 1)", "more than a condition"),
