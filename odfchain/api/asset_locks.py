@@ -291,14 +291,15 @@ def slices_lock(
         UsageError: `at` is no place for objects.
         SourceNotFoundError, FetchError: an object is not there, or has another size (unless `keep_going`).
     """
-    from odfchain.assets.deriving import Derived, probed_rows
+    from odfchain.assets.deriving import Derived, beside, probed_rows
     from odfchain.assets.lock_table import table_of
     from odfchain.transfer.slice_locks import slice_rows
 
     root, chosen = Path(folder).resolve(), stores or StoreOptions()
     place = _folder(at)
     named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [place.endpoint])])
-    rows = slice_rows(dataset._files, place)
+    found_rows = slice_rows(dataset._files, place)
+    rows = [replace(row, location=beside(row.location, root)) for row in found_rows]
     found = Derived(tuple(rows), (), (), 1)
     if probe:
         found = probed_rows(rows, _stores(root, named, ours=True), jobs=chosen.jobs, progress=progress)

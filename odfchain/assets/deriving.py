@@ -90,7 +90,7 @@ def derive(
     named = _distinct(named)
     warnings = list[str]()
     rows = [
-        AssetRow(a.item_id, a.asset_key, _beside(a.location, options.relative_to), Facts(a.size))
+        AssetRow(a.item_id, a.asset_key, beside(a.location, options.relative_to), Facts(a.size))
         for a in named
     ]
     if options.probe:
@@ -169,8 +169,8 @@ def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
     return list(found.values())
 
 
-def _beside(location: Location, folder: Path | None) -> Location:
-    """A file below the lock's folder is named relative to it."""
+def beside(location: Location, folder: Path | None) -> Location:
+    """A location as the lock in a folder has it: a file below that is named relative to it."""
     if location.store != "file" or folder is None:
         return location
     path = Path(location.key)

@@ -11,7 +11,7 @@ import click
 from odfchain.cli.support.context import open_workspace, options, say
 from odfchain.cli.support.ingested import print_outcome
 from odfchain.cli.support.output import format_option, print_records
-from odfchain.cli.support.parameters import DATASET_AT
+from odfchain.cli.support.parameters import DATASET_AT, given, merge_options
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo, echo_lines
 from odfchain.errors import UsageError
@@ -93,12 +93,13 @@ def target_options(command: _F) -> _F:
 @click.option("--include-metadata", is_flag=True, help="Also assets whose key is `metadata`.")
 @click.option("--alternate", metavar="KEY", help="Take this alternate href of each asset.")
 @click.option("--strip-query", is_flag=True, help="Drop the queries of hrefs that a server signed.")
+@merge_options
 @store_options
 def derive_command(
     sources: tuple[str, ...], output: Path | None, into: str | None, keep_going: bool,
     slices: str | None, at: str | None, no_probe_metadata: bool, checksum: str | None,
     items: tuple[str, ...], assets: tuple[str, ...], include_metadata: bool, alternate: str | None,
-    strip_query: bool, **stores: Any,
+    strip_query: bool, **others: Any,
 ) -> None:  # fmt: skip
     """Make a lock out of Items, ItemCollections, catalogs, ndjson, or STAC GeoParquet.
 
@@ -107,14 +108,14 @@ def derive_command(
     is not in the catalog any more is retracted.
     """
     _check_target(output, into, items, assets)
+    stores, merging = _apart(others)
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
     from odfchain.api.asset_locks import AssetLock
 
     if slices is not None:
-        _put(
-            _lock_of_slices(slices, at or "", output, not no_probe_metadata, keep_going, stores), output, into
-        )
+        lock = _lock_of_slices(slices, at or "", output, not no_probe_metadata, keep_going, stores)
+        _put(lock, output, into, merging)
         return
     with TerminalProgress(quiet=options().quiet) as progress:
         lock = AssetLock.derive(
@@ -125,7 +126,7 @@ def derive_command(
     for warning in lock.warnings:
         say(f"warning: {warning}")
     say(f"{'named' if no_probe_metadata else 'probed'} {lock.summary}")
-    _put(lock, output, into, probed=not no_probe_metadata)
+    _put(lock, output, into, merging, probed=not no_probe_metadata)
 
 
 def _lock_of_slices(
@@ -195,10 +196,11 @@ assets_command.add_command(check_command, "validate")
 @click.option("--dry-run", is_flag=True, help="Print the rows as they would be; make no request.")
 @click.option("--overwrite", is_flag=True, help="Replace objects of another size that are there.")
 @click.option("--checksum", is_flag=True, help="Record SHA-256 of what was copied (a draft of the format).")
+@merge_options
 @store_options
 def relocate_command(
     lock: str, to: str, output: Path | None, into: str | None, keep_going: bool, layout: str,
-    prefix: str | None, dry_run: bool, overwrite: bool, checksum: bool, **stores: Any,
+    prefix: str | None, dry_run: bool, overwrite: bool, checksum: bool, **others: Any,
 ) -> int:  # fmt: skip
     """Copy the objects of a lock, and describe the copies.
 
@@ -207,6 +209,7 @@ def relocate_command(
     """
     if not dry_run:
         _check_target(output, into, (), ())
+    stores, merging = _apart(others)
     arrivals = _arrivals(output, into)
     with TerminalProgress(quiet=options().quiet) as progress:
         moved = _read(lock).relocate(
@@ -222,7 +225,7 @@ def relocate_command(
     if not moved.faults or keep_going:
         from odfchain.api.asset_locks import forget_arrivals
 
-        _put(moved, output, into, probed=True)
+        _put(moved, output, into, merging)
         forget_arrivals(arrivals)
     return max((fault.error.exit_code for fault in moved.faults), default=0)
 
@@ -329,8 +332,21 @@ def _stores(*, endpoints: Iterable[str], allow_private: bool, trust_files: bool,
     )
 
 
-def _put(lock: AssetLock, output: Path | None, into: str | None, *, probed: bool = True) -> None:
+def _apart(others: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what concerns stores, what concerns the merge into a dataset)."""
+    names = ("endpoints", "allow_private", "trust_files", "jobs")
+    stores = {name: others[name] for name in names}
+    return stores, given(**{name: value for name, value in others.items() if name not in names})
+
+
+def _put(
+    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *, probed: bool = True
+) -> None:
     if output is not None:
+        if merging:
+            raise UsageError(
+                f"--{next(iter(merging)).replace('_', '-')} is for --into: a file is written anew"
+            )
         lock.write(output)
         say(f"wrote {output}: {lock.table.num_rows:,} rows")
         return
@@ -341,7 +357,7 @@ def _put(lock: AssetLock, output: Path | None, into: str | None, *, probed: bool
         dataset = on_branch(workspace, into or "")
         if not probed and dataset.schema is not None:
             lock = with_known_facts(lock, lock_of(dataset))
-        outcome = dataset.ingest_frame(lock.table, progress=progress)
+        outcome = dataset.ingest_frame(lock.table, progress=progress, **merging)
         progress.stop()
         print_outcome(outcome, "table")
 

@@ -9,6 +9,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.asset_locks import AssetLock, StoreOptions
+from odfchain.cli.main import main
 from odfchain.errors import CorruptedPeerError, SourceNotFoundError, UsageError
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import SPEC, add
@@ -78,3 +79,24 @@ def test_a_lock_of_another_dataset_is_no_help(published: tuple[odf.Dataset, Path
         third["x"].fetch_from_locks([dataset.slices_lock(str(place))])
     with pytest.raises(SourceNotFoundError):
         dataset.slices_lock(str(tmp_path / "nowhere"))
+
+
+def test_the_command_makes_a_lock_of_slices_and_fetches_by_it(
+    published: tuple[odf.Dataset, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, place = published
+    monkeypatch.chdir(tmp_path)
+    lock = ["-o", "slices.lock.parquet"]
+    assert main(["-w", "owner", "assets", "derive", "--slices", "d", "--at", str(place), *lock]) == 0
+    copied = copy_without_slices(dataset, tmp_path)
+    assert main(["-w", "other", "fetch", "d", "--lock", "slices.lock.parquet"]) == 0, (
+        "relative paths are ours"
+    )
+    assert copied.verify().verdict == "clean"
+    assert (
+        main(
+            ["-w", "owner", "assets", "derive", "--slices", "d", "--at", str(place), "--allow-retract", *lock]
+        )
+        == 2
+    )
+    assert main(["-w", "owner", "assets", "derive", *lock]) == 2
