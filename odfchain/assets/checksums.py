@@ -65,8 +65,7 @@ def with_checksums(
             if method is Method.CALCULATE_ALWAYS or (
                 method is Method.CALCULATE_IF_NEEDED and checksum is None
             ):
-                etag = row.facts.etag if (row.facts.etag or "").startswith('"') else None
-                checksum = SHA2_256 + checksum_of(row.location, stores, "sha256", etag=etag)
+                checksum = SHA2_256 + checksum_of(row.location, stores, "sha256", etag=row.facts.strong_etag)
             found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
         except OdfchainError as error:
             faults.append(AssetFault(row.item_id, row.asset_key, error))

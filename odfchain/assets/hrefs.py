@@ -8,7 +8,6 @@ credentials in one text. Refusals name what is wrong and never a value that may 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from urllib.parse import quote, unquote, urlsplit
 
 from odfchain.errors import AssetError, InvalidIdError
@@ -221,8 +220,3 @@ def _check_endpoint(store: str, endpoint: str) -> None:
 def relative_to_lock(location: Location) -> bool:
     """Whether a location lies in the folder of its lock."""
     return location.store == "file" and not location.key.startswith("/")
-
-
-def without_endpoint(location: Location) -> Location:
-    """What the href of a location says of it."""
-    return replace(location, endpoint=None)

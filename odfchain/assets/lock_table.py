@@ -59,6 +59,11 @@ class Facts:
     file_checksum: str | None = None
     """A multihash in hex."""
 
+    @property
+    def strong_etag(self) -> str | None:
+        """The entity tag where it is a strong one, which a request may be made to depend on."""
+        return self.etag if self.etag is not None and self.etag.startswith('"') else None
+
 
 @dataclass(frozen=True, slots=True)
 class AssetRow:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odfchain.assets.access import Stores
 from odfchain.assets.hrefs import href_of, public_href
@@ -79,20 +78,6 @@ def pieces(location: Location, stores: Stores, *, etag: str | None = None) -> It
     with translated(location):
         for chunk in obstore.get(store, location.key, options=options).stream(min_chunk_size=PIECE):
             yield memoryview(chunk)
-
-
-@dataclass(slots=True)
-class Counted:
-    """Counts and hashes what passes."""
-
-    size: int = 0
-    hashing: Any = None
-
-    def update(self, piece: memoryview) -> None:
-        """One piece more."""
-        self.size += len(piece)
-        if self.hashing is not None:
-            self.hashing.update(piece)
 
 
 def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | None = None) -> str:

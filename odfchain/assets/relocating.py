@@ -278,8 +278,7 @@ def _carried(
 
     def passing() -> Iterator[memoryview]:
         nonlocal size
-        etag = locked.etag if locked.etag is not None and locked.etag.startswith('"') else None
-        for piece in pieces(source, sources, etag=etag):
+        for piece in pieces(source, sources, etag=locked.strong_etag):
             size += len(piece)
             for each in (locked_hash, own_hash):
                 if each is not None:

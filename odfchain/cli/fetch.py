@@ -16,7 +16,7 @@ from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
-    from odfchain import Timestamp
+    from odfchain import Dataset, FetchOutcome, Timestamp, Workspace
 
 
 @click.command("fetch")
@@ -70,9 +70,6 @@ def fetch_command(
         )
     if merged and not (since is None and last is None and where is None):
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
-    from odfchain import AssetLock, StoreOptions
-    from odfchain.api.asset_locks import trusted_endpoints
-
     with open_workspace() as workspace:
         found = on_branch(workspace, dataset)
         token = token_for([workspace.url_of(source)] if source else [])
@@ -86,24 +83,19 @@ def fetch_command(
             print_records([row], list(row), output, right=list(row)[1:])
             return
         with TerminalProgress(quiet=options().quiet) as progress:
-            outcome = (
-                found.fetch(
+            shown = TransferProgress(progress)
+            if locks:
+                outcome = _from_locks(workspace, found, locks, trust_files, parallel, shown)
+            else:
+                outcome = found.fetch(
                     source,
                     since=since,
                     last=last,
                     where=where,
                     parallel=parallel,
                     token=token,
-                    progress=TransferProgress(progress),
+                    progress=shown,
                 )
-                if not locks
-                else found.fetch_from_locks(
-                    [AssetLock.read(lock) for lock in locks],
-                    stores=StoreOptions(trust_files=trust_files, endpoints=trusted_endpoints(workspace)),
-                    parallel=parallel,
-                    progress=TransferProgress(progress),
-                )
-            )
     row = {
         "dataset": found.label,
         "objects": outcome.objects,
@@ -120,3 +112,19 @@ def fetch_command(
                 f"{count_of(outcome.unknown, 'slice')}"
             )
     print_records([row], list(row), output, right=list(row)[1:])
+
+
+def _from_locks(
+    workspace: Workspace,
+    dataset: Dataset,
+    locks: tuple[Path, ...],
+    trust_files: bool,
+    parallel: int | None,
+    progress: TransferProgress,
+) -> FetchOutcome:
+    from odfchain import AssetLock, StoreOptions
+    from odfchain.api.asset_locks import trusted_endpoints
+
+    stores = StoreOptions(trust_files=trust_files, endpoints=trusted_endpoints(workspace))
+    read = [AssetLock.read(lock) for lock in locks]
+    return dataset.fetch_from_locks(read, stores=stores, parallel=parallel, progress=progress)

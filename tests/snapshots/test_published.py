@@ -12,8 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from odfchain.trust.snapshot_lines import SNAPSHOTS, sign_snapshot
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
 from tests.kit.support import IMPORTABLE, ROOT, hash_of, tree_of
+from tests.kit.web_peers import by_child
 
 CASES = fixture("manifests")
 READER = ROOT / "tests" / "kit" / "plain_reader.py"
@@ -453,30 +453,6 @@ def test_a_file_of_lines_that_is_too_large_is_not_read(
 # --- other readers ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def hosted(folder: Path) -> Iterator[str]:
-    """A static web server of the standard library, in a process of its own."""
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "http.server",
-        "0",
-        "--bind",
-        "127.0.0.1",
-        "--directory",
-        str(folder),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        try:
-            assert server.stdout is not None
-            port = re.search(r"port (\d+)", server.stdout.readline())
-            assert port is not None
-            yield f"http://127.0.0.1:{port[1]}/"
-        finally:
-            server.kill()
-
-
 def test_the_plain_reader_has_fifty_lines_and_nothing_of_ours() -> None:
     text = READER.read_text()
     assert len(text.splitlines()) <= 50
@@ -496,7 +472,8 @@ def test_a_reader_without_our_code_checks_signature_manifest_and_files(
     (manifest,) = (place / "manifests").iterdir()
     lines = place / SNAPSHOTS.key
     forged = re.sub(rb"(?m)[A-Za-z0-9_-]{8}$", b"AAAAAAAA", lines.read_bytes())
-    with hosted(place) as url:
+    with by_child(place) as web:
+        url = f"http://127.0.0.1:{web.port}/"
         command = [sys.executable, "-I", READER, url, str(cities.id)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "block 4: 2 files, 3 records\n"), done.stderr
