@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from odfchain.limits import PageLimits
 from odfchain.pages.document_node import DocumentNode
-from odfchain.pages.page_words import excerpt, listed, moment, size_in_words
+from odfchain.pages.page_words import LabelledValue, excerpt, listed, moment, size_in_words
 from odfchain.text import counted
 
 MARKS = {"faulty": "faulty", "incomplete": "unchecked", "clean": "ok"}
@@ -45,15 +45,6 @@ class DatasetSummary:
     blocks: int
     records: int
     faults: int
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledValue:
-    """A line of a list of facts; a `code` is there to be copied."""
-
-    label: str
-    value: str
-    code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from odfchain.audit.page_summary import (
     MARKS,
     OUTCOMES,
     DatasetSummary,
-    LabelledValue,
     SignatureView,
     brief_of,
     facts_of,
@@ -20,7 +19,7 @@ from odfchain.audit.page_summary import (
 )
 from odfchain.limits import PageLimits
 from odfchain.pages.document_node import DocumentNode
-from odfchain.pages.page_words import Excerpt, T, blocks_in_words, excerpt, moment
+from odfchain.pages.page_words import Excerpt, LabelledValue, T, blocks_in_words, excerpt, moment
 
 
 @dataclass(frozen=True, slots=True)

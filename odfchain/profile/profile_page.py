@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.limits import PAGE
 from odfchain.pages.one_file import one_page
+from odfchain.pages.page_words import LabelledValue
 from odfchain.pages.pictures import bar, histogram
 from odfchain.profile.profile_words import (
     by_share,
@@ -30,15 +31,6 @@ _TOP_VALUES = 10
 _TEXT = 120
 """A value or a name [characters]."""
 _TAGS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A label and its value, as the macros of pages have them."""
-
-    label: str
-    value: str
-    code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ class ColumnView:
     estimated: str
     picture: Markup | None
     ends: tuple[str, str]
-    facts: Sequence[Line]
+    facts: Sequence[LabelledValue]
     top: Sequence[Share]
     rest: str
 
@@ -101,26 +93,28 @@ def _lead(document: Mapping[str, Any]) -> str:
     return f"{counted(rows, 'row')}, {counted(columns, 'column')}; {repeated} of the rows repeat another one."
 
 
-def _facts(document: Mapping[str, Any]) -> Iterator[Line]:
+def _facts(document: Mapping[str, Any]) -> Iterator[LabelledValue]:
     odf, near = document["odf"], document["near_duplicate_estimate"]
-    yield Line("Block", f"{odf['sequence_number']:,} of {document['created_at']}")
-    yield Line("Snapshot", document["snapshot_id"], code=True)
-    yield Line("Dataset", odf["dataset_id"], code=True)
+    yield LabelledValue("Block", f"{odf['sequence_number']:,} of {document['created_at']}")
+    yield LabelledValue("Snapshot", document["snapshot_id"], code=True)
+    yield LabelledValue("Dataset", odf["dataset_id"], code=True)
     if document["description"]:
-        yield Line("Description", cut(document["description"], PAGE.message))
+        yield LabelledValue("Description", cut(document["description"], PAGE.message))
     if document["pipeline_stage"]:
-        yield Line("Stage", cut(document["pipeline_stage"], _TEXT))
+        yield LabelledValue("Stage", cut(document["pipeline_stage"], _TEXT))
     if document["transform_description"]:
-        yield Line("What changed", cut(document["transform_description"], PAGE.message))
+        yield LabelledValue("What changed", cut(document["transform_description"], PAGE.message))
     for key, value in list(document["tags"].items())[:_TAGS]:
-        yield Line(cut(f"Tag {key}", _TEXT), cut(value, _TEXT))
-    yield Line("Near duplicates", "not looked for" if near is None else f"{percent(near)} of the rows")
+        yield LabelledValue(cut(f"Tag {key}", _TEXT), cut(value, _TEXT))
+    yield LabelledValue(
+        "Near duplicates", "not looked for" if near is None else f"{percent(near)} of the rows"
+    )
     for label, names in (
         ("Constant", document["constant_columns"]), ("Mostly null", document["high_null_columns"]),
     ):  # fmt: skip
         if names:
-            yield Line(label, cut(", ".join(names), PAGE.message))
-    yield Line("Languages", odf["languages"] or "not told")
+            yield LabelledValue(label, cut(", ".join(names), PAGE.message))
+    yield LabelledValue("Languages", odf["languages"] or "not told")
 
 
 def _column(document: Mapping[str, Any], column: Mapping[str, Any]) -> ColumnView:
@@ -152,20 +146,22 @@ def _label(name: str, stats: Mapping[str, Any]) -> str:
     )
 
 
-def _column_facts(stats: Mapping[str, Any]) -> Iterator[Line]:
+def _column_facts(stats: Mapping[str, Any]) -> Iterator[LabelledValue]:
     for label, key in (("Mean", "mean"), ("Standard deviation", "std"), ("Days", "range_days")):
         if stats.get(key) is not None:
-            yield Line(label, number(stats[key]))
+            yield LabelledValue(label, number(stats[key]))
     for key, value in (stats.get("percentiles") or {}).items():
-        yield Line(f"{key[1:]} %", number(value))
+        yield LabelledValue(f"{key[1:]} %", number(value))
     if stats.get("non_finite_count"):
-        yield Line("Not finite", f"{stats['non_finite_count']:,}")
+        yield LabelledValue("Not finite", f"{stats['non_finite_count']:,}")
     for label, key in (("Characters", "char_length"), ("Words", "token_count")):
         if stats.get(f"avg_{key}") is not None:
             least, most = stats[f"min_{key}"], stats[f"max_{key}"]
-            yield Line(label, f"{least:,} to {most:,}, on average {number(stats[f'avg_{key}'])}")
+            yield LabelledValue(label, f"{least:,} to {most:,}, on average {number(stats[f'avg_{key}'])}")
     if languages := stats.get("detected_languages"):
-        yield Line("Languages", ", ".join(f"{name} {percent(share)}" for name, share in by_share(languages)))
+        yield LabelledValue(
+            "Languages", ", ".join(f"{name} {percent(share)}" for name, share in by_share(languages))
+        )
 
 
 def _top(stats: Mapping[str, Any]) -> Iterator[Share]:
