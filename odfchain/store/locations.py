@@ -79,7 +79,7 @@ class Location:
         if store == "file":
             if parts.netloc not in ("", "localhost") or text.startswith("//"):
                 raise InvalidIdError("names another host", hint="write it like file:///absolute/path")
-            return cls(store, None, None, _key(path, folder=folder))
+            return cls(store, None, None, _key(path.removeprefix("./"), folder=folder))
         path = path.removeprefix("/")
         if store == "az" and at and (account := _ACCOUNT.fullmatch(authority)):
             endpoint = f"https://{account[1].lower()}.blob.{account[2].lower()}"
@@ -146,9 +146,9 @@ def _key(path: str, *, folder: bool) -> str:
         path = path.removesuffix("/") if path != "/" else path
     elif not path or path.endswith("/"):
         raise InvalidIdError("does not name an object", hint=_WRITE)
-    segments = path.removeprefix("./").split("/")[path.startswith("/") :] if path not in ("", "/") else []
+    segments = path.split("/")[path.startswith("/") :] if path not in ("", "/") else []
     if "" in segments:
         raise InvalidIdError("an empty path segment in the key")
     if "." in segments or ".." in segments:
         raise InvalidIdError("an illegal character sequence in the key: a segment of dots")
-    return path.removeprefix("./")
+    return path
