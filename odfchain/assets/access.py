@@ -16,17 +16,21 @@ from urllib.parse import urlsplit
 from odfchain.errors import AccessError, AssetError, FetchError
 from odfchain.limits import FetchLimits
 from odfchain.net.address import proxy_for, resolve
+from odfchain.net.public_proxy import Pass, new_pass
 from odfchain.net.redirects import is_public
 from odfchain.net.retry import TransientError
 from odfchain.store.buckets import open_store
 from odfchain.store.locations import Location
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _SECONDS = 30.0
-"""Longest time for one request [s]."""
+"""Longest time for a request that is not of a whole object [s]."""
 _RETRIES = 3
+_OF_AZURE = ("core.windows.net", "fabric.microsoft.com")
+HINT = "if that is intended, allow it with --allow-private or name it with --endpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,30 +52,45 @@ class Stores:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self._open: dict[tuple[str, str | None, str | None], ObjectStore] = {}
+        self._open: dict[tuple[str, str | None, str | None, bool], ObjectStore] = {}
+        self._passes: dict[tuple[str, str | None, str | None, bool], Pass] = {}
 
-    def store_of(self, location: Location) -> ObjectStore:
-        """The store of an object that is no file.
+    def store_of(self, location: Location, *, whole: bool = False) -> ObjectStore:
+        """The store of an object that is no file; for `whole` objects a request may take as long as it takes.
+
+        Where a lock alone names the host, every connection is to a public address: that of a redirect, too.
 
         Raises:
             AccessError: at a private address that the user did not allow.
             FetchError: there is no such host, or nobody tells its address now.
         """
-        name = (location.store, location.container, location.endpoint)
+        name = (location.store, location.container, location.endpoint, whole)
         if name not in self._open:
-            self._check_address(location)
+            if self._is_guarded(location):
+                self._passes[name] = new_pass()
+            through = self._passes.get(name)
+            limits = self.access.limits
             self._open[name] = open_store(
-                location, self.access.limits, _SECONDS, signed=self.is_signed(location)
-            )
+                location, limits, limits.deadline if whole else _SECONDS,
+                signed=self.is_signed(location), through=None if through is None else through.url,
+            )  # fmt: skip
         return self._open[name]
+
+    def message_of(self, location: Location, message: str) -> str:
+        """What to say of a failure: where its store leads to a private address, that."""
+        for whole in (False, True):
+            found = self._passes.get((location.store, location.container, location.endpoint, whole))
+            if found is not None and found.refused:
+                return f"leads to {one_line(found.refused[-1])}, which is at a private address: {HINT}"
+        return message
 
     def is_signed(self, location: Location) -> bool:
         """Whether requests to a location's store carry credentials of the environment."""
         if location.endpoint is None or location.endpoint.rstrip("/") in self.access.trusted:
             return True
-        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
-        host = (urlsplit(location.endpoint).hostname or "").partition(".")[0]
-        return location.store == "az" and bool(account) and host == account
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        own = {f"https://{account}.blob.{suffix}" for suffix in _OF_AZURE}
+        return location.store == "az" and bool(account) and location.endpoint.rstrip("/") in own
 
     def file_of(self, location: Location) -> Path:
         """The file of a `file` location.
@@ -93,20 +112,24 @@ class Stores:
             raise AssetError(f"{location.key}: a link, or through one", hint="put the file itself there")
         return found
 
-    def _check_address(self, location: Location) -> None:
+    def _is_guarded(self, location: Location) -> bool:
+        """Whether connections are held to public addresses.
+
+        Raises: as `store_of`.
+        """
         named = location.endpoint or (location.container if location.store in ("http", "https") else None)
         if named is None or self.access.allow_private or named.rstrip("/") in self.access.trusted:
-            return
+            return False
+        if location.endpoint is not None and self.is_signed(location):
+            return False
         parts = urlsplit(named)
         host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
         if proxy_for(parts.scheme, host, port) is not None:
-            return
+            return False
         try:
             addresses = resolve(host, port, name=named)
         except TransientError as error:
             raise FetchError(f"{named}: {error.reason}") from error
         if not all(is_public(address) for address in addresses):
-            raise AccessError(
-                f"{named}: at a private address",
-                hint="if that is intended, allow it with --allow-private or name it with --endpoint",
-            )
+            raise AccessError(f"{named}: at a private address", hint=HINT)
+        return True

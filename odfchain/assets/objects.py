@@ -28,7 +28,7 @@ class ChangedError(OdfchainError):
 
 
 @contextlib.contextmanager
-def translated(location: Location) -> Iterator[None]:
+def translated(location: Location, stores: Stores) -> Iterator[None]:
     """Whatever the library raises becomes one line with the object's href."""
     from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - a heavy library
 
@@ -40,7 +40,7 @@ def translated(location: Location) -> Iterator[None]:
     except PreconditionError:
         raise ChangedError(f"{name}: changed since it was locked") from None
     except (BaseError, ValueError) as error:
-        raise FetchError(f"{name}: {store_message(error)}") from None
+        raise FetchError(f"{name}: {stores.message_of(location, store_message(error))}") from None
 
 
 def read_small(location: Location, stores: Stores, limit: int) -> bytes:
@@ -73,9 +73,9 @@ def pieces(location: Location, stores: Stores, *, etag: str | None = None) -> It
         return
     import obstore  # noqa: PLC0415 - a heavy library
 
-    store = stores.store_of(location)
+    store = stores.store_of(location, whole=True)
     options: GetOptions = {"if_match": etag} if etag is not None else {}
-    with translated(location):
+    with translated(location, stores):
         for chunk in obstore.get(store, location.key, options=options).stream(min_chunk_size=PIECE):
             yield memoryview(chunk)
 

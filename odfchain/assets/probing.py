@@ -11,7 +11,7 @@ import asyncio
 import datetime as dt
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from odfchain.assets.access import Stores
@@ -72,7 +72,8 @@ async def probe(location: Location, stores: Stores) -> Probe:
         store = stores.store_of(location)
     except OdfchainError as error:
         return Probe(problem=str(error))
-    return await _object(store, location.key)
+    found = await _object(store, location.key)
+    return replace(found, problem=stores.message_of(location, found.problem)) if found.problem else found
 
 
 def facts_of(meta: ObjectMeta) -> Facts:

@@ -269,8 +269,8 @@ def _carried(
     if same and source.store in ("s3", "gs", "az") and algorithm is None and not options.checksum:
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with translated(source):
-            obstore.copy(targets.store_of(target), source.key, target.key, overwrite=True)
+        with translated(source, targets):
+            obstore.copy(targets.store_of(target, whole=True), source.key, target.key, overwrite=True)
         return locked.size_bytes if locked.size_bytes is not None else _size(source, sources), None
     locked_hash = hashlib.new(algorithm) if algorithm else None
     own_hash = hashlib.sha256() if options.checksum and algorithm != "sha256" else None
@@ -322,8 +322,8 @@ def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> N
             raise
 
     try:
-        with translated(target):
-            store = targets.store_of(target)
+        with translated(target, targets):
+            store = targets.store_of(target, whole=True)
             if second is None:  # one request is enough
                 obstore.put(store, target.key, bytes(first), use_multipart=False)
             else:
@@ -348,5 +348,5 @@ def _remove(target: Location, targets: Stores) -> None:
         return
     import obstore  # noqa: PLC0415 - a heavy library
 
-    with contextlib.suppress(OdfchainError), translated(target):
+    with contextlib.suppress(OdfchainError), translated(target, targets):
         obstore.delete(targets.store_of(target), target.key)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from odfchain.limits import FetchLimits
 from odfchain.net.template import redact
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _RETRY_TIMEOUT = 180.0
 """Longest time in which a request is repeated [s]; signatures do not live much longer."""
 
+_AZURE_VERSION = "2023-11-03"
+"""The oldest protocol of Azure writes entity tags otherwise; it is spoken to whoever names none."""
+_OF_AZURE = (".blob.core.windows.net", ".blob.fabric.microsoft.com")
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE"}
 _SWITCHES = ("allow_http", "allow_invalid_certificates")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
@@ -30,16 +34,24 @@ _PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
 _SHOWN = 300
 
 
-def open_store(place: Location, limits: FetchLimits, seconds: float, *, signed: bool = True) -> ObjectStore:
+def open_store(
+    place: Location,
+    limits: FetchLimits,
+    seconds: float,
+    *,
+    signed: bool = True,
+    through: str | None = None,
+) -> ObjectStore:
     """The bucket, container or web server of a place; `seconds` is the longest time for one request.
 
     A server that speaks like S3 has its buckets as the first segment of its paths. Requests that are not
-    `signed` carry none of the environment's credentials; those to web servers never do.
+    `signed` carry none of the environment's credentials; those to web servers never do. They go `through` a
+    proxy, if one is given.
 
     Raises:
         BaseError, ValueError: the library's own, when what it is told does not fit together.
     """
-    from obstore.store import HTTPStore, S3Store, from_url  # noqa: PLC0415 - a heavy library
+    from obstore.store import AzureStore, HTTPStore, S3Store, from_url  # noqa: PLC0415 - a heavy library
 
     options = {
         **_client_options(place.store),
@@ -48,34 +60,57 @@ def open_store(place: Location, limits: FetchLimits, seconds: float, *, signed: 
         "read_timeout": dt.timedelta(seconds=limits.idle_timeout),
         "timeout": dt.timedelta(seconds=max(1e-3, seconds)),
     }
+    if through is not None:
+        options["proxy_url"] = through
     retry: RetryConfig = {
         "max_retries": limits.retries,
         "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
+    config = cast("ClientConfig", options)
+    if place.endpoint is not None and not place.endpoint.endswith(_OF_AZURE):  # whoever writes http means it
+        options["allow_http"] = place.endpoint.startswith("http://")
     if place.store in ("http", "https"):  # `from_url` would take a host of Amazon's for a bucket
         options["allow_http"] = place.store == "http"
+        return HTTPStore.from_url(place.container or "", client_options=config, retry_config=retry)
+    unsigned: dict[str, Any] = {} if signed else {"skip_signature": True}
+    if place.store == "az" and place.endpoint is not None and not signed:
+        # a store of Azure's would send the environment's encryption key
+        headers: dict[str, Any] = {"default_headers": {"x-ms-version": _AZURE_VERSION}}
+        root = f"{place.endpoint}/{place.container}"
         return HTTPStore.from_url(
-            place.container or "", client_options=cast("ClientConfig", options), retry_config=retry
+            root, client_options=cast("ClientConfig", options | headers), retry_config=retry
         )
-    unsigned = {} if signed else {"skip_signature": True}
-    if place.endpoint is None or not place.speaks_s3:
+    if place.endpoint is None or place.endpoint.endswith(_OF_AZURE):
         root = f"{place.store}://{place.container}"
-        if place.endpoint is not None:  # an account of Azure's
-            host = place.endpoint.removeprefix("https://").replace(".blob.", ".dfs.", 1)
+        if place.endpoint is not None:  # the environment may say where the account is
+            host = urlsplit(place.endpoint).netloc.replace(".blob.", ".dfs.", 1)
             root = f"abfss://{place.container}@{host}"
-        return from_url(
-            root, client_options=cast("ClientConfig", options), retry_config=retry, **cast("Any", unsigned)
+        return from_url(root, client_options=config, retry_config=retry, **unsigned)
+    if place.store == "az":  # another server that speaks like Azure's
+        return AzureStore(
+            place.container,
+            endpoint=place.endpoint,
+            account_name=_account(place.endpoint),
+            client_options=config,
+            retry_config=retry,
         )
-    options["allow_http"] = place.endpoint.startswith("http://")  # whoever writes s3+http means it
+    # a customer's key of encryption in the environment is sent with unsigned requests, too: AES256 has none
+    unsigned |= {} if signed else {"server_side_encryption": "AES256"}
     return S3Store(
         place.container or "",
         endpoint=place.endpoint,
         virtual_hosted_style_request=False,
-        client_options=cast("ClientConfig", options),
+        client_options=config,
         retry_config=retry,
-        **cast("Any", unsigned),
+        **unsigned,
     )
+
+
+def _account(endpoint: str) -> str:
+    """The account of Azure's that an endpoint is of: its host says it, or for other servers its path."""
+    parts = urlsplit(endpoint)
+    return parts.path.strip("/").partition("/")[0] or (parts.hostname or "").partition(".")[0]
 
 
 def _client_options(scheme: str) -> dict[str, Any]:

@@ -16,21 +16,24 @@ class LyingObjects:
     """`answers` has for each path what its object is and how it is served:
 
     `etag`, `time` (None: it is not said), `bytes`, `head` (a status instead of an answer to HEAD), `get`,
-    `ranges` (False: the first byte cannot be asked for), `length` (False: it is not said).
+    `ranges` (False: the first byte cannot be asked for), `length` (False: it is not said; a number: it is
+    said to be that, `head length` to HEAD alone), `cut` (the connection ends after so many bytes), `busy` (so
+    many requests are refused for now), `to` (where requests are redirected), `headers` (bytes of them).
     """
 
-    def __init__(self, answers: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, answers: dict[str, dict[str, Any]], host: str = "127.0.0.1") -> None:
         self.answers = answers
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         """Method, path, headers in lower case."""
         self.before: Callable[[str, str], None] = lambda method, path: None
         """Is called before an answer."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer((host, 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
     @property
     def origin(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -62,6 +65,11 @@ class LyingObjects:
                 status = 404 if answer is None else answer.get(method)
                 if answer is None or status is not None:
                     return self._refuse(int(status or 404))
+                if answer.get("busy"):
+                    answer["busy"] -= 1
+                    return self._refuse(503)
+                if "to" in answer:
+                    return self._refuse(302, location=answer["to"])
                 etag = answer.get("etag", '"abc"')
                 if "if-match" in headers and headers["if-match"] != etag:
                     return self._refuse(412)
@@ -72,23 +80,35 @@ class LyingObjects:
                     asked = None
                 self.send_response(206 if asked else 200)
                 if asked:
-                    self.send_header("content-range", f"bytes 0-0/{len(body)}")
-                    body = body[:1]
+                    start, _, end = asked.removeprefix("bytes=").partition("-")
+                    part = body[int(start) : int(end) + 1 if end else None]
+                    last = int(start) + len(part) - 1
+                    self.send_header("content-range", f"bytes {start}-{last}/{len(body)}")
+                    body = part
                 for name, value in (("etag", etag), ("last-modified", answer.get("time", MODIFIED))):
                     if value is not None:
                         self.send_header(name, value)
                 said = answer.get("length", True)
+                if method == "head":
+                    said = answer.get("head length", said)
+                length = len(body) if said is True else said
                 self.send_header(
-                    *(("content-length", str(len(body))) if said else ("transfer-encoding", "chunked"))
+                    *(("content-length", str(length)) if said else ("transfer-encoding", "chunked"))
                 )
-                self.end_headers()
-                if method == "get":
-                    with contextlib.suppress(OSError):  # who asked may be gone
-                        self.wfile.write(body if said else b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+                if "headers" in answer:
+                    self.send_header("x-more", "x" * answer["headers"])
+                with contextlib.suppress(OSError):  # who asked may be gone
+                    self.end_headers()
+                    if method == "get":
+                        shown = body[: answer.get("cut")]
+                        self.wfile.write(shown if said else b"%x\r\n%s\r\n0\r\n\r\n" % (len(shown), shown))
+                        self.close_connection = self.close_connection or length != len(shown)
                 return None
 
-            def _refuse(self, status: int) -> None:
+            def _refuse(self, status: int, **headers: str) -> None:
                 self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
