@@ -217,22 +217,33 @@ class AssetLock:
         return AssetLock(table, root, True, found.faults, (), _copied(found))
 
     def project(
-        self, source: str | Path, out: str | Path, *, name: str = "locked", primary: bool = False
+        self,
+        source: str | Path,
+        out: str | Path,
+        *,
+        name: str = "locked",
+        primary: bool = False,
+        keep_version: bool = False,
     ) -> Projected:
         """Write the STAC documents of a file or folder below `out`, with what this lock says of their assets.
 
         Each becomes the alternate `name` of its asset; with `primary` its href, and the old one an alternate.
+        Documents are brought up to STAC 1.1; with `keep_version` those of 1.0 stay at 1.0.
 
         Raises:
             UsageError: there is no such source, or `out` is in it.
-            AssetError: a document is not STAC.
-            StoreError: pystac is not installed, or a file cannot be written or is there already.
+            AssetError: documents are not STAC; then nothing is written.
+            NameCollisionError: files are there already; likewise.
+            EngineError: pystac is not installed.
+            StoreError: a file cannot be written.
         """
         from odfchain.assets.access import Access
         from odfchain.assets.projecting import ProjectOptions
         from odfchain.assets.projecting import project as projected
 
-        options = ProjectOptions(name=name, primary=primary, access=Access(folder=self.folder))
+        options = ProjectOptions(
+            name=name, primary=primary, keep_version=keep_version, access=Access(folder=self.folder)
+        )
         return projected(str(source), {row.key: row for row in self.rows}, Path(out), options)
 
     def write(self, path: str | Path) -> None:

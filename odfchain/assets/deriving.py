@@ -87,60 +87,49 @@ def derive(
     progress.phase("Reading STAC")
     named = [asset for source in sources for asset in reader.assets(source)]
     _check_asked_for(named, options.selection)
-    named = _distinct(named)
-    warnings = list[str]()
-    rows = [
+    rows: Sequence[AssetRow] = [
         AssetRow(a.item_id, a.asset_key, beside(a.location, options.relative_to), Facts(a.size))
-        for a in named
+        for a in _distinct(named)
     ]
+    warnings: Sequence[str] = ()
     if options.probe:
-        rows = _probed(named, rows, stores, options, faults, warnings, progress)
+        probed = probed_rows(rows, stores, sizes_are_claims=True, jobs=options.jobs, progress=progress)
+        rows, warnings = probed.rows, probed.warnings
+        faults.extend(probed.faults)
     if options.checksum is not None:
         rows = with_checksums(rows, stores, options.checksum, faults, progress)
     return Derived(tuple(rows), tuple(faults), tuple(warnings), reader.items)
 
 
 def probed_rows(
-    rows: Sequence[AssetRow], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
-) -> Derived:
-    """These rows with what their stores say; one that is not there, or of another size, is a fault."""
-    found, faults = list[AssetRow](), list[AssetFault]()
-    probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
-    for row, probe in zip(rows, probes, strict=True):
-        size = None if probe.facts is None else probe.facts.size_bytes
-        if probe.facts is None:
-            kind = SourceNotFoundError if probe.missing else FetchError
-            faults.append(AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
-        elif None not in (size, row.facts.size_bytes) and size != row.facts.size_bytes:
-            problem = f"{size:,} bytes instead of {row.facts.size_bytes:,}"
-            faults.append(AssetFault(row.item_id, row.asset_key, FetchError(problem)))
-        else:
-            facts = replace(probe.facts, file_checksum=row.facts.file_checksum)
-            found.append(replace(row, facts=facts))
-    return Derived(tuple(found), tuple(faults), (), len({row.item_id for row in rows}))
-
-
-def _probed(
-    named: Sequence[NamedAsset],
     rows: Sequence[AssetRow],
     stores: Stores,
-    options: DeriveOptions,
-    faults: list[AssetFault],
-    warnings: list[str],
-    progress: Progress,
-) -> list[AssetRow]:
-    found = list[AssetRow]()
-    probes = probe_all([row.location for row in rows], stores, jobs=options.jobs, progress=progress)
-    for asset, row, probe in zip(named, rows, probes, strict=True):
+    *,
+    sizes_are_claims: bool = False,
+    jobs: int = JOBS,
+    progress: Progress = SILENT,
+) -> Derived:
+    """These rows with what their stores say; one that is not there is a fault.
+
+    One of another size is a fault, too, or a warning where the sizes are only what documents claim.
+    """
+    found, faults, warnings = list[AssetRow](), list[AssetFault](), list[str]()
+    probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
+    for row, probe in zip(rows, probes, strict=True):
+        before = row.facts.size_bytes
         if probe.facts is None:
             kind = SourceNotFoundError if probe.missing else FetchError
             faults.append(AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
             continue
         size = probe.facts.size_bytes
-        if asset.size is not None and size is not None and asset.size != size:
-            warnings.append(f"{one_line(row.label)}: file:size says {asset.size:,}, the store {size:,} bytes")
-        found.append(replace(row, facts=probe.facts))
-    return found
+        if size is not None and before is not None and size != before:
+            if not sizes_are_claims:
+                problem = FetchError(f"{size:,} bytes instead of {before:,}")
+                faults.append(AssetFault(row.item_id, row.asset_key, problem))
+                continue
+            warnings.append(f"{one_line(row.label)}: file:size says {before:,}, the store {size:,} bytes")
+        found.append(replace(row, facts=replace(probe.facts, file_checksum=row.facts.file_checksum)))
+    return Derived(tuple(found), tuple(faults), tuple(warnings), len({row.item_id for row in rows}))
 
 
 def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:

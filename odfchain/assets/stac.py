@@ -3,12 +3,11 @@
 Items are read as plain JSON, because only their ids and hrefs are wanted. Catalogs are walked along their
 links `item` and `child`; no document is read twice. All of it came from somebody else, so documents, their
 sizes and their number are bounded, and an asset that cannot be recorded is a fault with its item and key.
-Source: STAC 1.0 and 1.1; RFC-047.
+Source: STAC 1.0 and 1.1, the storage extension 2.0; RFC-047.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,18 +16,28 @@ from typing import Any
 
 from odfchain.assets.access import Stores
 from odfchain.assets.hrefs import href_of, parse_href, public_href
+from odfchain.assets.lock_table import KIND
 from odfchain.assets.objects import read_small
+from odfchain.assets.stac_documents import (
+    JSON,
+    LINES,
+    bytes_of,
+    checked_size,
+    documents_of,
+    features_of,
+    kind_of,
+    parsed,
+)
+from odfchain.assets.storage_schemes import REFS, SCHEMES, placed
 from odfchain.errors import AssetError, OdfchainError, UsageError
 from odfchain.limits import ASSETS
 from odfchain.slices.reader import open_parquet
-from odfchain.store import fsio
 from odfchain.store.locations import Location
 from odfchain.text import one_line
 
 METADATA = "metadata"
 """The key of an asset that describes others; left out unless it is asked for."""
-_LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
-_DOCUMENTS = (".json", ".geojson", *_LINES, ".parquet", ".geoparquet")
+_TABLES = (".parquet", ".geoparquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +109,12 @@ class StacReader:
             FetchError, AccessError: a URL cannot be read.
         """
         if source == "-":
-            yield from self._lines(sys.stdin.buffer.read(ASSETS.document_bytes + 1), "standard input")
+            yield from self._lines(sys.stdin.buffer.read(ASSETS.document_bytes + 1), None)
         elif "://" in source:
             yield from self._document(source, depth=0)
         elif Path(source).is_dir():
             for path in sorted(Path(source).rglob("*")):
-                if path.suffix.lower() in _DOCUMENTS and path.is_file():
+                if path.suffix.lower() in (*JSON, *_TABLES) and path.is_file() and not _is_lock(path):
                     yield from self._document(str(path.resolve()), depth=0)
         elif Path(source).exists():
             yield from self._document(str(Path(source).resolve()), depth=0)
@@ -124,51 +133,49 @@ class StacReader:
         self._seen.add(place)
         self.documents += 1
         name = place.lower()
-        if name.endswith((".parquet", ".geoparquet")) and "://" not in place:
+        if name.endswith(_TABLES):
+            if "://" in place:
+                raise AssetError(
+                    f"{public_href(place)}: STAC GeoParquet is read from files",
+                    hint="download it, then derive",
+                )
             yield from self._parquet(Path(place))
             return
         data = self._bytes(place)
-        if name.endswith(_LINES):
+        if name.endswith(LINES):
             yield from self._lines(data, place)
         else:
-            yield from self._tree(_parsed(data, place), place, depth)
+            yield from self._tree(parsed(data, place), place, depth)
 
     def _bytes(self, place: str) -> bytes:
         if "://" in place:
             return read_small(parse_href(place), self.stores, ASSETS.document_bytes)
-        data = fsio.read_start(Path(place), ASSETS.document_bytes + 1)
-        if data is None:
-            raise UsageError(f"{place}: there is no such file")
-        if len(data) > ASSETS.document_bytes:
-            raise AssetError(f"{place}: more than {ASSETS.document_bytes:,} bytes")
-        return data
+        return bytes_of(Path(place))
 
-    def _lines(self, data: bytes, name: str) -> Iterator[NamedAsset]:
-        if len(data) > ASSETS.document_bytes:
-            raise AssetError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
-        lines = data.splitlines()
-        if len(lines) != 1 and (not lines or not lines[0].rstrip().endswith(b"}")):  # one document, indented
-            yield from self._tree(_parsed(data, name), None, 0)
-            return
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield from self._tree(_parsed(line, f"{name}, line {number}"), None, 0)
+    def _lines(self, data: bytes, place: str | None) -> Iterator[NamedAsset]:
+        name = place or "standard input"
+        for document in documents_of(checked_size(data, name), name):
+            yield from self._tree(document, place, 0)
 
     def _tree(self, document: Any, place: str | None, depth: int) -> Iterator[NamedAsset]:
-        kind = document.get("type") if isinstance(document, dict) else None
+        kind = kind_of(document, place)
         if kind == "Feature":
             yield from self._item(document, place)
-        elif kind == "FeatureCollection" and isinstance(document.get("features"), list):
-            for feature in document["features"]:
-                yield from self._tree(feature, None, depth)
-        elif kind in ("Catalog", "Collection"):
+        elif kind == "FeatureCollection":
+            if place is not None and "://" in place and any(rel == "next" for rel, _ in _links(document)):
+                raise AssetError(
+                    f"{public_href(place)}: a page of a search that goes on on another one",
+                    hint="search with a client, and derive from its output with -",
+                )
+            for feature in features_of(document, place):
+                yield from self._item(feature, place)
+        else:
             for rel, href in _links(document):
                 if rel in ("item", "child", "items"):
                     base = place if place is not None else _self_link(document)
-                    yield from self._document(_place_of(href, base), depth + 1)
-        else:
-            name = public_href(place or "a document")
-            raise AssetError(f"{name}: not an Item, an ItemCollection or a catalog of STAC")
+                    linked = _allowed(parse_href(href, base), place)
+                    path = linked.key if linked.store == "file" else href_of(linked)
+                    yield from self._document(path, depth + 1)
 
     def _item(self, item: Mapping[str, Any], place: str | None) -> Iterator[NamedAsset]:
         name, assets = item.get("id"), item.get("assets")
@@ -176,36 +183,53 @@ class StacReader:
             raise AssetError(f"{public_href(place or 'a document')}: an Item without an id or without assets")
         self.items += 1
         base = _self_link(item) or place
-        collection = item.get("collection")
+        collection, properties = item.get("collection"), item.get("properties")
+        # the columns of STAC GeoParquet are the properties themselves
+        schemes = (properties if isinstance(properties, dict) else item).get(SCHEMES)
         for key, asset in assets.items():
             if isinstance(asset, dict) and self.selection.wants(name, key):
-                named = self._asset(name, key, asset, base)
-                if named is not None:
-                    location, size = named
+                try:
+                    location, size = self._located(name, key, asset, base, schemes)
+                    _allowed(location, place)
+                except AssetError as error:
+                    self.fault(AssetFault(name, key, error))
+                else:
                     yield NamedAsset(
                         name, key, collection if isinstance(collection, str) else None, location, size
                     )
 
-    def _asset(
-        self, item: str, key: str, asset: Mapping[str, Any], base: str | None
-    ) -> tuple[Location, int | None] | None:
-        try:
-            href, size = _chosen(asset, self.selection.alternate)
-            return parse_href(href, base, strip_query=self.selection.strip_query), size
-        except AssetError as error:
-            self.fault(AssetFault(item, key, error))
-            return None
+    def _located(
+        self, item: str, key: str, asset: Mapping[str, Any], base: str | None, schemes: object
+    ) -> tuple[Location, int | None]:
+        _check_name("the Item's id", item)
+        _check_name("the asset's key", key)
+        chosen, href, size = _chosen(asset, self.selection.alternate)
+        location = parse_href(href, base, strip_query=self.selection.strip_query)
+        return placed(location, schemes, chosen.get(REFS)), size
 
     def _parquet(self, path: Path) -> Iterator[NamedAsset]:
-        wanted = ("type", "id", "collection", "links", "assets")
+        wanted = ("type", "id", "collection", "links", "assets", SCHEMES)
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if "id" not in names or "assets" not in names:
                 raise AssetError(f"{path}: not STAC GeoParquet: there is no column `id` or `assets`")
             for batch in file.batches([name for name in wanted if name in names]):
                 for row in batch.to_pylist():
-                    row["assets"] = {k: v for k, v in _members(row["assets"]) if v is not None}
-                    yield from self._item(row, None)
+                    row["assets"] = {k: v for k, v in _members(row["assets"]) if _is_said(v)}
+                    yield from self._item(row, str(path))
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file in a folder of documents is the lock of a package."""
+    if path.suffix.lower() not in _TABLES:
+        return False
+    with open_parquet(path) as file:
+        return KIND in (file.metadata.metadata or {})
+
+
+def _check_name(what: str, text: str) -> None:
+    if not text or not text.isprintable() or len(text.encode()) > ASSETS.text_bytes:
+        raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
 
 
 def _members(assets: Any) -> list[tuple[str, Any]]:
@@ -213,8 +237,13 @@ def _members(assets: Any) -> list[tuple[str, Any]]:
     return list(assets.items()) if isinstance(assets, dict) else list(assets or ())
 
 
-def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[str, int | None]:
-    """(href, `file:size` where it is a size)."""
+def _is_said(asset: Any) -> bool:
+    """Whether a row has an asset: in a column of structs, that is of all assets of all rows, many are not."""
+    return any(value is not None for value in asset.values()) if isinstance(asset, dict) else bool(asset)
+
+
+def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[Mapping[str, Any], str, int | None]:
+    """(the asset or its alternate, href, `file:size`); an alternate is as long as its asset."""
     chosen: Any = asset
     if alternate is not None:
         others = asset.get("alternate")
@@ -224,8 +253,8 @@ def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[str, int |
     href = chosen.get("href")
     if not isinstance(href, str):
         raise AssetError("there is no href")
-    size = chosen.get("file:size")
-    return href, size if type(size) is int and size >= 0 else None
+    size = chosen.get("file:size", asset.get("file:size"))
+    return chosen, href, size if type(size) is int and size >= 0 else None
 
 
 def _links(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -239,13 +268,12 @@ def _self_link(document: Mapping[str, Any]) -> str | None:
     return next((href for rel, href in _links(document) if rel == "self" and "://" in href), None)
 
 
-def _place_of(href: str, base: str | None) -> str:
-    location = parse_href(href, base)
-    return location.key if location.store == "file" else href_of(location)
+def _allowed(location: Location, place: str | None) -> Location:
+    """A location that a document at this place may name: files of this machine are not a server's to name.
 
-
-def _parsed(data: bytes, place: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise AssetError(f"{public_href(place)}: not JSON") from None
+    Raises:
+        AssetError: it is one.
+    """
+    if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
+        raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
+    return location

@@ -249,7 +249,10 @@ def href_command(lock: str, items: tuple[str, ...], assets: tuple[str, ...]) -> 
 )
 @click.option("--as", "name", metavar="NAME", help="The name of the alternate href (default: locked).")
 @click.option("--primary", is_flag=True, help="Replace the assets' own hrefs; those become alternates.")
-def project_command(lock: str, sources: tuple[str, ...], out: Path, name: str | None, primary: bool) -> None:
+@click.option("--keep-version", is_flag=True, help="Leave documents of STAC 1.0 at 1.0 (default: 1.1).")
+def project_command(
+    lock: str, sources: tuple[str, ...], out: Path, name: str | None, primary: bool, keep_version: bool
+) -> None:
     """Write STAC with the locations and facts of a lock. LOCK is a file or a dataset (NAME or NAME@POINT).
 
     Items and assets are matched by both ids. What the sources say of checksums is removed unless the lock
@@ -259,7 +262,7 @@ def project_command(lock: str, sources: tuple[str, ...], out: Path, name: str | 
         raise UsageError("--as names an alternate, --primary replaces the assets' own hrefs: choose one")
     found = _read(lock)
     for source in sources:
-        done = found.project(source, out, name=name or "locked", primary=primary)
+        done = found.project(source, out, name=name or "locked", primary=primary, keep_version=keep_version)
         say(f"wrote {done.documents:,} documents below {out}: {done.assets:,} assets have their locations")
 
 

@@ -1,89 +1,254 @@
-"""Locations and facts of a lock written back into STAC."""
+"""Locations and facts of a lock written back into STAC, which is valid afterwards."""
 
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("pystac")  # an extra; the tests' own environment has it (see test_the_extra_is_here)
+pytest.importorskip("pystac")  # an extra; the tests' own environment has it
 
-from odfchain.assets.access import Access
+from pystac.errors import STACValidationError
+
+from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import checked_location, parse_href
 from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.projecting import ProjectOptions, projected_item
+from odfchain.assets.projecting import ProjectOptions, project, projected_item
+from odfchain.assets.stac import Selection, StacReader
+from odfchain.errors import AssetError, NameCollisionError, UsageError
+from tests.kit.stac_validation import check_stac
 
-CHECKSUM = "12208bb0cf6eb9b17d0f7d22b456f121257dc1254e1f01665370476383ea776df414"
+FIXTURE = json.loads(Path("fixtures/assets/projection.json").read_text())
+EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
+VERSIONS = ["1.0.0", "1.1.0"]
 
 
-def item(name: str = "a", version: str = "1.0.0") -> dict[str, Any]:
-    return {
-        "type": "Feature",
-        "stac_version": version,
-        "id": name,
-        "geometry": None,
-        "properties": {"datetime": "2024-01-01T00:00:00Z"},
-        "links": [],
-        "assets": {
-            "thumbnail": {"href": "./t.png", "file:checksum": "1220ab", "x:own": [1]},
-            "B04": {"href": "https://h/B04.tif"},
-        },
-    }
+def item(version: str = "1.0.0", **more: Any) -> dict[str, Any]:
+    """The Item of the fixture; with the words that cases have for parts of it."""
+    found = copy.deepcopy(FIXTURE["item"]) | {"stac_version": version}
+    return changed(found, more)
+
+
+def changed(document: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    for name, part in copy.deepcopy(parts).items():
+        if name == "stac_extensions":
+            document[name] = [EXTENSION.format(each) for each in part]
+        elif name == "schemes":
+            document["properties"]["storage:schemes"] = part
+        else:
+            document["assets"][name] = part
+    return document
+
+
+def row_of(item_id: str, asset: str, *parts: Any) -> AssetRow:
+    *place, size, checksum = parts
+    return AssetRow(item_id, asset, checked_location(*place), Facts(size, file_checksum=checksum))
 
 
 def options(**more: Any) -> ProjectOptions:
     return ProjectOptions(access=Access(folder=Path("/lock")), **more)
 
 
-def written(row: AssetRow, document: dict[str, Any], **more: Any) -> dict[str, Any]:
-    found, _ = projected_item(copy.deepcopy(document), {row.key: row}, Path("/out/x"), options(**more))
-    return dict(found)
+def written(document: dict[str, Any], *rows: AssetRow, **more: Any) -> tuple[dict[str, Any], int]:
+    return projected_item(document, {row.key: row for row in rows}, Path("/out/x"), options(**more))
 
 
-THUMBNAIL = AssetRow("a", "thumbnail", parse_href("s3://m/t.png"), Facts(7))
+@pytest.mark.parametrize("keep", [False, True], ids=["brought up", "kept"])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["id"])
+def test_cases(case: dict[str, Any], version: str, keep: bool) -> None:
+    rows = [row_of(*row) for row in case["rows"]]
+    before = item(version, **case.get("input", {}))
+    expected = changed(copy.deepcopy(before), case["expected"])
+    expected["stac_version"] = version if keep else "1.1.0"
+    given = copy.deepcopy(before)
+    found, count = written(given, *rows, **case.get("options", {}), keep_version=keep)
+    assert given == before, "what is read is not changed"
+    assert (found, count) == (expected, case["changed"])
+    check_stac(found)
+    assert written(found, *rows, **case.get("options", {}), keep_version=keep)[0] == found, "twice is once"
 
 
-def test_case_42_both_ids_must_match() -> None:
-    documents = [item("a"), item("b")]
-    found = [projected_item(each, {THUMBNAIL.key: THUMBNAIL}, Path("/out"), options()) for each in documents]
-    assert [count for _, count in found] == [1, 0]
-    assert found[0][0]["assets"]["thumbnail"]["alternate"] == {"locked": {"href": "s3://m/t.png"}}
-    assert found[0][0]["assets"]["B04"] == item()["assets"]["B04"]
-    assert found[1][0]["assets"] == item()["assets"]
+@pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["id"])
+def test_what_is_written_is_read_back(case: dict[str, Any], tmp_path: Path) -> None:
+    rows = [row_of(*row) for row in case["rows"] if row[0] == "a"]
+    named = case.get("options", {})
+    found, _ = written(item(**case.get("input", {})), *rows, **named)
+    (tmp_path / "a.json").write_text(json.dumps(found))
+    selection = Selection(
+        assets=frozenset(row.asset_key for row in rows),
+        alternate=None if named.get("primary") else named.get("name", "locked"),
+    )
+    reader = StacReader(Stores(Access(folder=tmp_path)), selection, pytest.fail)
+    back = list(reader.assets(str(tmp_path))) if rows else []
+    assert sorted((a.item_id, a.asset_key, a.location) for a in back) == sorted(
+        (row.item_id, row.asset_key, row.location) for row in rows
+    )
 
 
-def test_claims_of_others_go_and_facts_come() -> None:
-    asset = written(THUMBNAIL, item())["assets"]["thumbnail"]
-    assert "file:checksum" not in asset
-    assert asset["file:size"] == 7
-    assert asset["x:own"] == [1]
-    known = AssetRow("a", "thumbnail", THUMBNAIL.location, Facts(7, file_checksum=CHECKSUM))
-    assert written(known, item())["assets"]["thumbnail"]["file:checksum"] == CHECKSUM
+@pytest.mark.parametrize("case", FIXTURE["refused"], ids=lambda case: case["id"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_is_no_item(case: dict[str, Any], keep: bool) -> None:
+    if keep and not isinstance(case["item"]["stac_version"], str):
+        keep = False
+    with pytest.raises(AssetError, match=case["message"]):
+        written(case["item"], keep_version=keep)
 
 
-@pytest.mark.parametrize("version", ["1.0.0", "1.1.0"])
-def test_case_44_primary_twice_is_the_same_document(version: str) -> None:
-    once = written(THUMBNAIL, item(version=version), primary=True)
-    asset = once["assets"]["thumbnail"]
-    assert (asset["href"], asset["alternate"]) == ("s3://m/t.png", {"original": {"href": "./t.png"}})
-    assert written(THUMBNAIL, once, primary=True) == once
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d: d.pop("links"),
+        lambda d: d.update(stac_version="1.2.0"),
+        lambda d: d["properties"].update(datetime=None),
+        lambda d: d["properties"]["storage:schemes"]["minio:9000"].pop("type"),
+        lambda d: d["properties"]["storage:schemes"]["minio:9000"].update(type="ms-azure"),
+        lambda d: d["properties"].pop("storage:schemes"),
+        lambda d: d["properties"].update({"storage:platform": "AWS"}),
+        lambda d: d["assets"]["thumbnail"].update({"file:size": -1}),
+        lambda d: d["assets"]["thumbnail"].update({"file:checksum": "1220AB"}),
+        lambda d: d["assets"]["thumbnail"].update({"file:data_type": "uint8"}),
+        lambda d: d["assets"]["thumbnail"]["alternate"]["locked"].pop("href"),
+        lambda d: d["assets"]["thumbnail"]["alternate"]["locked"].update({"storage:refs": ["nowhere"]}),
+        lambda d: d["assets"]["B04"].pop("href"),
+        lambda d: d["stac_extensions"].append(EXTENSION.format("eo/v1.0.0")),
+    ],
+)
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_spoiled_document_is_found(spoil: Any, keep: bool) -> None:
+    row = row_of("a", "thumbnail", "s3", "m", "http://minio:9000", "t.png", 7, None)
+    found, _ = written(item(), row, keep_version=keep)
+    check_stac(found)
+    spoil(found)
+    with pytest.raises((STACValidationError, AssertionError, LookupError, KeyError)):
+        check_stac(found)
 
 
-def test_an_endpoint_is_a_storage_scheme() -> None:
-    location = checked_location("s3", "m", "http://minio:9000", "t.png")
-    found = written(AssetRow("a", "thumbnail", location, Facts()), item(), name="mirror")
-    assert found["assets"]["thumbnail"]["alternate"]["mirror"] == {
-        "href": "s3://m/t.png",
-        "storage:refs": ["minio:9000"],
-    }
-    assert found["properties"]["storage:schemes"] == {
-        "minio:9000": {"type": "custom-s3", "platform": "http://minio:9000"}
-    }
+def test_extensions_that_cannot_be_brought_up_to_date_stay(caplog: pytest.LogCaptureFixture) -> None:
+    old = {"storage:platform": "GCP", "storage:region": "eu", "href": "gs://b/t.png"}
+    document = item(stac_extensions=["storage/v1.0.0"], thumbnail=old)
+    row = row_of("a", "B04", "s3", "m", "http://minio:9000", "B04.tif", None, None)
+    found, _ = written(document, row)
+    assert found["assets"]["thumbnail"] == old
+    assert EXTENSION.format("storage/v1.0.0") in found["stac_extensions"]
+    assert EXTENSION.format("storage/v2.0.0") not in found["stac_extensions"], "it refuses these fields"
+    check_stac(found)
+    found, _ = written(item(stac_extensions=["storage/v1.0.0"], thumbnail=old | {"storage:platform": "AWS"}))
+    assert found["stac_extensions"] == [EXTENSION.format("storage/v1.0.0")]
+    known = {"href": "s3://bbb/t.png", "storage:platform": "AWS", "storage:region": "eu"}
+    found, _ = written(item(stac_extensions=["storage/v1.0.0"], thumbnail=known))
+    assert found["stac_extensions"] == [EXTENSION.format("storage/v2.0.0")]
+    check_stac(found)
+    typed = {"href": "./t.png", "file:data_type": "uint8"}
+    found, _ = written(item(stac_extensions=["file/v1.0.0"], thumbnail=typed), row)
+    assert [each for each in found["stac_extensions"] if "/file/" in each] == [
+        EXTENSION.format("file/v1.0.0")
+    ]
+    found, _ = written(item(thumbnail=typed), row)
+    assert not [each for each in found["stac_extensions"] if "/file/" in each], (
+        "nobody said so before, either"
+    )
+
+
+def test_items_that_were_rows_of_a_table() -> None:
+    found, _ = written({**item(), "bbox": None, "collection": None, "stac_extensions": None})
+    check_stac(found)
 
 
 def test_files_beside_the_lock_are_named_from_where_the_item_lies() -> None:
     row = AssetRow("a", "thumbnail", parse_href("assets/t b.png"), Facts(7))
     found, _ = projected_item(item(), {row.key: row}, Path("/lock/stac/a"), options(primary=True))
     assert found["assets"]["thumbnail"]["href"] == "../../assets/t%20b.png"
+
+
+CATALOG = {"type": "Catalog", "id": "c", "description": "c", "license": "proprietary"}
+COLLECTION = {
+    "type": "Collection",
+    "id": "s2",
+    "description": "s2",
+    "license": "proprietary",
+    "extent": {"spatial": {"bbox": [[0, 0, 1, 1]]}, "temporal": {"interval": [[None, None]]}},
+}
+
+
+def a_catalog(folder: Path, version: str) -> dict[str, Any]:
+    """A catalog with a collection, an Item, an ItemCollection and Items on lines; its documents by path."""
+    links = [{"rel": "self", "href": "https://h/c.json"}, {"rel": "child", "href": "./s2/collection.json"}]
+    said: dict[str, Any] = {"stac_version": version, "stac_extensions": []}
+    documents = {
+        "catalog.json": {**CATALOG, **said, "links": links},
+        "s2/collection.json": {**COLLECTION, **said, "links": [{"rel": "item", "href": "./a/a.json"}]},
+        "s2/a/a.json": item(version) | {"id": "x"},
+        "more/items.geojson": {
+            "type": "FeatureCollection",
+            "features": [item(version), item(version) | {"id": "b"}],
+        },
+        "more/lines.ndjson": [item(version), item(version) | {"id": "b"}],
+    }
+    for name, document in documents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        lines = document if isinstance(document, list) else [document]
+        (folder / name).write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (folder / "s2/a/t.png").write_text("no document")
+    return documents
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["brought up", "kept"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: str, keep: bool) -> None:
+    documents = a_catalog(tmp_path / "in", version)
+    row = row_of("a", "B04", "s3", "m", "http://minio:9000", "B04.tif", 7, None)
+    out = tmp_path / "out"
+    done = project(str(tmp_path / "in"), {row.key: row}, out, options(keep_version=keep))
+    assert (done.documents, done.assets) == (5, 2)
+    names = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
+    assert sorted(names) == sorted(documents)
+    wanted = version if keep else "1.1.0"
+    for name in documents:
+        text = (out / name).read_text()
+        lines = text.splitlines() if name.endswith(".ndjson") else [text]
+        for document in map(json.loads, lines):
+            check_stac(document)
+            for each in document.get("features", [document]):
+                assert each["stac_version"] == wanted
+    read = json.loads((out / "s2/collection.json").read_text())
+    assert read["license"] == ("proprietary" if keep or version == "1.1.0" else "other")
+    assert read["links"] == documents["s2/collection.json"]["links"]
+    with pytest.raises(NameCollisionError, match="there already") as refused:
+        project(str(tmp_path / "in"), {row.key: row}, out, options())
+    assert refused.value.exit_code == 5
+    again = tmp_path / "again"
+    project(str(out), {row.key: row}, again, options(keep_version=keep))
+    assert all((again / name).read_bytes() == (out / name).read_bytes() for name in documents)
+
+
+def test_older_catalogs_are_brought_up_to_date(tmp_path: Path) -> None:
+    old = {"stac_version": "0.9.0", "id": "c", "description": "c", "links": []}
+    (tmp_path / "c.json").write_text(json.dumps(old))
+    (tmp_path / "i.json").write_text(json.dumps(item("0.9.0") | {"stac_extensions": ["checksum"]}))
+    project(str(tmp_path / "c.json"), {}, tmp_path / "out", options(keep_version=True))
+    project(str(tmp_path / "i.json"), {}, tmp_path / "out", options(keep_version=True))
+    for name in ("c.json", "i.json"):
+        found = json.loads((tmp_path / "out" / name).read_text())
+        assert found["stac_version"] == "1.1.0"
+        check_stac(found)
+
+
+def test_nothing_is_written_unless_all_is_in_order(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    a_catalog(source, "1.1.0")
+    spoiled = json.dumps(item()).replace('"MIT"', "NaN"), json.dumps(item()).replace('"MIT"', '"\\ud800"')
+    for name, text in zip(("x", "y", "z"), (*spoiled, "[]"), strict=True):
+        (source / f"{name}.json").write_text(text)
+    with pytest.raises(AssetError) as refused:
+        project(str(source), {}, out, options())
+    for part in ("x.json: not JSON", "y.json: a number", "z.json: not an Item"):
+        assert part in refused.value.message
+    assert not out.exists()
+    with pytest.raises(UsageError, match="in the folder that is read"):
+        project(str(source), {}, source / "out", options())
+    with pytest.raises(UsageError, match="no such file"):
+        project(str(tmp_path / "nowhere"), {}, out, options())

@@ -13,11 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.assets.access import Access, Stores
-from odfchain.assets.hrefs import href_of
+from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.lock_table import AssetRow, table_of, write_lock
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
 from odfchain.errors import AccessError, AssetError, UsageError
 from odfchain.limits import ASSETS
 from tests.kit.lying_objects import LyingObjects
+
+PROJECTION = json.loads(Path("fixtures/assets/projection.json").read_text())
 
 
 def item(name: str, href: str = "./B04.tif", **more: Any) -> dict[str, Any]:
@@ -28,10 +31,12 @@ def link(rel: str, href: str) -> dict[str, str]:
     return {"rel": rel, "href": href}
 
 
-def named(folder: Path, *sources: str, private: bool = True) -> tuple[list[NamedAsset], list[AssetFault]]:
+def named(
+    folder: Path, *sources: str, private: bool = True, **selection: Any
+) -> tuple[list[NamedAsset], list[AssetFault]]:
     faults = list[AssetFault]()
     stores = Stores(Access(folder=folder, allow_private=private))
-    reader = StacReader(stores, Selection(), faults.append)
+    reader = StacReader(stores, Selection(**selection), faults.append)
     return [asset for source in sources for asset in reader.assets(source)], faults
 
 
@@ -59,14 +64,37 @@ def test_an_item_lies_where_its_self_link_says(tmp_path: Path) -> None:
 def test_collections_of_items_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = [item("a"), item("b", links=[link("self", "https://h/x/b.json")])]
     collection = {"type": "FeatureCollection", "features": items}
-    expected = {"a": "./B04.tif", "b": "https://h/x/B04.tif"}
+    expected = {"a": f"file://{tmp_path}/B04.tif", "b": "https://h/x/B04.tif"}
     (tmp_path / "items.json").write_text(json.dumps(collection, indent=1))
     (tmp_path / "items.ndjson").write_text("".join(json.dumps(each) + "\n" for each in items))
     for name in ("items.json", "items.ndjson"):
         assert hrefs(tmp_path, str(tmp_path / name)) == expected
         data = (tmp_path / name).read_bytes()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        assert hrefs(tmp_path, "-") == expected
+        assert hrefs(tmp_path, "-") == {**expected, "a": "./B04.tif"}, "nobody says where it was read"
+    with LyingObjects({"/x/items.json": {"bytes": json.dumps(collection).encode()}}) as server:
+        found = hrefs(tmp_path, f"{server.origin}/x/items.json")
+        assert found == {**expected, "a": f"{server.origin}/x/B04.tif"}
+    monkeypatch.setattr("odfchain.assets.stac_documents.ASSETS", type(ASSETS)(document_bytes=10))
+    monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    with pytest.raises(AssetError, match="standard input: more than 10 bytes"):
+        hrefs(tmp_path, "-")
+
+
+def test_a_page_of_a_search_is_no_collection(tmp_path: Path) -> None:
+    page = {"type": "FeatureCollection", "features": [item("a")], "links": [link("next", "./items?page=2")]}
+    (tmp_path / "items.json").write_text(json.dumps(page))
+    assert hrefs(tmp_path, str(tmp_path / "items.json")) == {"a": f"file://{tmp_path}/B04.tif"}
+    start = {"type": "Collection", "stac_version": "1.1.0", "id": "c", "links": [link("items", "./c/items")]}
+    answers = {"/c": start, "/c/items": page}
+    with (
+        LyingObjects(
+            {path: {"bytes": json.dumps(each).encode()} for path, each in answers.items()}
+        ) as server,
+        pytest.raises(AssetError, match="goes on on another one"),
+    ):
+        named(tmp_path, f"{server.origin}/c")
 
 
 def test_geoparquet_with_structs_and_with_maps(tmp_path: Path) -> None:
@@ -79,6 +107,26 @@ def test_geoparquet_with_structs_and_with_maps(tmp_path: Path) -> None:
     pq.write_table(table.set_column(2, "assets", maps), tmp_path / "maps.geoparquet")
     for name in ("items.parquet", "maps.geoparquet"):
         assert hrefs(tmp_path, str(tmp_path / name)) == {"a": "https://h/x/B04.tif", "b": "s3://b/B08.tif"}
+    assert hrefs(tmp_path, str(tmp_path / "maps.geoparquet"))["a"] == "https://h/x/B04.tif"
+    sizes = pa.array(
+        [{"B04": {"href": "./x.tif", "file:size": 7}, "B08": {"href": None, "file:size": None}}, None]
+    )
+    scheme = {"m": {"type": "custom-s3", "platform": "http://minio:9000"}, "n": None}
+    alternates = [
+        {"B04": {"href": "./x", "alternate": {"s3": {"href": "s3://b/k", "storage:refs": ["n", "m"]}}}}
+    ]
+    pq.write_table(pa.table({"id": ["a", "b"], "assets": sizes}), tmp_path / "nulls.parquet")
+    table = pa.table({"id": ["a"], "assets": alternates, "storage:schemes": [scheme]})
+    pq.write_table(table, tmp_path / "schemes.parquet")
+    found, faults = named(tmp_path, str(tmp_path / "nulls.parquet"))
+    assert [(a.item_id, a.asset_key, a.location.key, a.size) for a in found] == [
+        ("a", "B04", f"{tmp_path}/x.tif", 7)
+    ]
+    found, more = named(tmp_path, str(tmp_path / "schemes.parquet"), alternate="s3")
+    assert [asset.location.endpoint for asset in found] == ["http://minio:9000"]
+    assert not faults + more
+    with pytest.raises(AssetError, match="GeoParquet is read from files"):
+        named(tmp_path, "https://h/items.parquet")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     with pytest.raises(AssetError, match="not STAC GeoParquet"):
         named(tmp_path, str(tmp_path / "other.parquet"))
@@ -109,9 +157,89 @@ def test_a_catalog_is_walked_and_no_document_read_twice(tmp_path: Path) -> None:
             named(tmp_path, f"{origin}/catalog.json", private=False)
 
 
+def test_a_package_with_its_lock_is_a_folder_of_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(item("a", "./assets/B04.tif")))
+    row = AssetRow("a", "B04", parse_href("assets/B04.tif"))
+    write_lock(table_of([row]), tmp_path / "assets.lock.parquet")
+    assert hrefs(tmp_path, str(tmp_path)) == {"a": f"file://{tmp_path}/assets/B04.tif"}
+
+
+def test_absolute_links_are_followed_and_files_of_this_machine_are_not_named_by_servers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "b.json").write_text(json.dumps(item("b")))
+    with LyingObjects({"/a.json": {"bytes": json.dumps(item("a", "file:///etc/passwd")).encode()}}) as server:
+        both = catalog(item=f"{server.origin}/a.json", item2=f"{tmp_path}/b.json")
+        (tmp_path / "catalog.json").write_text(json.dumps(both))
+        found, faults = named(tmp_path, str(tmp_path / "catalog.json"))
+        assert [asset.item_id for asset in found] == ["b"]
+        assert ["a B04" in str(fault) and "file of this machine" in str(fault) for fault in faults] == [True]
+        server.answers["/c.json"] = {"bytes": json.dumps(catalog(child=f"file://{tmp_path}/b.json")).encode()}
+        with pytest.raises(AssetError, match="file of this machine"):
+            named(tmp_path, f"{server.origin}/c.json")
+
+
+@pytest.mark.parametrize("case", PROJECTION["schemes"], ids=lambda case: case["id"])
+def test_the_storage_scheme_of_an_item_says_where_it_is(case: dict[str, Any], tmp_path: Path) -> None:
+    said = {"href": case["href"], "storage:refs": case["refs"]}
+    assets = {"main": said, "other": {"href": "./x", "alternate": {"s3": said}}}
+    document = {**item("a"), "assets": assets, "properties": {"storage:schemes": case["schemes"]}}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    for options in ({"assets": frozenset({"main"})}, {"assets": frozenset({"other"}), "alternate": "s3"}):
+        found, faults = named(tmp_path, str(tmp_path), **options)
+        if "fault" not in case:
+            assert not faults
+            assert [asset.location.endpoint for asset in found] == [case["endpoint"]]
+        else:
+            assert [case["fault"] in str(fault) for fault in faults] == [True]
+            assert "secret" not in str(faults[0])
+
+
+def test_what_a_scheme_names_is_asked_without_credentials(tmp_path: Path) -> None:
+    schemes = {"m": {"type": "custom-s3", "platform": "http://minio:9000"}}
+    assets = {"x": {"href": "s3://b/k", "storage:refs": ["m"]}}
+    document = {**item("a"), "assets": assets, "properties": {"storage:schemes": schemes}}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    (found,), _ = named(tmp_path, str(tmp_path))
+    assert not Stores(Access(folder=tmp_path)).is_signed(found.location)
+    named_by_user = Access(folder=tmp_path, trusted=frozenset({"http://minio:9000"}))
+    assert Stores(named_by_user).is_signed(found.location)
+
+
+def test_an_alternate_is_as_long_as_its_asset(tmp_path: Path) -> None:
+    assets = {
+        "a": {"href": "./a", "file:size": 7, "alternate": {"m": {"href": "s3://b/a"}}},
+        "b": {
+            "href": "./b",
+            "file:size": 7,
+            "alternate": {"m": {"href": "s3://b/b?X-Amz-Date=1", "file:size": 8}},
+        },
+        "c": {"href": "./c"},
+    }
+    (tmp_path / "x.json").write_text(json.dumps({**item("i"), "assets": assets}))
+    found, faults = named(tmp_path, str(tmp_path), alternate="m", strip_query=True)
+    assert [(asset.location.key, asset.size) for asset in found] == [("a", 7), ("b", 8)]
+    assert [fault.asset_key for fault in faults] == ["c"]
+    found, faults = named(tmp_path, str(tmp_path), alternate="m")
+    assert [fault.asset_key for fault in faults] == ["b", "c"], "a signed href is refused unless it is cut"
+
+
+def test_catalogs_before_stac_1_do_not_say_what_they_are(tmp_path: Path) -> None:
+    old = {"stac_version": "0.9.0", "id": "c", "description": "c", "links": [link("item", "./a.json")]}
+    (tmp_path / "c.json").write_text(json.dumps(old))
+    (tmp_path / "a.json").write_text(json.dumps(item("a")))
+    assert hrefs(tmp_path, str(tmp_path / "c.json")) == {"a": f"file://{tmp_path}/B04.tif"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            '{"type": "FeatureCollection", "features": [{"type": "FeatureCollection", "features": []}]}',
+            "features",
+        ),
+        ('{"type": "FeatureCollection", "features": [1]}', "not an Item"),
+        ('{"type": "Feature", "id": "a", "assets": {}, "x": NaN}', "not JSON"),
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "not an Item"),
@@ -133,12 +261,18 @@ def test_all_faults_of_a_run_are_told(tmp_path: Path) -> None:
         "b": {"href": "x.tif"},
         "c": {},
         "d": {"href": "https://u:secret@h/x"},
+        "": {"href": "x.tif"},
+        "e\n": {"href": "x.tif"},
+        "\ud800": {"href": "x.tif"},
+        "f" * 5000: {"href": "x.tif"},
     }
     (tmp_path / "x.json").write_text(json.dumps({**item("i"), "assets": assets}))
     found, faults = named(tmp_path, str(tmp_path / "x.json"))
     assert [asset.asset_key for asset in found] == ["b"]
-    assert [fault.asset_key for fault in faults] == ["a", "c", "d"]
+    assert [fault.asset_key for fault in faults] == [key for key in assets if key != "b"]
     assert "secret" not in "".join(map(str, faults))
+    (tmp_path / "x.json").write_text(json.dumps(item("a\x1b")))
+    assert ["the Item's id" in str(fault) for fault in named(tmp_path, str(tmp_path / "x.json"))[1]] == [True]
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +281,10 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / name).write_text(json.dumps(document))
     with pytest.raises(AssetError, match="catalogs within each other"):
         named(tmp_path, str(tmp_path / "0.json"))
-    monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
+    monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(documents=3))
+    with pytest.raises(AssetError, match="more than 3 documents"):
+        named(tmp_path, str(tmp_path))
+    monkeypatch.setattr("odfchain.assets.stac_documents.ASSETS", type(ASSETS)(document_bytes=10))
     with pytest.raises(AssetError, match="more than 10 bytes"):
         named(tmp_path, str(tmp_path / "0.json"))
     with pytest.raises(UsageError, match="there is no such file"):

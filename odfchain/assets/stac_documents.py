@@ -1,0 +1,102 @@
+"""Documents of STAC as JSON: read within bounds, and told apart. Source: STAC 1.0 and 1.1; RFC-047."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from odfchain.assets.hrefs import public_href
+from odfchain.errors import AssetError, UsageError
+from odfchain.limits import ASSETS
+from odfchain.store import fsio
+
+LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
+"""Files with a document on each line."""
+JSON = (".json", ".geojson", *LINES)
+
+
+def bytes_of(path: Path) -> bytes:
+    """The bytes of a document.
+
+    Raises:
+        UsageError: there is no such file.
+        AssetError: more bytes than a document may have.
+    """
+    data = fsio.read_start(path, ASSETS.document_bytes + 1)
+    if data is None:
+        raise UsageError(f"{path}: there is no such file")
+    return checked_size(data, str(path))
+
+
+def checked_size(data: bytes, name: str) -> bytes:
+    """The bytes of a document, as they are.
+
+    Raises:
+        AssetError: more than a document may have.
+    """
+    if len(data) > ASSETS.document_bytes:
+        raise AssetError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
+    return data
+
+
+def documents_of(data: bytes, name: str) -> Iterator[Any]:
+    """The documents of a text with one on each line, or with a single one on several lines.
+
+    Raises:
+        AssetError: a line is not JSON.
+    """
+    lines = data.splitlines()
+    if len(lines) != 1 and (not lines or not lines[0].rstrip().endswith(b"}")):  # one document, indented
+        yield parsed(data, name)
+        return
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield parsed(line, f"{name}, line {number}")
+
+
+def parsed(data: bytes, name: str) -> Any:
+    """What a JSON text says; NaN and its kin are none.
+
+    Raises:
+        AssetError: it is not JSON.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise AssetError(f"{public_href(name)}: not JSON") from None
+
+
+def kind_of(document: Any, name: str | None) -> str:
+    """`Feature`, `FeatureCollection`, `Catalog` or `Collection`; catalogs before STAC 1.0 did not say so.
+
+    Raises:
+        AssetError: not a document of STAC.
+    """
+    if isinstance(document, dict):
+        old = "Catalog" if "stac_version" in document and isinstance(document.get("links"), list) else None
+        kind = document.get("type", old)
+        if kind in ("Feature", "Catalog", "Collection"):
+            return str(kind)
+        if kind == "FeatureCollection" and isinstance(document.get("features"), list):
+            return "FeatureCollection"
+    raise AssetError(
+        f"{public_href(name or 'a document')}: not an Item, an ItemCollection or a catalog of STAC"
+    )
+
+
+def features_of(document: Mapping[str, Any], name: str | None) -> Iterator[Any]:
+    """The Items of an ItemCollection.
+
+    Raises:
+        AssetError: one of its features is none.
+    """
+    for feature in document["features"]:
+        if kind_of(feature, name) != "Feature":
+            raise AssetError(f"{public_href(name or 'a document')}: one of its features is not an Item")
+        yield feature
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)
