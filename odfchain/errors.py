@@ -61,6 +61,7 @@ which no character acts (`odfchain.text`), whatever it quotes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from odfchain.text import printable
@@ -355,9 +356,11 @@ class NothingToCommitError(IngestError):
 
     exit_code = 0
 
-    def __init__(self, message: str, *, input_rows: int = 0) -> None:
+    def __init__(self, message: str, *, input_rows: int = 0, notes: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.input_rows = input_rows
+        self.notes = tuple(notes)
+        """What is to be said of the rows all the same."""
 
 
 class FetchError(IngestError):

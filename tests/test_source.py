@@ -200,8 +200,8 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "assets": 2_410,  # STAC of two versions, written valid and read back: storage schemes, what cannot be brought up to date; redirects to private addresses; the guide says 1,500: stores' ways of lying, STAC in five forms, relocation that survives being killed
-    "api": 6_340,  # asset locks; what is known of rows; exports; what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
+    "assets": 2_440,  # catalogs in servers that speak like S3; STAC of two versions, written valid and read back: storage schemes, what cannot be brought up to date; redirects to private addresses; the guide says 1,500: stores' ways of lying, STAC in five forms, relocation that survives being killed
+    "api": 6_430,  # locks recorded into datasets; asset locks; what is known of rows; exports; what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
     "audit": 5_900,  # statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
     "branch": 7_050,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
@@ -211,10 +211,10 @@ LINES = {  # raised only by a commit that says why
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
-    "floor": 1_540,  # limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_550,  # what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
-    "lineage": 2_400,  # branches and merges, drawn
+    "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
     "model": 2100,
     "net": 1_870,  # requests of a library that follows redirects by itself
     "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept

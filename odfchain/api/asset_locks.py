@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from odfchain.errors import AssetError, SchemaError, UsageError
+from odfchain.errors import AssetError, UsageError
 from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class AssetLock:
     ) -> AssetLock:
         """The lock of all assets that STAC documents name: files, folders, URLs or `-` for standard input.
 
+        A catalog in a server that speaks like S3 is `s3+http://host/bucket/catalog.json`; it is asked signed.
         With `probe` the facts are what the stores say; without, no request is made for them. `checksum` is
         `metadata`, `use-etag`, `calculate-if-needed` or `calculate-always`.
 
@@ -95,10 +96,12 @@ class AssetLock:
         from odfchain.assets.checksums import Method
         from odfchain.assets.deriving import DeriveOptions
         from odfchain.assets.deriving import derive as derived
+        from odfchain.assets.hrefs import parse_place
         from odfchain.assets.lock_table import table_of
         from odfchain.assets.stac import Selection
 
         chosen = stores or StoreOptions()
+        named = {parse_place(each).endpoint for each in sources if "://" in each}
         root = Path(folder).resolve()
         options = DeriveOptions(
             selection=Selection(
@@ -108,7 +111,8 @@ class AssetLock:
             probe=probe, checksum=None if checksum is None else Method(checksum), jobs=chosen.jobs,
             relative_to=root,
         )  # fmt: skip
-        found = derived(sources, _stores(root, chosen, ours=True), options, progress)
+        asked = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, named)])
+        found = derived(sources, _stores(root, asked, ours=True), options, progress)
         if not keep_going:
             found.check()
         table = table_of(found.rows, checksums=checksum is not None)
@@ -260,32 +264,6 @@ class AssetLock:
         return _stores(self.folder, options, ours=self.is_ours or options.trust_files)
 
 
-def lock_of(dataset: Dataset) -> AssetLock:
-    """The lock that a dataset is, at its newest block: the rows in force, in the order of schema v1.
-
-    Raises:
-        SchemaError: the dataset is no asset lock.
-    """
-    from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, schema_fault
-
-    columns = dataset.schema
-    names = [] if columns is None else [column.name for column in columns.fields]
-    schema = SCHEMA_WITH_CHECKSUM if "file_checksum" in names else SCHEMA
-    missing = [name for name in schema.names if name not in names]
-    if missing:
-        raise SchemaError(
-            f"{dataset.alias}: no asset lock: there is no column `{missing[0]}`",
-            hint="`odfchain new NAME --assets` makes the manifest of one",
-        )
-    found = dataset.state().to_arrow().select(schema.names)
-    table = found.cast(schema).replace_schema_metadata(schema.metadata)
-    fault = schema_fault(table.schema)
-    if fault is not None:
-        raise SchemaError(f"{dataset.alias}: no asset lock: {fault}")
-    keys = [("item_id", "ascending"), ("asset_key", "ascending")]
-    return AssetLock(table.sort_by(keys), Path.cwd(), dataset.has_key)
-
-
 def slices_lock(
     dataset: Dataset,
     at: str,
@@ -340,23 +318,6 @@ def fetch_from_locks(
     where = _stores(Path.cwd(), chosen, ours=True)  # files were judged as those of their locks
     number = parallel or dataset._workspace._sharing.config.parallel
     return fetch_from_places(dataset._files, places, where, parallel=number, progress=progress)
-
-
-def with_known_facts(new: AssetLock, known: AssetLock) -> AssetLock:
-    """A lock that nobody probed, with the facts of an earlier one where location and size are the same."""
-    from odfchain.assets.lock_table import table_of
-
-    before = {row.key: row for row in known.rows}
-
-    def kept(row: AssetRow) -> AssetRow:
-        old = before.get(row.key)
-        sizes = (row.facts.size_bytes, old.facts.size_bytes) if old is not None else (None, None)
-        same = old is not None and old.location == row.location and (sizes[0] is None or sizes[0] == sizes[1])
-        return replace(row, facts=old.facts) if same and old is not None else row
-
-    return replace(
-        new, table=table_of(map(kept, new.rows), checksums="file_checksum" in new.table.schema.names)
-    )
 
 
 def trusted_endpoints(workspace: Workspace) -> list[str]:

@@ -57,22 +57,24 @@ def ingest_frame(
     batch: tuple[str, int] | None,
     options: Mapping[str, Any],
     progress: Progress,
+    *,
+    name: str = "the frame",
 ) -> IngestOutcome:
-    """What `Dataset.ingest_frame` does; errors as there."""
-    from odfchain.ingest.frame_file import FRAME, write_frame_file
+    """What `Dataset.ingest_frame` does; errors as there. `name` is what messages call it."""
+    from odfchain.ingest.frame_file import write_frame_file
     from odfchain.ingest.ingesting import already_ingested
     from odfchain.ingest.streamed_batch import Batch
 
     chosen = dataclasses.replace(
         _options(dataset, options),
         input_format="parquet",
-        input_name=FRAME,
+        input_name=name,
         batch=None if batch is None else Batch(*batch),
     )
     if (outcome := already_ingested(dataset._files, dataset.summary, chosen)) is not None:
         return outcome  # nothing of it is computed again
     with dataset._files.staging() as folder:
-        progress.phase("Writing the frame")
+        progress.phase(f"Writing {name}")
         path = write_frame_file(frame, folder)
         start = _session_for(dataset, frame, progress)
         return _ingest_files(dataset, start, chosen, options, progress, [path.resolve()])

@@ -404,7 +404,7 @@ class Dataset(Branching, Publishing, Upkeep):
         Raises:
             SchemaError: it is no asset lock.
         """
-        from odfchain.api.asset_locks import lock_of
+        from odfchain.api.lock_datasets import lock_of
 
         return lock_of(self)
 

@@ -18,6 +18,8 @@ from odfchain.text import one_line
 SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "file"})
 STORES = frozenset({"file", "s3", "gs", "az", "http", "https"})
 """What `store_type` may be: obstore's names, no aliases."""
+_OF_SERVERS = frozenset({"s3+http", "s3+https"})
+"""How users name objects of a server that speaks like S3; what an Item says is no place for it."""
 
 _SIGNATURES = frozenset(
     {
@@ -51,6 +53,26 @@ def parse_href(href: str, base: str | None = None, *, strip_query: bool = False)
         return _parsed(href, base, strip_query=strip_query)
     except InvalidIdError as error:
         raise AssetError(f"{public_href(href)}: {error.message}", hint=error.hint) from None
+
+
+def parse_place(text: str) -> Location:
+    """The location of a document: an href, or what `place_of` writes.
+
+    Raises:
+        AssetError: as `parse_href`.
+    """
+    try:
+        return _parsed(text, None, strip_query=False, schemes=SCHEMES | _OF_SERVERS)
+    except InvalidIdError as error:
+        raise AssetError(f"{public_href(text)}: {error.message}", hint=error.hint) from None
+
+
+def place_of(location: Location) -> str:
+    """Where a document is, as a text that loses nothing: with an endpoint `s3+http://host/bucket/key`."""
+    href = href_of(location)
+    if location.store != "s3" or location.endpoint is None:
+        return location.key if location.store == "file" else href
+    return f"s3+{location.endpoint}/{href.removeprefix('s3://')}"
 
 
 def href_of(location: Location) -> str:
@@ -104,7 +126,7 @@ def _names(query: str) -> list[str]:
     ]
 
 
-def _parsed(href: str, base: str | None, *, strip_query: bool) -> Location:
+def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozenset[str] = SCHEMES) -> Location:
     if not href:
         raise InvalidIdError("names nothing")
     if not href.isprintable():
@@ -118,8 +140,8 @@ def _parsed(href: str, base: str | None, *, strip_query: bool) -> Location:
         raise InvalidIdError("names a host without a scheme", hint="write https:// before it")
     if scheme is None:
         text = text if base is None else _resolved(text, base)
-        scheme = _SCHEME.match(text)
-    if scheme is not None and scheme[1].lower() not in SCHEMES:
+        scheme, schemes = _SCHEME.match(text), SCHEMES | _OF_SERVERS
+    if scheme is not None and scheme[1].lower() not in schemes:
         raise InvalidIdError(
             f"no store is called {scheme[1].lower()!r}", hint=f"the schemes are {', '.join(sorted(SCHEMES))}"
         )
@@ -151,7 +173,11 @@ def _resolved(href: str, base: str) -> str:
         path = _cut(base)[0]
         root, _, rest = path.partition("://")
         authority, _, rest = rest.partition("/")
-        root, path = f"{root}://{authority}", f"/{rest}"
+        root = f"{root}://{authority}"
+        if found[1].lower() in _OF_SERVERS:  # the bucket is no folder that one could go up from
+            bucket, _, rest = rest.partition("/")
+            root = f"{root}/{bucket}"
+        path = f"/{rest}"
     if href.startswith("/"):
         return root + href
     segments = path.split("/")[:-1]

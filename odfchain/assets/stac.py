@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.assets.access import Stores
-from odfchain.assets.hrefs import href_of, parse_href, public_href
+from odfchain.assets.hrefs import parse_href, parse_place, place_of, public_href
 from odfchain.assets.lock_table import KIND
 from odfchain.assets.objects import read_small
 from odfchain.assets.stac_documents import (
@@ -149,7 +149,7 @@ class StacReader:
 
     def _bytes(self, place: str) -> bytes:
         if "://" in place:
-            return read_small(parse_href(place), self.stores, ASSETS.document_bytes)
+            return read_small(parse_place(place), self.stores, ASSETS.document_bytes)
         return bytes_of(Path(place))
 
     def _lines(self, data: bytes, place: str | None) -> Iterator[NamedAsset]:
@@ -173,9 +173,7 @@ class StacReader:
             for rel, href in _links(document):
                 if rel in ("item", "child", "items"):
                     base = place if place is not None else _self_link(document)
-                    linked = _allowed(parse_href(href, base), place)
-                    path = linked.key if linked.store == "file" else href_of(linked)
-                    yield from self._document(path, depth + 1)
+                    yield from self._document(place_of(_allowed(parse_href(href, base), place)), depth + 1)
 
     def _item(self, item: Mapping[str, Any], place: str | None) -> Iterator[NamedAsset]:
         name, assets = item.get("id"), item.get("assets")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from odfchain.cli.support.context import open_workspace, options, say
-from odfchain.cli.support.ingested import print_outcome
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET_AT, given, merge_options
 from odfchain.cli.support.progress_bar import TerminalProgress
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from odfchain.api.asset_locks import AssetLock, StoreOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_OPERATIONS = ("+A", "-R", "-C", "+C")
 _LOCK = "LOCK is a file (assets.lock.parquet) or a dataset: NAME or NAME@POINT."
 
 
@@ -100,48 +100,37 @@ def derive_command(
     slices: str | None, at: str | None, no_probe_metadata: bool, checksum: str | None,
     items: tuple[str, ...], assets: tuple[str, ...], include_metadata: bool, alternate: str | None,
     strip_query: bool, **others: Any,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Make a lock out of Items, ItemCollections, catalogs, ndjson, or STAC GeoParquet.
 
     SOURCE is a file, a folder, a URL, or - for standard input. Signed URLs and hrefs with users or queries
     are refused; a secret inside a path cannot be recognised. With --into only what differs is recorded: what
-    is not in the catalog any more is retracted.
+    is not in the catalog any more is retracted; with --keep-going what could not be reached stays as it is.
     """
-    _check_target(output, into, items, assets)
     stores, merging = _apart(others)
+    _check_target(output, into, merging, [*items, *assets])
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
-    from odfchain.api.asset_locks import AssetLock
-
-    if slices is not None:
-        lock = _lock_of_slices(slices, at or "", output, not no_probe_metadata, keep_going, stores)
-        _put(lock, output, into, merging)
-        return
-    with TerminalProgress(quiet=options().quiet) as progress:
-        lock = AssetLock.derive(
-            sources, folder=_folder(output), probe=not no_probe_metadata, checksum=checksum, items=items,
-            assets=assets, include_metadata=include_metadata, alternate=alternate, strip_query=strip_query,
-            keep_going=keep_going, stores=_stores(**stores), progress=progress,
-        )  # fmt: skip
-    for warning in lock.warnings:
-        say(f"warning: {warning}")
-    say(f"{'named' if no_probe_metadata else 'probed'} {lock.summary}")
-    _put(lock, output, into, merging, probed=not no_probe_metadata)
-
-
-def _lock_of_slices(
-    dataset: str, at: str, output: Path | None, probe: bool, keep_going: bool, stores: dict[str, Any]
-) -> AssetLock:
-    from odfchain.api.asset_locks import slices_lock
+    from odfchain.api.asset_locks import AssetLock, slices_lock
     from odfchain.api.branch_points import at_point
 
-    with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
-        found = slices_lock(
-            at_point(workspace, dataset), at, folder=_folder(output), probe=probe, keep_going=keep_going,
-            stores=_stores(**stores), progress=progress,
-        )  # fmt: skip
-    say(f"{'probed' if probe else 'named'} {found.summary}")
-    return found
+    with TerminalProgress(quiet=options().quiet) as progress:
+        if slices is not None:
+            lock = slices_lock(
+                at_point(open_workspace(), slices), at or "", folder=_folder(output, into),
+                probe=not no_probe_metadata, keep_going=True, stores=_stores(**stores), progress=progress,
+            )  # fmt: skip
+        else:
+            lock = AssetLock.derive(
+                sources, folder=_folder(output, into), probe=not no_probe_metadata, checksum=checksum,
+                items=items, assets=assets, include_metadata=include_metadata, alternate=alternate,
+                strip_query=strip_query, keep_going=True, stores=_stores(**stores), progress=progress,
+            )  # fmt: skip
+    for warning in lock.warnings:
+        say(f"warning: {warning}")
+    left_out = f", {len(lock.faults):,} left out" if lock.faults else ""
+    say(f"{'named' if no_probe_metadata else 'probed'} {lock.summary}{left_out}")
+    return _finish(lock, output, into, merging, keep_going=keep_going, probed=not no_probe_metadata)
 
 
 @assets_command.command("check")
@@ -207,27 +196,26 @@ def relocate_command(
     What is not what the lock says is not copied. When this is interrupted the old lock stays valid, and the
     same command copies the rest.
     """
-    if not dry_run:
-        _check_target(output, into, (), ())
     stores, merging = _apart(others)
+    if not dry_run:
+        _check_target(output, into, merging)
     arrivals = _arrivals(output, into)
     with TerminalProgress(quiet=options().quiet) as progress:
         moved = _read(lock).relocate(
-            to, layout=layout, prefix=prefix, folder=_folder(output), overwrite=overwrite, checksum=checksum,
-            dry_run=dry_run, arrivals=arrivals, stores=_stores(**stores), progress=progress,
+            to, layout=layout, prefix=prefix, folder=_folder(output, into), overwrite=overwrite,
+            checksum=checksum, dry_run=dry_run, arrivals=arrivals, stores=_stores(**stores),
+            progress=progress,
         )  # fmt: skip
     if dry_run:
         print_records(moved.table.to_pylist(), moved.table.schema.names, "table")
         return 0
     say(moved.summary)
-    for fault in moved.faults:
-        echo(f"error: {fault}", err=True)
+    code = _finish(moved, output, into, merging, keep_going=keep_going)
     if not moved.faults or keep_going:
         from odfchain.api.asset_locks import forget_arrivals
 
-        _put(moved, output, into, merging)
         forget_arrivals(arrivals)
-    return max((fault.error.exit_code for fault in moved.faults), default=0)
+    return code
 
 
 @assets_command.command("href")
@@ -282,19 +270,31 @@ def export_command(dataset: str, output: Path) -> None:
     say(f"wrote {output}: {lock.table.num_rows:,} rows")
 
 
-def _check_target(output: Path | None, into: str | None, items: Iterable[str], assets: Iterable[str]) -> None:
+def _check_target(
+    output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = ()
+) -> None:
+    """Pass if the new lock can go there: that is found out before anything is asked or copied."""
     if (output is None) == (into is None):
         raise UsageError("say where the lock goes: -o FILE or --into DATASET")
-    if into is not None and (tuple(items) or tuple(assets)):
+    if output is not None and merging:
+        raise UsageError(f"--{next(iter(merging)).replace('_', '-')} is for --into: a file is written anew")
+    if into is not None and filters:
         raise UsageError(
             "--into records a whole lock: with --item or --asset all others would be retracted",
             hint="write a part to a file with -o",
         )
+    if into is not None:
+        from odfchain.api.branch_points import on_branch
+        from odfchain.api.lock_datasets import lock_schema
+
+        lock_schema(on_branch(open_workspace(), into))
 
 
-def _folder(output: Path | None) -> Path:
-    """The folder that files are named relative to."""
-    return Path.cwd() if output is None else output.resolve().parent
+def _folder(output: Path | None, into: str | None) -> Path:
+    """The folder that files are named relative to: the lock's, or the workspace's where that is a dataset."""
+    if output is not None:
+        return output.resolve().parent
+    return Path.cwd() if into is None else open_workspace().path.parent
 
 
 def _arrivals(output: Path | None, into: str | None) -> Path | None:
@@ -316,8 +316,8 @@ def _read(text: str) -> AssetLock:
 
 
 def _of_dataset(text: str) -> AssetLock:
-    from odfchain.api.asset_locks import lock_of
     from odfchain.api.branch_points import at_point
+    from odfchain.api.lock_datasets import lock_of
 
     return lock_of(at_point(open_workspace(), text))
 
@@ -342,27 +342,37 @@ def _apart(others: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return stores, given(**{name: value for name, value in others.items() if name not in names})
 
 
+def _finish(
+    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *,
+    keep_going: bool, probed: bool = True,
+) -> int:  # fmt: skip
+    """The exit code; faults are told, and the lock is written unless they forbid it."""
+    for fault in lock.faults:
+        echo(f"error: {fault}", err=True)
+    if not lock.faults or keep_going:
+        _put(lock, output, into, merging, probed=probed)
+    else:
+        say("nothing is written; --keep-going leaves out what failed")
+    return min((fault.error.exit_code for fault in lock.faults), default=0)
+
+
 def _put(
-    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *, probed: bool = True
+    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *, probed: bool
 ) -> None:
     if output is not None:
-        if merging:
-            raise UsageError(
-                f"--{next(iter(merging)).replace('_', '-')} is for --into: a file is written anew"
-            )
         lock.write(output)
         say(f"wrote {output}: {lock.table.num_rows:,} rows")
         return
-    from odfchain.api.asset_locks import lock_of, with_known_facts
     from odfchain.api.branch_points import on_branch
+    from odfchain.api.lock_datasets import record_lock
 
     with open_workspace() as workspace, TerminalProgress(quiet=options().quiet) as progress:
         dataset = on_branch(workspace, into or "")
-        if not probed and dataset.schema is not None:
-            lock = with_known_facts(lock, lock_of(dataset))
-        outcome = dataset.ingest_frame(lock.table, progress=progress, **merging)
+        outcome = record_lock(dataset, lock, probed=probed, progress=progress, **merging)
         progress.stop()
-        print_outcome(outcome, "table")
+        found = {op: sum(each.operations.get(op, 0) for each in outcome.inputs) for op in _OPERATIONS}
+        changes = "  ".join(f"{op} {count:,}" for op, count in found.items() if count)
+        echo(f"{into}  {changes or 'nothing new'}   block {dataset.summary.head_block.sequence_number}")
 
 
 def _is_quiet(checked: Any) -> bool:

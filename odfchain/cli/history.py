@@ -8,8 +8,7 @@ import click
 
 from odfchain.cli.support.context import open_workspace, say
 from odfchain.cli.support.output import cell_text, format_option, plain, print_records
-from odfchain.cli.support.parameters import DATASET_AT
-from odfchain.errors import UsageError
+from odfchain.cli.support.parameters import DATASET_AT, key_values
 
 if TYPE_CHECKING:
     from odfchain import RowChange
@@ -30,7 +29,7 @@ def history_command(dataset: str, key: tuple[str, ...], limit: int | None, outpu
     """
     from odfchain.api.branch_points import at_point
 
-    changes = at_point(open_workspace(), dataset).history(_values(key), limit=limit)
+    changes = at_point(open_workspace(), dataset).history(key_values(key), limit=limit)
     if not changes:
         say("no row with this key was ever recorded there")
     if output == "table":
@@ -44,18 +43,6 @@ def history_command(dataset: str, key: tuple[str, ...], limit: int | None, outpu
         return
     columns = ["block", "blockHash", "offset", "systemTime", "change", "columns", "from", "to", "via"]
     print_records(map(_document, changes), columns, output)
-
-
-def _values(texts: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{text!r} is not COL=VALUE", hint="write iata=ZRH")
-        if name in found:
-            raise UsageError(f"column {name} is given twice")
-        found[name] = value
-    return found
 
 
 def _for_people(change: RowChange) -> dict[str, Any]:

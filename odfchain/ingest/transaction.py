@@ -6,12 +6,12 @@ Pushed files and polled sources come through here alike.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, EngineError, OdfchainError
+from odfchain.errors import BadInputError, EngineError, NothingToCommitError, OdfchainError
 from odfchain.ingest.merge_strategies import looks_back, takes_operations
 from odfchain.ingest.read.formats import declared_schema, open_input
 from odfchain.ingest.read.inference import fix_up
@@ -102,9 +102,16 @@ def _stage(
     if frame is not None:
         frame = dataclasses.replace(frame, size=size, few=few)
     progress.phase(f"Merging {source.name}")
-    written = write_input(session, state, frame, options, malformed=malformed)
-    for note in written.notes:
-        progress.note(f"{source.name}: {note}")
+    notes: Sequence[str] = ()
+    try:
+        written = write_input(session, state, frame, options, malformed=malformed)
+        notes = written.notes
+    except NothingToCommitError as nothing:
+        notes = nothing.notes
+        raise
+    finally:
+        for note in notes:
+            progress.note(f"{source.name}: {note}")
     return written
 
 

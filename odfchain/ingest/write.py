@@ -507,7 +507,7 @@ def _record(
             )
         )
     if not events:
-        raise NothingToCommitError("nothing to commit", input_rows=input_rows)
+        raise NothingToCommitError("nothing to commit", input_rows=input_rows, notes=notes)
     after = dataclasses.replace(
         state,
         schema=target or state.schema,

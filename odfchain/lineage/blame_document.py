@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from typing import Any
 
@@ -233,8 +234,15 @@ def _row_tree(blamed: BlamedRow) -> TextTree:
 
 
 def _row_text(row: StoredRecord) -> str:
-    values = ", ".join(f"{name}={value}" for name, value in row.values.items())
+    values = ", ".join(f"{name}={_value_text(value)}" for name, value in row.values.items())
     return one_line(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        shown = value.isoformat().replace("+00:00", "Z")
+        return shown.replace("000Z", "Z") if value.microsecond else shown  # thousandths are enough
+    return "∅" if value is None else str(value)
 
 
 def _corrected_text(corrected: CorrectedRecord) -> str:

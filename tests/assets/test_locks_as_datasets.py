@@ -3,76 +3,133 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import with_known_facts
+from odfchain.api.lock_datasets import record_lock, with_known_facts
 from odfchain.api.templates import manifest_template
-from odfchain.assets.lock_table import SCHEMA
+from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of
+from odfchain.store.locations import Location
 from tests.kit.lying_objects import LyingObjects
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
 STORES = odf.StoreOptions(allow_private=True)
+CASES = json.loads(Path("fixtures/assets/datasets.json").read_text())
 
 
-@pytest.fixture(scope="module")
+class Notes:
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """As `Progress`."""
+
+    def advance(self, steps: int = 1) -> None:
+        """As `Progress`."""
+
+    def note(self, text: str) -> None:
+        """As `Progress`."""
+        self.said.append(text)
+
+
+@pytest.fixture
 def server() -> Iterator[LyingObjects]:
     with LyingObjects({f"/{n}.tif": {} for n in range(20)}) as found:
         yield found
 
 
-def derived(server: LyingObjects, folder: Path, numbers: range, *, probe: bool = True) -> odf.AssetLock:
-    items = [
-        {"type": "Feature", "id": f"s{n:02}", "assets": {"B04": {"href": f"{server.origin}/{n}.tif"}}}
-        for n in numbers
-    ]
+def new(folder: Path, engine: SparkEngine, merge: str = "Snapshot") -> odf.Dataset:
+    workspace = odf.init(folder)
+    workspace._engines.spark = engine
+    (dataset,) = workspace.add(manifest_template(odf.DatasetAlias.parse("s2.assets"), "assets", merge=merge))
+    return dataset
+
+
+def derived(server: LyingObjects, folder: Path, case: dict[str, Any]) -> odf.AssetLock:
+    """The lock of a case's catalog."""
+    sizes = case.get("sizes", {})
     path = folder / "items.ndjson"
-    path.write_text("".join(json.dumps(each) + "\n" for each in items))
-    return odf.AssetLock.derive([str(path)], folder=folder, stores=STORES, probe=probe)
+    with path.open("w") as file:
+        for n in range(*case["catalog"]):
+            asset: dict[str, Any] = {"href": f"{server.origin}/{n}.tif"}
+            if str(n) in sizes:
+                asset["file:size"] = sizes[str(n)]
+            item = {"type": "Feature", "id": f"s{n:02}", "assets": {"B04": asset}}
+            file.write(json.dumps(item) + "\n")
+    return odf.AssetLock.derive([str(path)], folder=folder, stores=STORES, probe=case.get("probe", True))
+
+
+def record(server: LyingObjects, dataset: odf.Dataset, folder: Path, case: dict[str, Any]) -> None:
+    """Do what a case says, and compare what is recorded."""
+    for number, answer in case.get("objects", {}).items():
+        server.answers[f"/{number}.tif"] = answer
+    lock = dataset.lock() if case.get("exported") else derived(server, folder, case)
+    chosen = {name: case[name] for name in ("allow_retract", "late_edits") if name in case}
+    before, notes = dataset.summary.head_block.sequence_number, Notes()
+    if "refused" in case:
+        with pytest.raises(odf.OdfchainError) as refused:
+            record_lock(dataset, lock, **chosen)
+        assert refused.value.exit_code == case["refused"], case["id"]
+        assert case.get("said", "") in str(refused.value)
+        assert dataset.summary.head_block.sequence_number == before
+        return
+    outcome = record_lock(dataset, lock, probed=case.get("probe", True), progress=notes, **chosen)
+    assert operations(outcome) == case["operations"], case["id"]
+    assert notes.said == ([case["said"]] if "said" in case else []), case["id"]
+    is_new = dataset.summary.head_block.sequence_number > before
+    assert is_new == bool(case["operations"]), "nothing new makes no block"
 
 
 def operations(outcome: odf.IngestOutcome) -> dict[str, int]:
     return {name: count for item in outcome.inputs for name, count in item.operations.items() if count}
 
 
-def test_cases_45_to_48(server: LyingObjects, tmp_path: Path, engine: SparkEngine) -> None:
-    workspace = odf.init(tmp_path)
-    workspace._engines.spark = engine
-    (dataset,) = workspace.add(manifest_template(odf.DatasetAlias.parse("s2.assets"), "assets"))
-    first = derived(server, tmp_path, range(10))
-    assert operations(dataset.ingest_frame(first.table)) == {"+A": 10}
+def test_cases_45_to_49(server: LyingObjects, tmp_path: Path, engine: SparkEngine) -> None:
+    dataset = new(tmp_path, engine)
+    assert dataset.lock().table.equals(SCHEMA.empty_table(), check_metadata=True), "no rows yet"
+    first, *cases = CASES["cases"]
+    record(server, dataset, tmp_path, first)
+    begin = dataset.lock()
+    assert begin.table.equals(derived(server, tmp_path, first).table, check_metadata=True)
     block = dataset.summary.head_block.sequence_number
-    # 45: nothing new, no block; and an exported lock is nothing new, either
-    assert dataset.ingest_frame(derived(server, tmp_path, range(10)).table).up_to_date
-    assert dataset.lock().table.equals(first.table, check_metadata=True)
-    assert dataset.ingest_frame(dataset.lock().table).up_to_date
-    assert dataset.summary.head_block.sequence_number == block
-    # what nobody probed keeps the facts that are known
-    unprobed = derived(server, tmp_path, range(10), probe=False)
-    assert unprobed.rows[0].facts.etag is None
-    assert dataset.ingest_frame(with_known_facts(unprobed, dataset.lock()).table).up_to_date
-    # 46: an entity tag changed, an asset is gone, another is new
-    server.answers["/3.tif"] = {"etag": '"other"'}
-    outcome = dataset.ingest_frame(derived(server, tmp_path, range(1, 11)).table)
-    assert operations(outcome) == {"+A": 1, "-R": 1, "-C": 1, "+C": 1}
-    # 47: a catalog that was half read
-    part = derived(server, tmp_path, range(1, 5))
-    with pytest.raises(odf.GuardError) as refused:
-        dataset.ingest_frame(part.table)
-    assert refused.value.exit_code == 3
-    assert operations(dataset.ingest_frame(part.table, allow_retract=True)) == {"-R": 6}
+    for case in cases:
+        record(server, dataset, tmp_path, case)
+    assert dataset.lock().table.equals(derived(server, tmp_path, cases[-1]).table)
     # 48: the lock of an earlier block, and what has changed since
+    wanted = CASES["check_of_the_first"]
     old = dataset.at(block).dataset.lock()
-    assert old.table.equals(first.table, check_metadata=True)
+    assert old.table.equals(begin.table, check_metadata=True)
     old.write(tmp_path / "old.parquet")
     read = odf.AssetLock.read(tmp_path / "old.parquet")
     assert read.table.schema.equals(SCHEMA, check_metadata=True), "T22: one schema, metadata included"
-    found = {each.row.item_id: each.status.value for each in read.check(stores=STORES)}
-    assert {name for name, status in found.items() if status != "same"} == {"s03"}
-    assert found["s03"] == "changed"
+    found_now = [(each.row.label, each.status.value) for each in read.check(stores=STORES)]
+    assert Counter(status for _, status in found_now) == wanted["statuses"], wanted["id"]
+    assert [label for label, status in found_now if status != "same"] == wanted["not_same"]
+
+
+def test_ledgers_of_objects_that_never_change(
+    server: LyingObjects, tmp_path: Path, engine: SparkEngine
+) -> None:
+    dataset = new(tmp_path, engine, "Ledger")
+    for case in CASES["ledger"]:
+        record(server, dataset, tmp_path, case)
+
+
+@pytest.mark.parametrize("case", CASES["known_facts"], ids=lambda case: case["id"])
+def test_what_nobody_probed_keeps_what_is_known(case: dict[str, Any], tmp_path: Path) -> None:
+    def lock(facts: list[Any] | None, key: str = "x.tif") -> odf.AssetLock:
+        rows = [] if facts is None else [AssetRow("s1", "B04", Location("s3", "b", None, key), Facts(*facts))]
+        return odf.AssetLock(table_of(rows), tmp_path)
+
+    new = lock([case["claimed"], None, None], case.get("key", "x.tif"))
+    (row,) = with_known_facts(new, lock(case["known"])).rows
+    assert [row.facts.size_bytes, row.facts.etag, row.facts.last_modified] == case["facts"]

@@ -301,24 +301,37 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
     (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
     with simulated_s3("scenes") as one, simulated_s3("mirror") as two:
         keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}
-        servers = {"ONE": one, "TWO": two, "AWS_ENDPOINT_URL": one, "AWS_ALLOW_HTTP": "true"}
         done = subprocess.run(
-            ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env | keys | servers, capture_output=True,
-            text=True, timeout=TIMEOUT, check=False,
+            ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env | keys | {"ONE": one, "TWO": two},
+            capture_output=True, text=True, timeout=TIMEOUT, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "47 same, 3 changed" in done.stderr
-    assert re.findall(r"the frame +50 +(\d+) +0 +(\d+) +(\d+) ", done.stdout) == [
-        ("50", "0", "0"), ("0", "3", "3"), ("50", "0", "0"),
+    out, said = done.stdout, done.stderr
+    assert said.count("probed 50 assets of 50 items in 1 store (s3 50)") == 2
+    assert re.findall(r"^scenes\.(\w+)  ([-+].*)$", out, re.MULTILINE) == [
+        ("lock", "+A 50   block 4"), ("lock", "-C 3  +C 3   block 5"), ("mirror", "+A 50   block 4"),
     ]  # fmt: skip
-    assert len(re.findall(r" [-+]C .* s[123] +B04 ", done.stdout)) == 6
-    assert "copied 50 objects" in done.stderr
-    assert "ok    scenes.mirror: 5 blocks, 1 slices, 50 records" in done.stdout
-    assert "\n50 same\n" in done.stderr
-    items = [tmp_path / ".scenes" / folder / "s1" / "s1.json" for folder in ("catalog", "mirrored")]
-    primary, mirrored = (json.loads(path.read_text())["assets"]["B04"] for path in items)
-    assert primary["href"] == "s3://scenes/2026/s1/B04.tif"
-    assert mirrored["alternate"]["mirror"]["href"] == "s3://mirror/scenes/s1/B04.tif"
+    # three are seen, and recorded as six rows
+    changed = re.findall(r"^(s\d+) +B04 +changed +size (\d) → (\d+), etag", out, re.MULTILINE)
+    assert changed == [("s1", "7", "24"), ("s2", "7", "24"), ("s3", "7", "24")]
+    assert "47 same, 3 changed" in said
+    rows = re.findall(
+        r"^ *\d+  ([-+]C) .* (s\d+) +B04 +s3 +scenes +http://\S+ +catalog/(?:.*?) +(\d+) ", out, re.MULTILINE
+    )
+    assert rows == [(op, f"s{n}", size) for n in (1, 2, 3) for op, size in (("-C", "7"), ("+C", "24"))]
+    assert re.findall(r"^(s\d) +B04 +changed +size_bytes +7 +24$", out, re.MULTILINE) == ["s1", "s2", "s3"]
+    assert "3 records: 3 changed" in out + said
+    blamed = out[out.index("of scenes.lock\n") :]
+    assert re.search(r": block 5\n.*\+C .* item_id=s1, .*\n.*of the record 0 \(block 4\): \+A", blamed)
+    # copied, projected, and checked by who pulled the lock
+    assert "copied 50 objects" in said
+    assert "ok    scenes.mirror: 5 blocks, 1 slices, 50 records" in out
+    assert "\n50 same\n" in said
+    item = json.loads((tmp_path / ".scenes" / "mirrored" / "s1" / "s1.json").read_text())
+    asset = item["assets"]["B04"]
+    assert (asset["href"], asset["file:size"]) == ("./B04.tif", 24)
+    assert asset["alternate"]["mirror"]["href"] == "s3://mirror/scenes/s1/B04.tif"
+    assert [each["platform"] for each in item["properties"]["storage:schemes"].values()] == [two]
 
 
 def test_the_tour_of_the_readme(

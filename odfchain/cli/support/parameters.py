@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from odfchain.errors import OdfchainError
+from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
     from odfchain import Timestamp, Workspace
@@ -163,6 +163,23 @@ FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parque
 
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
+
+
+def key_values(texts: Iterable[str]) -> dict[str, str]:
+    """The values of a key that is named column by column, like `iata=ZRH`.
+
+    Raises:
+        UsageError: a text is no such thing, or a column is named twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"{text!r} is not COL=VALUE", hint="write iata=ZRH")
+        if name in found:
+            raise UsageError(f"column {name} is given twice")
+        found[name] = value
+    return found
 
 
 def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:

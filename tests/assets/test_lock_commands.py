@@ -1,0 +1,103 @@
+"""`assets derive` and `relocate` find out where the lock goes before they ask a store, and tell every fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import odfchain as odf
+from odfchain.api.lock_datasets import _with_unreachable
+from odfchain.assets.lock_table import AssetRow, Facts, table_of
+from odfchain.assets.stac import AssetFault
+from odfchain.cli.main import main
+from odfchain.errors import AssetError, FetchError, SourceNotFoundError
+from odfchain.store.locations import Location
+from tests.kit.lock_datasets import lock_dataset
+from tests.kit.lying_objects import LyingObjects
+from tests.kit.query_datasets import make
+from tests.kit.small_branches import SPEC
+
+
+@pytest.fixture
+def server() -> Iterator[LyingObjects]:
+    with LyingObjects({"/1.tif": {}, "/2.tif": {}}) as found:
+        yield found
+
+
+@pytest.fixture
+def catalog(server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Three Items; the third one's asset is not there."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "items.ndjson"
+    with path.open("w") as file:
+        for n in (1, 2, 3):
+            assets = {"B04": {"href": f"{server.origin}/{n}.tif"}}
+            file.write(json.dumps({"type": "Feature", "id": f"s{n}", "assets": assets}) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        (["--into", "nosuch"], 4, "nosuch"),
+        (["--into", "other"], 3, "no asset lock: there is no column `item_id`"),
+        (["--into", "s2.assets", "--item", "s1"], 2, "all others would be retracted"),
+        (["--into", "s2.assets", "--asset", "B04"], 2, "all others would be retracted"),
+        (["--into", "s2.assets", "-o", "x.parquet"], 2, "-o FILE or --into DATASET"),
+        ([], 2, "-o FILE or --into DATASET"),
+        (["-o", "x.parquet", "--allow-retract"], 2, "--allow-retract is for --into"),
+        (["-o", "x.parquet", "--late-edits", "warn"], 2, "--late-edits is for --into"),
+    ],
+)
+def test_targets_are_judged_first(
+    catalog: str, server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    target: list[str], code: int, said: str,
+) -> None:  # fmt: skip
+    workspace = odf.init(tmp_path)
+    lock_dataset(workspace)
+    make(workspace, "other", SPEC)
+    assert main(["assets", "derive", catalog, "--allow-private", *target]) == code
+    assert said in capsys.readouterr().err
+    assert not server.requests
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_faults_are_told_line_by_line_and_keeping_on_changes_no_exit_code(
+    catalog: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    derive = ["assets", "derive", catalog, "--allow-private", "-o", "x.parquet"]
+    assert main(derive) == 8
+    said = capsys.readouterr().err.splitlines()
+    assert "error: s3 B04: no such object" in said
+    assert "nothing is written; --keep-going leaves out what failed" in said
+    assert not Path("x.parquet").exists()
+    assert main([*derive, "--keep-going"]) == 8
+    said = capsys.readouterr().err.splitlines()
+    assert any(
+        line.startswith("probed 2 assets of 3 items") and line.endswith(", 1 left out") for line in said
+    )
+    assert [row.item_id for row in odf.AssetLock.read("x.parquet").rows] == ["s1", "s2"]
+
+
+def test_what_could_not_be_reached_stays_in_the_dataset(tmp_path: Path) -> None:
+    """A store that is down for a night retracts nothing; an object that is gone, or refused, is left out."""
+    rows = [AssetRow(f"s{n}", "B04", Location("s3", "b", None, f"{n}"), Facts(n)) for n in range(5)]
+    errors = [FetchError("down"), SourceNotFoundError("gone"), AssetError("signed"), FetchError("down")]
+    faults = [AssetFault(f"s{n}", "B04", error) for n, error in enumerate(errors)]
+    new = odf.AssetLock(table_of(rows[4:]), tmp_path, faults=tuple(faults))
+    known = odf.AssetLock(table_of(rows[:2]), tmp_path)
+    assert _with_unreachable(new, known).rows == [rows[0], rows[4]]
+
+
+def test_locks_without_rows_are_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == main(["new", "night", "--assets"]) == main(["add", "night.yaml"]) == 0
+    assert main(["assets", "export", "night", "-o", "x.parquet"]) == 0
+    assert odf.AssetLock.read("x.parquet").rows == []
+    assert main(["assets", "check", "night"]) == 0
+    assert "no assets" in capsys.readouterr().err
