@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from odfchain.api.scan import Scan
     from odfchain.api.snapshots import Manifest, Profile, compare_profiles
     from odfchain.api.views import Log
-    from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
+    from odfchain.api.workspace import Workspace
+    from odfchain.api.workspace_at import init, open  # noqa: A004 - as `gzip.open`
     from odfchain.assets.checking import CheckedAsset
     from odfchain.audit.auditing import ListedAttestation, NewAttestation
     from odfchain.audit.checks import CHECKS
@@ -161,7 +162,8 @@ _PLACES = {
     "api.scan": "Scan",
     "api.snapshots": "Manifest Profile compare_profiles",
     "api.views": "Log",
-    "api.workspace": "Workspace init open",
+    "api.workspace": "Workspace",
+    "api.workspace_at": "init open",
     "assets.checking": "CheckedAsset",
     "audit.auditing": "ListedAttestation NewAttestation",
     "audit.checks": "CHECKS",

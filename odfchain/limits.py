@@ -119,6 +119,8 @@ class SharingLimits:
     """The file of a user's tokens [bytes]."""
     listed_datasets: int = 10_000
     """Datasets of a repository that are listed, and folders that are looked into for them [count]."""
+    shared_names: int = 100_000
+    """Names of datasets in a store that a workspace shares [count]."""
     connections: int = 400
     """Clients served at the same time [count], more are answered with 503; with a file each they fit into
     the usual 1,024 handles."""

@@ -70,7 +70,7 @@ def slices_of(workspace: Workspace, text: str) -> list[SliceFile]:
             SliceFile(
                 ref.sequence_number, interval.start, interval.end, interval.count, part.size,
                 str(part.logical_hash), str(part.physical_hash),
-                Path(pin.dataset.data.locate(part.physical_hash)).resolve(),
+                pin.dataset.data.path(part.physical_hash).resolve(),
                 pin.dataset.data.contains(part.physical_hash),
             )
         )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
+from odfchain.api.in_store import connect, made
 from odfchain.api.options import (
     MergeKeywords,
     ProofKeywords,
@@ -64,14 +65,14 @@ class Workspace:
         self._checked: CheckedSlices | None = None
 
     @classmethod
-    def init(cls, path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
-        """Make a workspace in a folder.
+    def init(cls, path: str | Path = ".", *, exists_ok: bool = False, store: str | None = None) -> Workspace:
+        """Make a workspace in a folder; with a `store` (a URL) its datasets are there, for all who name it.
 
         Raises:
-            NameCollisionError: there is one already (unless `exists_ok`).
-            StoreError: it cannot be written.
+            NameCollisionError: there is one already (unless `exists_ok`), or it has another store.
+            UnsupportedPeerError, TransferError, StoreError: `store` cannot be one, or it cannot be written.
         """
-        return cls(WorkspaceFiles.init(Path(path), exists_ok=exists_ok))
+        return cls(made(Path(path), store, exists_ok=exists_ok))
 
     @classmethod
     def open(cls, path: str | Path = ".") -> Workspace:
@@ -80,12 +81,22 @@ class Workspace:
         Raises:
             NotAWorkspaceError: there is none.
         """
-        return cls(WorkspaceFiles.find(Path(path)))
+        return cls(WorkspaceFiles.find(Path(path), connect))
 
     @property
     def path(self) -> Path:
         """The `.odfchain` folder."""
         return self._files.root
+
+    @property
+    def store(self) -> str | None:
+        """The URL of the store that the datasets are in; None where they are in the folder."""
+        return self._files.shared.where
+
+    def _current(self) -> WorkspaceFiles:
+        """The files; what a store has is asked again when it is needed next."""
+        self._files.shared.renew()
+        return self._files
 
     @property
     def ingest_config(self) -> IngestConfig:
@@ -107,10 +118,11 @@ class Workspace:
         """Publish every dataset of the workspace, to be read, until SIGTERM or Ctrl-C.
 
         Raises:
-            TransferError: the address cannot be listened on.
+            TransferError, WorkspaceError: the address cannot be listened on; readers can ask the store.
         """
         from odfchain.serve import HOST, PORT, server
 
+        self._files.shared.refuse("serving datasets")
         refuse_unknown(options, ServeKeywords)
         chosen: Any = {"host": HOST, "port": PORT}
         chosen.update({name: value for name, value in options.items() if value is not None})
@@ -125,14 +137,14 @@ class Workspace:
             InvalidIdError: not a reference.
             DatasetNotFoundError: there is no such dataset; the hint has near names. It is a KeyError, too.
         """
-        return Dataset(self, self._files.dataset(ref))
+        return Dataset(self, self._current().dataset(ref))
 
     def __iter__(self) -> Iterator[Dataset]:
         """Every dataset, ordered by alias."""
-        return (Dataset(self, files) for files in self._files.datasets())
+        return (Dataset(self, files) for files in self._current().datasets())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._files.datasets())
+        return sum(1 for _ in self._current().datasets())
 
     def __bool__(self) -> bool:
         """A workspace without datasets is one, too."""
@@ -145,7 +157,7 @@ class Workspace:
         if not isinstance(ref, str | DatasetId | DatasetAlias):
             return False
         try:
-            self._files.dataset(ref)
+            self._current().dataset(ref)
         except (DatasetNotFoundError, InvalidIdError):
             return False
         return True
@@ -167,7 +179,7 @@ class Workspace:
         Raises:
             DatasetNotFoundError: none does.
         """
-        return [Dataset(self, files) for files in self._files.matching(pattern)]
+        return [Dataset(self, files) for files in self._current().matching(pattern)]
 
     def pull(
         self,
@@ -270,8 +282,9 @@ class Workspace:
         """
         from odfchain.lineage.graph import lineage_of
 
-        named = [d for ref in refs for d in self._files.matching(ref)]
-        return lineage_of(self._files, named or self._files.datasets(), downstream=downstream)
+        files = self._current()
+        named = [d for ref in refs for d in files.matching(ref)]
+        return lineage_of(files, named or files.datasets(), downstream=downstream)
 
     def gc(
         self,
@@ -528,7 +541,7 @@ class Workspace:
         Raises:
             DatasetNotFoundError, NameCollisionError, InvalidIdError.
         """
-        self._files.rename(self._files.dataset(ref), DatasetAlias.parse(name))
+        self._files.rename(self._current().dataset(ref), DatasetAlias.parse(name))
 
     def delete(self, ref: str) -> None:
         """Remove a dataset from this workspace; its private key is kept.
@@ -536,7 +549,7 @@ class Workspace:
         Raises:
             DatasetNotFoundError: there is no such dataset.
         """
-        self._files.delete(self._files.dataset(ref))
+        self._files.delete(self._current().dataset(ref))
 
     def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.
@@ -550,6 +563,7 @@ class Workspace:
         """
         from odfchain.api.questions import ask
 
+        self._current()
         return ask(self, query, options)
 
     def prove(self, query: str, **options: Unpack[ProofKeywords]) -> Answer:
@@ -584,17 +598,3 @@ class Workspace:
                 raise explain(error) from error  # what it says is lost with the session
         finally:
             self.close()
-
-
-def open(path: str | Path = ".") -> Workspace:  # noqa: A001 - as `gzip.open`: it is meant to be qualified
-    """The workspace of a folder or of the nearest folder above it.
-
-    Raises:
-        NotAWorkspaceError: there is none.
-    """
-    return Workspace.open(path)
-
-
-def init(path: str | Path = ".", *, exists_ok: bool = False) -> Workspace:
-    """Make a workspace in a folder; errors as `Workspace.init`."""
-    return Workspace.init(path, exists_ok=exists_ok)

@@ -54,7 +54,7 @@ def readable_slices(
         outcome = outcomes.get(job.number)
         if outcome is None or outcome.operations is None or outcome.faults or job.expected is None:
             continue
-        path = Path(dataset.data.locate(job.slice.physical_hash))
+        path = dataset.data.path(job.slice.physical_hash)
         readable.append(ReadableSlice(job, job.expected, path, outcome.operations))
     return readable
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 
 from odfchain.audit.checks import MANIFESTS
 from odfchain.audit.report import Report
@@ -91,7 +90,7 @@ def _file(
         report.skip([MANIFESTS], "not all slices were found as they are recorded, so footers are missing")
         return None
     try:
-        stats = file_stats(Path(dataset.data.locate(ref.slice.physical_hash)))
+        stats = file_stats(dataset.data.path(ref.slice.physical_hash))
         return stats, file_text(ManifestFile(ref, stats))
     except OdfchainError as error:  # the slice has a fault of its own
         report.skip([MANIFESTS], error.message)

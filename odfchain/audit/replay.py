@@ -296,7 +296,7 @@ def _first(
     assert data is not None  # noqa: S101 - checked by the caller
     if hash_parquet(replayed, null_rule="reference")[0] == data.logical_hash:
         return  # another rule for null structs (RFC-006): the records are the same
-    path = Path(dataset.data.locate(data.physical_hash))
+    path = dataset.data.path(data.physical_hash)
     try:
         difference = first_difference(path, replayed, offset_column=offset_column)
     except OdfchainError as error:

@@ -109,7 +109,7 @@ def _file(
     dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary, path: Path | None = None
 ) -> SliceFile:
     # not hashed: slices were checked when they came, and to hash them costs a multiple of reading their keys
-    path = path or Path(dataset.data.locate(item.physical_hash))
+    path = path or dataset.data.path(item.physical_hash)
     if not path.is_file():
         raise SliceNotFoundError.of(dataset.alias, path)
     return SliceFile(path, names, item.offset_interval)

@@ -184,7 +184,7 @@ def _published_after(
     events = [block.event for _, block in head.chain.walk(head.head, tail=state.head)][::-1]
     number = state.head_block.sequence_number
     names = [ref.slice.physical_hash for ref in head.slices() if ref.sequence_number > number]
-    return events, [StagedFile(Path(dataset.data.locate(name)), name) for name in names]
+    return events, [StagedFile(dataset.data.path(name), name) for name in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -58,7 +57,7 @@ def _slice_of(dataset: DatasetFiles, block: Multihash) -> DataSlice | None:
 
 
 def _operations(dataset: DatasetFiles, block: Multihash, new: DataSlice) -> Numbers:
-    path = Path(dataset.data.locate(new.physical_hash))
+    path = dataset.data.path(new.physical_hash)
     if not path.is_file():
         raise SliceNotFoundError.of(dataset.alias, path)
     column = DatasetState.read(dataset.chain, block).vocabulary.operation_type_column

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,7 +127,7 @@ def _changes(dataset: DatasetFiles, state: DatasetState) -> str:
     data = getattr(state.head_block.event, "new_data", None)
     if data is None:
         return ""
-    path = Path(dataset.data.locate(data.physical_hash))
+    path = dataset.data.path(data.physical_hash)
     operation = state.vocabulary.operation_type_column
     counts = np.zeros(256, dtype=np.int64)
     try:

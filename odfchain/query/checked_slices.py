@@ -63,7 +63,7 @@ class CheckedSlices:
         Raises:
             SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
         """
-        path = Path(dataset.data.locate(name))
+        path = dataset.data.path(name)
         if self._read().get(str(path)) == (seen := _stamp(path)) and seen:
             return path
         from odfchain.slices.reader import check_parquet

@@ -173,13 +173,24 @@ def in_creation_order(snapshots: Iterable[DatasetSnapshot]) -> list[DatasetSnaps
 
 
 def _inputs(snapshot: DatasetSnapshot) -> set[DatasetAlias]:
+    return {alias for ref in _refs(snapshot) if (alias := local_alias(ref)) is not None}
+
+
+def referenced(snapshot: DatasetSnapshot) -> list[DatasetAlias | DatasetId]:
+    """The datasets of this workspace that a definition names, once or more."""
+    refs = _refs(snapshot)
+    ids = [ref.id for ref in refs if isinstance(ref, RemoteDatasetId)]
+    return [*_inputs(snapshot), *ids]
+
+
+def _refs(snapshot: DatasetSnapshot) -> list[DatasetRefAny]:
     refs: list[DatasetRefAny] = []
     for event in snapshot.metadata:
         if isinstance(event, ev.SetTransform):
             refs += (item.dataset_ref for item in event.inputs)
         elif isinstance(event, ev.SetAttachments):
             refs += referenced_names(event)
-    return {alias for ref in refs if (alias := local_alias(ref)) is not None}
+    return refs
 
 
 def with_own_name(resolve: Resolve, names: Iterable[DatasetAlias], own: DatasetId) -> Resolve:

@@ -10,7 +10,7 @@ staging/                                files of transactions that are not commi
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import Seed
+from odfchain.repo.shared_store import ONLY_HERE, SharedStore
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore, LocalRefStore
@@ -44,6 +45,7 @@ class DatasetFiles:
     data: LocalObjectStore
     checkpoints: LocalObjectStore
     signer: HeadSigner | None = field(default=None, repr=False, compare=False)
+    shared: SharedStore = field(default=ONLY_HERE, repr=False, compare=False)
 
     @classmethod
     def create_folders(cls, folder: Path, alias: DatasetAlias) -> None:
@@ -57,7 +59,14 @@ class DatasetFiles:
         fsio.replace_file(folder / "info" / "alias", str(alias).encode())
 
     @classmethod
-    def open(cls, folder: Path, signer: HeadSigner | None = None, *, ref: str = HEAD) -> DatasetFiles:
+    def open(
+        cls,
+        folder: Path,
+        signer: HeadSigner | None = None,
+        *,
+        ref: str = HEAD,
+        shared: SharedStore = ONLY_HERE,
+    ) -> DatasetFiles:
         """Open the dataset in a folder, on a reference; `signer` has its owner's key, if that is here.
 
         Raises:
@@ -69,19 +78,20 @@ class DatasetFiles:
             raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
         chain = MetadataChain(
             LocalObjectStore(folder / "blocks"),
-            LocalRefStore(folder / "refs", folder / "info" / "lock"),
+            shared.refs(folder, LocalRefStore(folder / "refs", folder / "info" / "lock")),
             # the index of a new branch begins as the head's: what they share is not read again
             LocalScratch(_index_path(folder, ref), None if ref == HEAD else _index_path(folder, HEAD)),
-            published=functools.partial(signer.head_moved, ref=ref) if signer is not None else None,
+            published=_signing(folder, signer, shared, ref) if signer is not None else None,
             ref=ref,
         )
         return cls(
             folder,
             alias,
             chain,
-            LocalObjectStore(folder / "data"),
-            LocalObjectStore(folder / "checkpoints"),
+            shared.objects(folder / "data"),
+            shared.objects(folder / "checkpoints"),
             signer,
+            shared,
         )
 
     @property
@@ -106,7 +116,10 @@ class DatasetFiles:
 
     def on(self, ref: str) -> DatasetFiles:
         """The same dataset opened on another reference, which need not be there."""
-        return self if ref == self.ref else DatasetFiles.open(self.folder, self.signer, ref=ref)
+        return self if ref == self.ref else self._opened_on(ref)
+
+    def _opened_on(self, ref: str) -> DatasetFiles:
+        return DatasetFiles.open(self.folder, self.signer, ref=ref, shared=self.shared)
 
     @property
     def index_path(self) -> Path:
@@ -149,7 +162,7 @@ class DatasetFiles:
         number = self.chain.get(target).sequence_number
         self.chain.set_ref(self.ref, target, expected=expected)
         if self.signer is not None:
-            self.signer.head_moved(target, number, self.ref)
+            _signing(self.folder, self.signer, self.shared, self.ref)(target, number)
 
     def staging(self) -> AbstractContextManager[Path]:
         """A private folder on the dataset's file system that is gone afterwards, whatever happens.
@@ -158,6 +171,18 @@ class DatasetFiles:
             StoreError: it cannot be made.
         """
         return fsio.private_folder(self.folder / "staging")
+
+
+def _signing(
+    folder: Path, signer: HeadSigner, shared: SharedStore, ref: str
+) -> Callable[[Multihash, int], None]:
+    """What is told of a head that has moved."""
+
+    def moved(head: Multihash, sequence_number: int) -> None:
+        signer.head_moved(head, sequence_number, ref)
+        shared.signed(folder)
+
+    return moved
 
 
 def _index_path(folder: Path, ref: str) -> Path:

@@ -5,6 +5,7 @@
     .odfchain/keys/fed01….pem           private keys, mode 0600, never shared
     .odfchain/run/                      logs and temporary files
     .odfchain/lock                      guards creating, renaming and deleting
+    .odfchain/store                     the URL of the store that the datasets are in, where they are in one
 
 A dataset appears and disappears by one rename, so a crash leaves no half of one.
 """
@@ -14,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from odfchain.model.events import MetadataEvent, Seed
 from odfchain.model.metadata_block import DatasetSnapshot
 from odfchain.model.timestamp import Timestamp
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.shared_store import ONLY_HERE, STORE_FILE, SharedStore
 from odfchain.repo.system_columns import SystemColumns
 from odfchain.store import fsio
 from odfchain.trust.signer import HeadSigner
@@ -48,47 +50,80 @@ if TYPE_CHECKING:
 
 FOLDER = ".odfchain"
 
+Connect = Callable[[Path, str], SharedStore]
+"""Reaches the store of a workspace, by its folder and the URL in it."""
+_URL_BYTES = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceFiles:
-    """An opened workspace; `root` is the `.odfchain` folder."""
+    """An opened workspace; `root` is the `.odfchain` folder, `shared` the store that its datasets are in."""
 
     root: Path
+    shared: SharedStore = field(default=ONLY_HERE, repr=False, compare=False)
 
     # --- finding and making ------------------------------------------------------------------------
 
     @classmethod
-    def init(cls, parent: Path, *, exists_ok: bool = False) -> WorkspaceFiles:
-        """Make a workspace in `parent`.
+    def init(
+        cls,
+        parent: Path,
+        *,
+        exists_ok: bool = False,
+        store: str | None = None,
+        connect: Connect | None = None,
+    ) -> WorkspaceFiles:
+        """Make a workspace in `parent`, with its datasets in a `store` if one is given.
 
         Raises:
-            NameCollisionError: there is one already (unless `exists_ok`).
+            NameCollisionError: there is one already (unless `exists_ok`), or it has another store.
             StoreError: it cannot be written.
         """
         root = parent.resolve() / FOLDER
         if root.is_dir():
             if exists_ok:
-                return cls(root)
+                if store is not None and (kept := _store_of(root)) != store:
+                    raise NameCollisionError(
+                        f"{root} is a workspace already, {f'of {kept}' if kept else 'without a store'}",
+                        hint="make another one in an empty folder; `odfchain push` brings datasets there",
+                    )
+                return cls._of(root, connect)
             raise NameCollisionError(f"{root} is a workspace already", hint="use --exists-ok to accept that")
+        if store is not None:  # first: without it the rest would be a workspace of its own
+            fsio.make_folder(root)
+            fsio.create_file(root / STORE_FILE, store.encode())
         for name in ("datasets", "run", "trash"):
             fsio.make_folder(root / name)
         fsio.make_folder(root / "keys", mode=0o700)
         from odfchain.repo.workspace_config import DEFAULT_TEXT  # noqa: PLC0415
 
         fsio.create_file(root / "config.yaml", DEFAULT_TEXT.encode(), mode=0o600)
-        return cls(root)
+        return cls._of(root, connect)
 
     @classmethod
-    def find(cls, start: Path) -> WorkspaceFiles:
+    def _of(cls, root: Path, connect: Connect | None) -> WorkspaceFiles:
+        url = _store_of(root)
+        if url is None:
+            return cls(root)
+        if connect is None:
+            raise WorkspaceError(
+                f"the datasets of {root} are in a store, {url}, and this works on folders only",
+                hint="`odfchain pull` brings them into a workspace without a store",
+            )
+        return cls(root, connect(root, url))
+
+    @classmethod
+    def find(cls, start: Path, connect: Connect | None = None) -> WorkspaceFiles:
         """The workspace of `start` or of the nearest folder above it.
 
         Raises:
             NotAWorkspaceError: there is none.
+            WorkspaceError: its datasets are in a store, and there is no way to `connect`.
         """
         here = start.resolve()
         for folder in (here, *here.parents):
             if (folder / FOLDER / "datasets").is_dir():
-                return cls(folder / FOLDER)
+                return cls._of(folder / FOLDER, connect)
         raise NotAWorkspaceError(f"{here} is not inside a workspace", hint="make one with `odfchain init`")
 
     @property
@@ -113,6 +148,11 @@ class WorkspaceFiles:
 
     def datasets(self) -> Iterator[DatasetFiles]:
         """Every dataset, ordered by alias. Folders that cannot be opened are passed over."""
+        self.shared.opening(None)
+        yield from self._here()
+
+    def _here(self) -> Iterator[DatasetFiles]:
+        """Every dataset in the folder, whatever a store says."""
         datasets = []
         for folder in (self.root / "datasets").iterdir():
             try:
@@ -125,7 +165,8 @@ class WorkspaceFiles:
         return self.root / "datasets" / encode_base16(dataset_id.to_bytes())
 
     def _open(self, folder: Path) -> DatasetFiles:
-        return DatasetFiles.open(folder, HeadSigner(folder, lambda: self._key_beside(folder)))
+        signer = HeadSigner(folder, lambda: self._key_beside(folder))
+        return DatasetFiles.open(folder, signer, shared=self.shared)
 
     def dataset(self, ref: str | DatasetRef) -> DatasetFiles:
         """The dataset that a reference names.
@@ -135,13 +176,14 @@ class WorkspaceFiles:
             DatasetNotFoundError: there is no such dataset; similar names are suggested.
         """
         parsed = parse_ref(ref) if isinstance(ref, str) else ref
+        self.shared.opening(parsed)
         if isinstance(parsed, DatasetId):
             folder = self._folder(parsed)
             if folder.is_dir():
                 return self._open(folder)
             raise DatasetNotFoundError(f"no dataset has the id {parsed}")
         aliases = []
-        for dataset in self.datasets():
+        for dataset in self._here():
             if dataset.alias == parsed:
                 return dataset
             aliases.append(str(dataset.alias))
@@ -170,7 +212,8 @@ class WorkspaceFiles:
         alias = local_alias(ref)
         if alias is None:
             return None
-        return next((d.id for d in self.datasets() if d.alias == alias), None)
+        self.shared.opening(alias)
+        return next((d.id for d in self._here() if d.alias == alias), None)
 
     def columns_of(self, dataset_id: DatasetId) -> Columns | None:
         """What is known of the columns of a dataset; None where it is not here.
@@ -181,6 +224,7 @@ class WorkspaceFiles:
         from odfchain.repo.constraint_rules import Columns  # noqa: PLC0415 - as below
         from odfchain.repo.dataset_state import DatasetState  # noqa: PLC0415
 
+        self.shared.opening(dataset_id)
         if not self._folder(dataset_id).is_dir():
             return None
         dataset = self._open(self._folder(dataset_id))
@@ -206,16 +250,19 @@ class WorkspaceFiles:
         """
         # loaded here: most commands create nothing
         from odfchain.repo.constraint_rules import check_declared  # noqa: PLC0415
-        from odfchain.repo.creation import events_of, with_own_name  # noqa: PLC0415
+        from odfchain.repo.creation import events_of, referenced, with_own_name  # noqa: PLC0415
 
         alias = alias or snapshot.name
+        for ref in referenced(snapshot):  # before the lock, under which nothing can come in
+            self.shared.opening(ref)
+        here = dataclasses.replace(self, shared=ONLY_HERE)
         with fsio.locked(self.root / "lock"):
             self._empty_trash()
             self._check_free(alias)
             key = DatasetKey.generate()
-            resolve = with_own_name(self.resolve, (alias, snapshot.name), key.dataset_id)
+            resolve = with_own_name(here.resolve, (alias, snapshot.name), key.dataset_id)
             events = events_of(snapshot, resolve)
-            check_declared(events, str(alias), self.columns_of, key.dataset_id)
+            check_declared(events, str(alias), here.columns_of, key.dataset_id)
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
             staged = self.root / "trash" / uuid.uuid4().hex
             try:
@@ -224,6 +271,7 @@ class WorkspaceFiles:
                 if system_columns is not None:
                     self._choose(built, system_columns)
                 self.store_key(key)
+                self.shared.publish(staged)
                 folder = self._folder(key.dataset_id)
                 fsio.move_folder(staged, folder)
             except BaseException:
@@ -277,7 +325,7 @@ class WorkspaceFiles:
         )
 
     def _check_free(self, alias: DatasetAlias) -> None:
-        for dataset in self.datasets():
+        for dataset in self._here():
             if dataset.alias == alias:
                 raise NameCollisionError(
                     f"a dataset called {str(dataset.alias)!r} exists already",
@@ -307,6 +355,7 @@ class WorkspaceFiles:
             StoreError: it cannot be moved.
         """
         dataset_id = built.id
+        self.shared.publish(built.folder)
         with fsio.locked(self.root / "lock"):
             self.check_new(dataset_id, built.alias)
             folder = self._folder(dataset_id)
@@ -323,6 +372,7 @@ class WorkspaceFiles:
         with fsio.locked(self.root / "lock"):
             if dataset.alias != alias:
                 self._check_free(alias)
+            self.shared.rename(dataset.id, dataset.alias, alias)
             fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
 
     def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
@@ -332,6 +382,7 @@ class WorkspaceFiles:
             StoreError: it cannot be moved away.
         """
         key = self._key_path(dataset.id) if with_key else None
+        self.shared.delete(dataset.id, dataset.alias)
         with fsio.locked(self.root / "lock"):
             doomed = self.root / "trash" / uuid.uuid4().hex
             fsio.make_folder(doomed.parent)
@@ -388,6 +439,12 @@ class WorkspaceFiles:
         if key.dataset_id != dataset_id:
             raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
         return key
+
+
+def _store_of(root: Path) -> str | None:
+    """The URL of the store that the datasets of a workspace are in; None where they are in its folder."""
+    data = fsio.read_start(root / STORE_FILE, _URL_BYTES)
+    return None if data is None else data.decode("utf-8", "replace").strip()
 
 
 def _similar(name: str, known: list[str]) -> str:

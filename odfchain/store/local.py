@@ -48,6 +48,10 @@ class LocalObjectStore:
         """The object's file."""
         return str(self._path(name))
 
+    def path(self, name: Multihash) -> Path:
+        """The object's file, which may be missing or damaged."""
+        return self._path(name)
+
     def contains(self, name: Multihash) -> bool:
         """Whether the object's file is there."""
         return self._path(name).is_file()

@@ -26,7 +26,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.net.retry import Deadline
 from odfchain.progress import Progress
 from odfchain.store.fsio import storage_errors
-from odfchain.store.interfaces import check_object_name, parse_ref
+from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
 from odfchain.store.local import conflict
 from odfchain.transfer.hint_file import encode_hint, encode_names
 from odfchain.transfer.object_space import (
@@ -36,11 +36,11 @@ from odfchain.transfer.object_space import (
     Version,
     WriteRefusedError,
 )
-from odfchain.transfer.peer import AbsentError, Opened, WritablePeer
+from odfchain.transfer.peer import AbsentError, Opened, WritablePeer, as_transfer_errors
 from odfchain.transfer.public_layout import HINT_KEY, REFS_HINT_KEY, ObjectKey, Part, PeerUrl, ref_key
 from odfchain.trust.parties import SignedFile
 
-_NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
+NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
 """A version that no block has."""
 
 _PART = 8 << 20
@@ -103,11 +103,41 @@ class ObjectPeer(WritablePeer):
         except StoreError as error:
             raise CorruptedPeerError(str(error)) from error
 
+    def versioned_head(self) -> tuple[Multihash | None, Version | None]:
+        """The head and the version that a conditional write of it names; None, None where there is none."""
+        with as_transfer_errors():
+            head, version = self._read_head()
+        return head, None if head is None else version
+
     # --- writing -----------------------------------------------------------------------------------
+
+    def replace_head(self, version: Version | None, new: Multihash) -> Version:
+        """Point the head at `new` if it is in this version still (None: there is none), by one request.
+
+        Raises:
+            WriteRefusedError: it is not, or an answer was lost and the request repeated.
+            ConditionsUnknownError: the store cannot do that.
+        """
+        return self._space.write(
+            ref_key(self.ref), str(new).encode(), "create" if version is None else version
+        )
+
+    def remove(self) -> None:
+        """The dataset is not there any more: its head first, so that nobody finds half of it."""
+        self._space.delete(ref_key(HEAD))
+        self._space.clear()
 
     def contains(self, key: ObjectKey) -> bool:
         """Whether an object is there (its bytes are not read)."""
         return self._space.contains(str(key))
+
+    def size(self, key: ObjectKey) -> int:
+        """Size of an object [bytes]; its bytes are not read.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+        """
+        return self._space.size(str(key))
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
         """Durably store a file that hashes to the key's name; what is there already stays as it is.
@@ -210,7 +240,7 @@ class ObjectPeer(WritablePeer):
                     return Conditions(create=True, update=True)  # nothing to try it out on
                 data = self.block(name)
                 self._conditions = Conditions(
-                    self._keeps(key, data, "create"), self._keeps(key, data, _NO_VERSION)
+                    self._keeps(key, data, "create"), self._keeps(key, data, NO_VERSION)
                 )
             else:
                 self._conditions = Conditions(create=True, update=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -59,6 +60,16 @@ def place_of(url: PeerUrl) -> Location:
 
 Version: TypeAlias = "tuple[str | None, str | None]"
 """What a conditional write is conditional on: entity tag, and generation where the store counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object as a listing has it."""
+
+    key: str
+    size: int
+    tag: str | None
+    """What changes when its content does, where the store says so."""
 
 
 class StoredObject(Body):
@@ -171,8 +182,10 @@ class ObjectSpace:
             return False
         return True
 
-    def write(self, key: str, data: bytes, condition: Version | str = "overwrite") -> None:
+    def write(self, key: str, data: bytes, condition: Version | str = "overwrite") -> Version:
         """Store a small object: always, if there is none (`create`), or if it is in this version.
+
+        Returns the version that it has now.
 
         Raises:
             WriteRefusedError: the condition does not hold; nothing is changed.
@@ -191,7 +204,7 @@ class ObjectSpace:
             mode = {name: v for name, v in (("e_tag", tag), ("version", version)) if v}  # type: ignore[assignment]
         with self.translated(key, absent="no such bucket"):
             try:
-                obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
+                put = obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError) as error:
                 raise WriteRefusedError(key) from error
             except NotImplementedError as error:
@@ -200,6 +213,7 @@ class ObjectSpace:
                 if condition != "overwrite" and " 501 " in str(error).split("\n", maxsplit=1)[0]:
                     raise ConditionsUnknownError(key) from error
                 raise
+        return put["e_tag"], put["version"]
 
     def upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
         """Store an object in parts of `part` bytes; it appears with its last part."""
@@ -222,6 +236,31 @@ class ObjectSpace:
         with self.translated(below):
             found = obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
         return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in found]
+
+    def listed(self, below: str, most: int) -> list[Listed]:
+        """All objects whose keys begin with `below` and a slash, by their keys below it.
+
+        Raises:
+            TransferError: there are more than `most`.
+        """
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        found: list[Listed] = []
+        start = len(self._path(below)) + 1
+        with self.translated(below):
+            for batch in obstore.list(self._small, self._path(below)):
+                found += [Listed(each["path"][start:], each["size"], each["e_tag"]) for each in batch]
+                if len(found) > most:
+                    raise TransferError(f"{self.where}{below}: more than {most:,} objects")
+        return found
+
+    def clear(self) -> None:
+        """Remove all objects below the URL."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self.translated(""):
+            for batch in obstore.list(self._small, self._path("")):
+                obstore.delete(self._small, [each["path"] for each in batch])
 
     @contextlib.contextmanager
     def translated(self, key: str, absent: str | None = None) -> Iterator[None]:

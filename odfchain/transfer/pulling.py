@@ -181,7 +181,7 @@ class _Pull:
         selection = self.options.selection
         self.arrival.bring(dataset, selection.of(received.objects))
         unmark(dataset)  # an earlier attempt may have had other options
-        if not selection.everything:
+        if not (selection.everything or self.options.on_demand):
             set_selection(dataset, selection)
         self.progress.phase("Publishing", len(blocks))
         self._publish_hidden(dataset, spool, blocks)
@@ -239,7 +239,7 @@ class _Pull:
         given = self.options.selection
         selection = selection_of(dataset) if given.everything else given
         self.arrival.bring(dataset, selection.of(received.objects))
-        if not given.everything:
+        if not (given.everything or self.options.on_demand):
             set_selection(dataset, given)
         self.progress.phase("Publishing", len(blocks))
         for name in reversed(blocks):

@@ -32,6 +32,8 @@ class SyncOptions:
     """What is wanted of the head's signature; None is nothing more than what is set elsewhere."""
     dataset_id: DatasetId | None = None
     """The dataset that has to come; None is whatever is there."""
+    on_demand: bool = False
+    """Slices come when they are read: none is brought, and the copy is not marked for that."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant.
@@ -46,7 +48,7 @@ class SyncOptions:
     @property
     def selection(self) -> Selection:
         """The objects that are asked for."""
-        return Selection(self.metadata_only, self.since, self.last)
+        return Selection(self.metadata_only or self.on_demand, self.since, self.last)
 
 
 DEFAULTS = SyncOptions()

@@ -288,7 +288,10 @@ def upkeep(scene: Scene) -> None:
     assert all(report.whole for report in scene.ws.fsck())
 
 
-@case("Workspace.open", "Workspace.init", "Workspace.path", "Workspace.matching", "Workspace.ingest_config")
+@case(
+    "Workspace.open", "Workspace.init", "Workspace.path", "Workspace.store", "Workspace.matching",
+    "Workspace.ingest_config",
+)  # fmt: skip
 def opening(scene: Scene) -> None:
     assert odf.open(scene.folder / "ws").path == scene.ws.path
     with pytest.raises(odf.NotAWorkspaceError):
@@ -297,6 +300,7 @@ def opening(scene: Scene) -> None:
         odf.init(scene.folder / "ws")
     assert [str(d.alias) for d in scene.ws.matching("citi%")] == ["cities"]
     assert scene.ws.ingest_config.retries == 3
+    assert scene.ws.store is None
     assert "cities" in scene.ws
     assert scene.cities in scene.ws
     assert "no/such" not in scene.ws

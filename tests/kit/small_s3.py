@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
-from xml.sax.saxutils import unescape
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape, unescape
 
 MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
 Hook = Callable[[str, str], int | None]
@@ -28,6 +28,8 @@ class SmallS3:
         """May do something first, and may answer with a status in place of the store."""
         self.after: Hook = lambda method, path: None
         """May answer with a status though the request was carried out."""
+        self.lists: Callable[[str], bool] = lambda path: True
+        """Whether a listing has an object already."""
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = False
@@ -48,6 +50,19 @@ class SmallS3:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+    def listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
+        """The objects of a bucket with a prefix, in one answer."""
+        start = f"{bucket}/{query.get('prefix', [''])[0]}"
+        found = [
+            f"<Contents><Key>{escape(path.partition('/')[2])}</Key><LastModified>2015-10-21T07:28:00.000Z"
+            f"</LastModified><ETag>{escape(tag_of(data))}</ETag><Size>{len(data)}</Size></Contents>"
+            for path, data in sorted(self.objects.items())
+            if path.startswith(start) and self.lists(path)
+        ]
+        return (
+            f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(found)}</ListBucketResult>".encode()
+        )
 
     def sent(self, method: str) -> list[str]:
         """Paths of the requests with this method."""
@@ -101,6 +116,8 @@ class SmallS3:
                         store.objects.pop(f"{bucket}/{unescape(key)}", None)
                     gone = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
                     return 200, f"<DeleteResult>{gone}</DeleteResult>".encode(), {}
+                if self.command == "GET" and "/" not in path:
+                    return 200, store.listing(path, parse_qs(urlsplit(self.path).query)), {}
                 if held is None:
                     return 404, b"", {}
                 found = re.fullmatch(r"bytes=(\d+)-", headers.get("range", ""))

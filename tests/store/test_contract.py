@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,41 @@ from odfchain.errors import (
 )
 from odfchain.ids.multicodec import Multicodec
 from odfchain.ids.multihash import Multihash
+from odfchain.store.brought import BroughtObjectStore
 from odfchain.store.local import LocalObjectStore, LocalRefStore
 from odfchain.store.scratch import LocalScratch, MemoryScratch
+from odfchain.transfer import shared_refs
+from odfchain.transfer.object_peer import ObjectPeer
+from odfchain.transfer.public_layout import PeerUrl
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
+from tests.kit.shared_store import environment
+from tests.kit.small_s3 import SmallS3
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "brought"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "memory":
         return MemoryObjectStore()
     (tmp_path / "objects").mkdir()
+    if request.param == "brought":
+        return BroughtObjectStore(tmp_path / "objects", lambda store, name: None)
     return LocalObjectStore(tmp_path / "objects")
 
 
-@pytest.fixture(params=["local", "memory"])
-def refs(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        return MemoryRefStore()
+@pytest.fixture(params=["local", "memory", "shared"])
+def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "refs").mkdir()
-    return LocalRefStore(tmp_path / "refs", tmp_path / "lock")
+    local = LocalRefStore(tmp_path / "refs", tmp_path / "lock")
+    if request.param != "shared":
+        yield local if request.param == "local" else MemoryRefStore()
+        return
+    environment(monkeypatch)
+    monkeypatch.setattr(shared_refs, "is_among", lambda peer, name, head: head == name)
+    with SmallS3() as server:
+        peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
+        yield shared_refs.SharedRefStore(
+            local, lambda: peer, shared_refs.KnownHead(), lambda *_: None, lambda: None
+        )
 
 
 def damage(store: Any, name: Multihash, data: bytes) -> None:

@@ -1,0 +1,47 @@
+"""Workspaces whose datasets are in an object store: making them, and reaching the store later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from odfchain.errors import UnsupportedPeerError
+from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.repo.shared_store import SharedStore
+
+
+def connect(root: Path, url: str) -> SharedStore:
+    """The store at a URL that a workspace folder names; nothing is asked of it yet.
+
+    Raises:
+        UnsupportedPeerError: not the URL of an object store.
+        TransferError: the environment does not say what it needs.
+    """
+    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.transfer.shared_workspace import SharedWorkspace
+
+    return SharedWorkspace(root, PeerUrl.parse(url))
+
+
+def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
+    """A workspace folder; the `store` is a workspace from now on, if it was none.
+
+    Raises:
+        As `Workspace.init`.
+    """
+    if store is None:
+        return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
+    from odfchain.transfer.repositories import parse_peer_url
+    from odfchain.transfer.shared_place import make_place
+
+    url = parse_peer_url(store)
+    if url.scheme in ("file", "http", "https", "ipfs", "ipns"):
+        raise UnsupportedPeerError(
+            f"{url}: not the URL of an object store",
+            hint="write it like s3://bucket/prefix, gs://…, az://… or s3+http://host:9000/bucket/prefix",
+        )
+    if not (parent / FOLDER).is_dir():
+        make_place(url)
+    return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=connect)

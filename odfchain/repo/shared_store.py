@@ -1,0 +1,120 @@
+"""Where the truth of a workspace is: in its folder, or in a store that other machines have in common.
+
+In the second case the folder is a copy to work on: keys, settings and caches are in it, and what was read.
+Nothing else in this room, nor above it, knows the difference. Source: RFC-048.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from odfchain.ids.did import DatasetId
+from odfchain.ids.names import DatasetAlias
+from odfchain.store.interfaces import RefStore
+from odfchain.store.local import LocalObjectStore, LocalRefStore
+
+STORE_FILE = "store"
+"""The file in the folder of a workspace that has the URL of its store, if it has one."""
+
+
+class SharedStore(Protocol):
+    """What a workspace asks of the store behind it; folders are those of datasets, or of one being built.
+
+    Raises, all of them:
+        AccessError, TransferError: the store cannot be reached, or refuses.
+        StoreError: what is there is no workspace, or what came cannot be kept here.
+    """
+
+    @property
+    def where(self) -> str | None:
+        """The URL of the store; None where the folder is all there is."""
+
+    def renew(self) -> None:
+        """What was asked before is asked again when it is needed next."""
+
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """A dataset (None: every one) is here as it is in the store, its blocks checked, if it is there.
+
+        Whoever calls holds no lock of the workspace or the dataset.
+
+        Raises:
+            CorruptedPeerError: what is there is damaged; what is here stays.
+        """
+
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
+        """The references of a dataset; its head moves in the store first."""
+
+    def objects(self, folder: Path) -> LocalObjectStore:
+        """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
+
+    def publish(self, folder: Path) -> None:
+        """A dataset that was built in a folder is in the store, under its name.
+
+        Raises:
+            NameCollisionError: the name is taken there; nothing is visible.
+        """
+
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
+        """A dataset has another name in the store.
+
+        Raises:
+            NameCollisionError: the name is taken there; the old one stays.
+        """
+
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """A dataset is not in the store any more."""
+
+    def signed(self, folder: Path) -> None:
+        """The signature of the head here is in the store; what goes wrong is said only."""
+
+    def stated(self, folder: Path) -> None:
+        """All that is signed of a dataset here is in the store, with what it names; as `signed`."""
+
+    def refuse(self, what: str) -> None:
+        """Nothing, where it can be done; `what` is a whole subject, like "serving datasets".
+
+        Raises:
+            WorkspaceError: it cannot be done with datasets in a store.
+        """
+
+
+class OnlyHere:
+    """The folder is all there is: nothing is asked of anybody."""
+
+    where = None
+
+    def renew(self) -> None:
+        """As `SharedStore`."""
+
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """As `SharedStore`."""
+
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - one signature
+        """As `SharedStore`."""
+        return local
+
+    def objects(self, folder: Path) -> LocalObjectStore:
+        """As `SharedStore`."""
+        return LocalObjectStore(folder)
+
+    def publish(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
+        """As `SharedStore`."""
+
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """As `SharedStore`."""
+
+    def signed(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def stated(self, folder: Path) -> None:
+        """As `SharedStore`."""
+
+    def refuse(self, what: str) -> None:
+        """As `SharedStore`."""
+
+
+ONLY_HERE = OnlyHere()

@@ -1,0 +1,304 @@
+"""A workspace in an object store: the store has the truth, the folder on this machine what one works with.
+
+    workspace.json          says that there is one, and its version; made by `odfchain init --store URL`
+    names/                  what the datasets are called (`odfchain.transfer.shared_names`)
+    datasets/fed01…/        one dataset, as every ODF node can read it (the simple transfer protocol)
+
+Opening a dataset asks for its head; blocks that are new are brought as a pull brings them, and nothing of it
+is believed that a pull would not believe. Slices come when they are read. Source: RFC-048.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from odfchain.errors import (
+    ChainsDifferError,
+    NameCollisionError,
+    ObjectNotFoundError,
+    OdfchainError,
+    StorageFullError,
+    StoreError,
+    WorkspaceError,
+)
+from odfchain.ids.did import DatasetId
+from odfchain.ids.multibase import encode_base16
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import SHARING, FetchLimits
+from odfchain.progress import SILENT
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.references import lock_path
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store import fsio
+from odfchain.store.brought import BroughtObjectStore
+from odfchain.store.interfaces import HEAD, RefStore
+from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.transfer.object_peer import ObjectPeer
+from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, WriteRefusedError
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.shared_names import Name, SharedNames, by_id
+from odfchain.transfer.shared_place import check_place
+from odfchain.transfer.shared_refs import KnownHead, SharedRefStore, send, send_continuation
+from odfchain.transfer.snapshot_objects import send_objects
+from odfchain.transfer.sync import SyncOptions
+from odfchain.trust.parties import SignedFile
+from odfchain.trust.push_signed import push_statements
+from odfchain.trust.signed_head import read_head_signature
+from odfchain.trust.signed_statements import read_head
+from odfchain.trust.signer import warn
+
+_ON_DEMAND = SyncOptions(on_demand=True)
+
+
+class SharedWorkspace:
+    """The store behind one workspace folder; fulfils `odfchain.repo.shared_store.SharedStore`."""
+
+    def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
+        """Nothing is asked of the store yet.
+
+        Raises:
+            UnsupportedPeerError: not the URL of an object store.
+            TransferError: the environment does not say what the store needs.
+        """
+        self.where: str = str(url)
+        self._root = root
+        self._url = url
+        self._limits = limits
+        self._space = ObjectSpace(url, limits)
+        self._shared_names = SharedNames(self._space, root / "run" / "names.json")
+        self._names: dict[DatasetId, Name] | None = None
+        self._opened: set[DatasetId] = set()
+        self._heads: dict[DatasetId, KnownHead] = {}
+
+    # --- opening -----------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """As `SharedStore`."""
+        self._names = None
+        self._opened.clear()
+
+    def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """As `SharedStore`."""
+        names = self._settled()
+        wanted = [
+            name
+            for name in names.values()
+            if name.dataset_id not in self._opened and (ref is None or ref in (name.dataset_id, name.alias))
+        ]
+        if not wanted:
+            return
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="heads") as pool:
+            heads = list(pool.map(lambda name: self._ask(name.dataset_id), wanted))
+        for name, head in zip(wanted, heads, strict=True):
+            if head is not None and head != self._local_head(name.dataset_id):
+                self._bring(name)
+            self._opened.add(name.dataset_id)
+
+    def _ask(self, dataset_id: DatasetId) -> Multihash | None:
+        found = self._known(dataset_id).seen = self._peer(dataset_id).versioned_head()
+        return found[0]
+
+    def _bring(self, name: Name) -> None:
+        """The blocks of a dataset are here, as they are in the store."""
+        here = WorkspaceFiles(self._root)
+        peer = self._peer(name.dataset_id)
+        try:
+            outcome = pull_dataset(here, peer, name.alias, _ON_DEMAND, SILENT)
+        except ChainsDifferError as error:
+            raise StoreError(
+                f"{peer.where}: the history there does not continue what was seen here: {error.message}",
+                hint=f"somebody set it back; what is here is in {self._folder(name.dataset_id)}, from where "
+                "`odfchain pull` brings it into another workspace",
+            ) from error
+        except NameCollisionError:
+            if self._local_head(name.dataset_id) is None:  # else another process has just brought it
+                raise
+            return
+        for text in outcome.warnings:
+            warn(text)
+
+    def _settled(self) -> dict[DatasetId, Name]:
+        """The names in the store, after which those here go."""
+        if self._names is None:
+            names = by_id(self._shared_names.all())
+            with fsio.locked(self._root / "lock"):
+                for folder in self._folders():
+                    dataset_id = DatasetId.from_multibase(folder.name)
+                    here = DatasetFiles.open(folder).alias
+                    name = names.get(dataset_id)
+                    if name is None:
+                        self._set_aside(folder, Name(dataset_id, here))
+                    elif str(name.alias) != str(here):
+                        fsio.replace_file(folder / "info" / "alias", str(name.alias).encode())
+            self._names = names
+        return self._names
+
+    def _set_aside(self, folder: Path, name: Name) -> None:
+        """A dataset that was deleted elsewhere is none here; a listing alone is not believed."""
+        if self._shared_names.get(name.alias) == name or self._ask(name.dataset_id) is not None:
+            return
+        check_place(self._space)  # the whole store may be gone
+        target = self._root / "deleted" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
+        fsio.make_folder(target.parent)
+        fsio.move_folder(folder, target)
+
+    def _folders(self) -> Iterator[Path]:
+        for folder in sorted((self._root / "datasets").iterdir()):
+            with contextlib.suppress(OdfchainError):
+                DatasetFiles.open(folder)
+                yield folder
+
+    # --- one dataset -------------------------------------------------------------------------------
+
+    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
+        """As `SharedStore`."""
+        dataset_id = DatasetId.from_multibase(folder.name)
+
+        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> None:
+            send_continuation(DatasetFiles.open(folder), peer, expected, new)
+
+        return SharedRefStore(
+            local,
+            lambda: self._peer(dataset_id),
+            self._known(dataset_id),
+            send_from_here,
+            lambda: self._follow(dataset_id),
+        )
+
+    def objects(self, folder: Path) -> LocalObjectStore:
+        """As `SharedStore`."""
+        dataset_id, part = DatasetId.from_multibase(folder.parent.name), Part(folder.name)
+
+        def bring(store: LocalObjectStore, name: Multihash) -> None:
+            key, peer = ObjectKey(part, name), self._peer(dataset_id)
+            with contextlib.suppress(ObjectNotFoundError), DatasetFiles.open(folder.parent).staging() as area:
+                size = peer.size(key)
+                if size > shutil.disk_usage(area).free:
+                    raise StorageFullError(f"{area}: no room for {key} of {peer.where}, {size:,} bytes")
+                peer.fetch(key, size, area / str(name), SILENT)
+                store.put_file(area / str(name), name)
+
+        return BroughtObjectStore(folder, bring)
+
+    def _follow(self, dataset_id: DatasetId) -> None:
+        """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""
+        dataset = DatasetFiles.open(self._folder(dataset_id))
+        with fsio.try_locked(lock_path(dataset)) as free:
+            pass
+        if free and self._ask(dataset_id) is not None:
+            self._bring(Name(dataset_id, dataset.alias))
+
+    def _known(self, dataset_id: DatasetId) -> KnownHead:
+        return self._heads.setdefault(dataset_id, KnownHead())
+
+    def _peer(self, dataset_id: DatasetId) -> ObjectPeer:
+        return _peer_at(f"{self._url.text}datasets/{_folder_name(dataset_id)}/", self._limits)
+
+    def _folder(self, dataset_id: DatasetId) -> Path:
+        return self._root / "datasets" / _folder_name(dataset_id)
+
+    def _local_head(self, dataset_id: DatasetId) -> Multihash | None:
+        folder = self._folder(dataset_id)
+        return LocalRefStore(folder / "refs", folder / "info" / "lock").get(HEAD)
+
+    # --- making and changing -----------------------------------------------------------------------
+
+    def publish(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        head = dataset.chain.head()
+        assert head is not None  # noqa: S101 - it was built
+        name = Name(dataset.id, dataset.alias)
+        if (held := self._shared_names.get(name.alias)) is not None and held != name:
+            self._shared_names.claim(name)  # refuses, before anything is sent
+        peer, known = self._peer(name.dataset_id), self._known(name.dataset_id)
+        there, _ = peer.versioned_head()
+        if there not in (None, head):
+            raise NameCollisionError(
+                f"{peer.where}: the dataset is in the store already",
+                hint="`odfchain list` shows under which name",
+            )
+        send(dataset, peer, list(dataset.chain.walk(head))[::-1])
+        if there is None:
+            try:
+                known.seen = head, peer.replace_head(None, head)
+            except WriteRefusedError:  # perhaps by our own request, repeated
+                known.seen = peer.versioned_head()
+                if known.seen[0] != head:
+                    raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
+        push_statements(dataset, peer, head)
+        try:
+            self._shared_names.claim(name)
+        except NameCollisionError:
+            if there is None:
+                peer.remove()  # nobody knows of it
+            raise
+        if self._names is not None:
+            self._names[name.dataset_id] = name
+        self._opened.add(name.dataset_id)
+
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
+        """As `SharedStore`."""
+        self._shared_names.claim(Name(dataset_id, new))
+        if old.key != new.key:
+            self._shared_names.give_up(Name(dataset_id, old))
+        if self._names is not None:
+            self._names[dataset_id] = Name(dataset_id, new)
+
+    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """As `SharedStore`."""
+        self._shared_names.give_up(Name(dataset_id, alias))
+        self._peer(dataset_id).remove()
+        self._heads.pop(dataset_id, None)
+        if self._names is not None:
+            self._names.pop(dataset_id, None)
+
+    def signed(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        peer, head = self._peer(DatasetId.from_multibase(folder.name)), dataset.chain.head()
+        try:
+            content = read_head_signature(folder)
+            if content is None or read_head(content[:-1])[1].head != head:
+                return  # the key is on another machine
+            if peer.head() == head:
+                peer.put_signed(SignedFile.HEAD, content)
+        except OdfchainError as error:
+            warn(f"{peer.where}: the signature of the head was not written: {error.message}")
+
+    def stated(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        dataset = DatasetFiles.open(folder)
+        peer, head = self._peer(DatasetId.from_multibase(folder.name)), dataset.chain.head()
+        assert head is not None  # noqa: S101 - something was said of it
+        problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
+        try:
+            problems.append(push_statements(dataset, peer, head).problem or "")
+        except OdfchainError as error:
+            problems.append(error.message)
+        for problem in filter(None, problems):
+            warn(f"{peer.where}: {problem}")
+
+    def refuse(self, what: str) -> None:
+        """As `SharedStore`."""
+        raise WorkspaceError(
+            f"{what} is not possible in a workspace whose datasets are in a store ({self.where})",
+            hint="`odfchain pull` brings a dataset into a workspace without a store",
+        )
+
+
+@functools.lru_cache(maxsize=1_024)
+def _peer_at(url: str, limits: FetchLimits) -> ObjectPeer:
+    return ObjectPeer(PeerUrl.parse(url), limits)
+
+
+def _folder_name(dataset_id: DatasetId) -> str:
+    return encode_base16(dataset_id.to_bytes())

@@ -1,0 +1,71 @@
+"""Workspaces on a little S3: machines that have nothing in common but the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import odfchain as odf
+from odfchain.api import Workspace
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from tests.kit.root_rows import MADE, START, records, schema_event, schema_with, staged_slice
+from tests.kit.small_s3 import SmallS3
+
+PREFIX = "bucket/team"
+SCHEMA = schema_with(pa.field("id", pa.int64()), pa.field("text", pa.string()))
+
+
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials for a store on loopback, and no proxy."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+
+
+def machine(store: SmallS3, folder: Path) -> Workspace:
+    """A workspace folder of its own with the datasets of the store."""
+    folder.mkdir(exist_ok=True)
+    return odf.init(folder, store=store.url(PREFIX))
+
+
+def add(workspace: Workspace, name: str = "cities") -> DatasetFiles:
+    """A root with a schema and no rows."""
+    text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
+    root = workspace.add(text)[0]._files
+    commit(root, DatasetState.read(root.chain), [schema_event(SCHEMA)], [], system_time=MADE)
+    return root
+
+
+def append(root: DatasetFiles, *texts: str) -> None:
+    """One commit with a row for each text, on the head that is here."""
+    state = DatasetState.read(root.chain)
+    start = 0 if state.last_offset is None else state.last_offset + 1
+    count = len(texts)
+    table = records(SCHEMA, start, [0] * count, [START] * count, list(range(start, start + count)), texts)
+    with root.staging() as folder:
+        new, staged = staged_slice(folder, table)
+        event = ev.AddData(
+            prev_offset=state.last_offset, new_data=new, new_watermark=Timestamp.parse("2024-01-01T00:00:00Z")
+        )
+        commit(root, state, [event], [staged], system_time=MADE)
+
+
+def texts(workspace: Workspace, name: str = "cities") -> Sequence[str]:
+    """The rows of a dataset, as this machine sees them."""
+    return workspace[name].scan().to_arrow()["text"].to_pylist()
+
+
+def objects(store: SmallS3, part: str = "") -> dict[str, bytes]:
+    """What is in the store below the workspace, by key."""
+    held = {key.removeprefix(f"{PREFIX}/"): data for key, data in store.objects.items()}
+    return {key: data for key, data in held.items() if part in key}
