@@ -205,7 +205,7 @@ def _checked(location: Location) -> Location:
     if store in ("http", "https"):
         if not _is_origin(container or "", store):
             raise InvalidIdError(
-                "no host that a URL can name", hint=f"like {store}://host[:port], other letters as xn--…"
+                "the container is no origin", hint=f"like {store}://host[:port], other letters as xn--…"
             )
     elif container is not None and not _BUCKET.fullmatch(container):
         raise InvalidIdError("not the name of a bucket", hint="letters, digits, dots, dashes and underscores")

@@ -97,7 +97,10 @@ def test_a_lock_is_attested_signed_pushed_and_pulled(
     copy = other["copy"]
     assert copy.lock().table.equals(dataset.lock().table, check_metadata=True)
     assert copy.verify().verdict == "clean"
-    assert [each.attestation.head for each in copy.attestations()] == [dataset.head]
+    (attested,) = copy.attestations()
+    assert attested.in_chain
+    assert attested.line.statement is not None
+    assert attested.line.statement.head == dataset.head
     assert dataset.lock().is_ours
     assert not copy.lock().is_ours, "absolute paths of somebody else's lock are not read"
     assert copy.lock().folder == tmp_path / "other"
