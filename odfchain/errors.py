@@ -9,6 +9,8 @@
      │   └─ UnsupportedVersionError a manifest version or event this build does not know
      ├─ SchemaError                 a data schema cannot be expressed or does not fit
      ├─ AssetError                  what names an asset cannot be recorded in a lock
+     │   ├─ DamagedLockError        a table that is to be a lock has other columns, or faulty rows
+     │   └─ LockNotFoundError
      ├─ ChainError                  a metadata chain cannot be read or extended
      │   ├─ AppendError             a block breaks an append rule (carries the rule)
      │   └─ BrokenChainError        stored blocks do not form a chain
@@ -165,6 +167,18 @@ class AssetError(OdfchainError):
     """What names an asset cannot be recorded in a lock, or two things name one asset."""
 
     exit_code = 3
+
+
+class DamagedLockError(AssetError):
+    """A table that is to be an asset lock has other columns than one, or rows that none can have."""
+
+    exit_code = 6
+
+
+class LockNotFoundError(AssetError):
+    """There is no such file with an asset lock."""
+
+    exit_code = 4
 
 
 class ChainError(OdfchainError):

@@ -266,6 +266,24 @@ DRIFT_PAGE = DriftPageLimits()
 
 
 @dataclass(frozen=True, slots=True)
+class CheckPageLimits:
+    """Bounds on the HTML page of a check of assets, and on what is kept for it."""
+
+    page_bytes: int = 2_000_000
+    """The page [bytes]; where it would be larger, all the others are halved until it is not."""
+    text: int = 200
+    """An id, a key or a message [characters]."""
+    stores: int = 100
+    """Stores that are shown one by one [count]."""
+    assets: int = 100
+    """Assets of one store and one status [count]."""
+
+
+CHECK_PAGE = CheckPageLimits()
+"""The limits in force for pages of checks."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditLimits:
     """Bounds on what a verification keeps in memory for one dataset."""
 

@@ -200,18 +200,18 @@ def test_commands_do_not_use_each_other() -> None:
 
 
 LINES = {  # raised only by a commit that says why
-    "assets": 2_440,  # catalogs in servers that speak like S3; STAC of two versions, written valid and read back: storage schemes, what cannot be brought up to date; redirects to private addresses; the guide says 1,500: stores' ways of lying, STAC in five forms, relocation that survives being killed
-    "api": 6_500,  # workspaces in stores; locks recorded into datasets; asset locks; what is known of rows; exports; what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
+    "assets": 2_960,  # locks that are judged as they are read, and what a check found as a page; catalogs in servers that speak like S3; STAC of two versions, written valid and read back: storage schemes, what cannot be brought up to date; redirects to private addresses; the guide says 1,500: stores' ways of lying, STAC in five forms, relocation that survives being killed
+    "api": 6_540,  # locks, judged and checked; workspaces in stores; locks recorded into datasets; asset locks; what is known of rows; exports; what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark
     "audit": 5_900,  # statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
     "branch": 7_050,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 7_570,  # workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_620,  # locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
-    "floor": 1_555,  # names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_600,  # limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn

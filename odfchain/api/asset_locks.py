@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from odfchain.errors import AssetError, UsageError
+from odfchain.errors import LockNotFoundError, UsageError
 from odfchain.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
     from odfchain.assets.access import Stores
+    from odfchain.assets.check_page import CheckSummary
     from odfchain.assets.checking import CheckedAsset
+    from odfchain.assets.lock_file import LockFile, SortedLock
     from odfchain.assets.lock_table import AssetRow
     from odfchain.assets.projecting import Projected
     from odfchain.assets.relocating import Relocated
@@ -64,6 +65,8 @@ class AssetLock:
     """Assets that were left out of it, and why."""
     warnings: tuple[str, ...] = field(default=(), repr=False)
     summary: str = ""
+    _is_judged: bool = field(default=False, repr=False)
+    """Whether its rows were judged when they were read."""
 
     @classmethod
     def derive(
@@ -120,32 +123,26 @@ class AssetLock:
 
     @classmethod
     def read(cls, path: str | Path) -> AssetLock:
-        """A lock from a file; every row is judged.
+        """A lock from a file; every row is judged, once.
 
         Raises:
-            UsageError: there is no such file.
-            SchemaError, AssetError: it is no lock, or has faulty rows; the message lists the first of them.
+            LockNotFoundError: there is no such file.
+            DamagedLockError: it has other columns than a lock, or faulty rows; the message lists the first.
             BadInputError: it is no readable Parquet file.
         """
-        import pyarrow.parquet as pq
+        from odfchain.assets.lock_file import read_lock
 
-        from odfchain.assets.lock_table import faults_of
-
-        file = Path(path)
-        if not file.is_file():
-            raise UsageError(f"{path}: there is no such file")
-        faults = list(faults_of(file))
-        if faults:
-            lines = "\n".join(f"  {fault}" for fault in faults[:20])
-            raise AssetError(f"{path}: {len(faults)} of its rows are faulty:\n{lines}")
-        return cls(pq.read_table(file), file.parent.resolve())
+        return cls(read_lock(_existing(path)), Path(path).parent.resolve(), _is_judged=True)
 
     @property
     def rows(self) -> list[AssetRow]:
         """The rows as values, in order."""
-        from odfchain.assets.lock_table import rows_of
+        return list(self._each_row())
 
-        return list(rows_of(self.table))
+    def _each_row(self) -> Iterator[AssetRow]:
+        from odfchain.assets.lock_file import rows_of
+
+        return rows_of(self.table, judged=self._is_judged)
 
     def only(self, items: Collection[str] = (), assets: Collection[str] = ()) -> AssetLock:
         """The rows of these items and assets; empty: all."""
@@ -162,17 +159,28 @@ class AssetLock:
         """The hrefs of all rows, in order."""
         from odfchain.assets.hrefs import href_of
 
-        for row in self.rows:
+        for row in self._each_row():
             yield href_of(row.location)
 
     def check(
-        self, *, stores: StoreOptions | None = None, progress: Progress = SILENT
+        self,
+        *,
+        checksums: bool = False,
+        stores: StoreOptions | None = None,
+        progress: Progress = SILENT,
     ) -> Iterator[CheckedAsset]:
-        """Each asset with what its store says of it today, compared with the facts; records nothing."""
+        """Each asset with what its store says of it today, compared with the facts; records nothing.
+
+        Some thousands of assets are in memory at a time. With `checksums` objects whose checksum is locked
+        are read as a whole.
+        """
         from odfchain.assets.checking import check_rows
 
         chosen = stores or StoreOptions()
-        return check_rows(self.rows, self._stores(chosen), jobs=chosen.jobs, progress=progress)
+        return check_rows(
+            self._each_row(), self._stores(chosen), jobs=chosen.jobs, checksums=checksums,
+            total=self.table.num_rows, progress=progress,
+        )  # fmt: skip
 
     def relocate(
         self,
@@ -328,13 +336,29 @@ def trusted_endpoints(workspace: Workspace) -> list[str]:
     return found
 
 
-def verdict_of(checked: Iterable[CheckedAsset]) -> tuple[str, int]:
-    """(how many there are of each status, exit code: 6 for changed or missing, 8 for unreachable only)."""
-    from odfchain.assets.checking import Status, counts
+def lock_file(path: str | Path) -> LockFile:
+    """A lock file whose rows are judged, a batch in memory at a time.
 
-    found = Counter(each.status for each in checked)
-    bad = found[Status.CHANGED] or found[Status.MISSING]
-    return counts(found), 6 if bad else 8 if found[Status.UNREACHABLE] else 0
+    Raises:
+        LockNotFoundError: there is no such file.
+    """
+    from odfchain.assets.lock_file import LockFile
+
+    return LockFile(_existing(path))
+
+
+def judged_lock(lock: AssetLock) -> SortedLock:
+    """A lock that is in memory, whose rows are judged."""
+    from odfchain.assets.lock_file import SortedLock
+
+    return SortedLock(lock.table)
+
+
+def check_summary() -> CheckSummary:
+    """What counts the findings of a check, and makes a page of them."""
+    from odfchain.assets.check_page import CheckSummary
+
+    return CheckSummary()
 
 
 def forget_arrivals(path: Path | None) -> None:
@@ -351,6 +375,12 @@ def _copied(found: Relocated) -> str:
     shown = f"copied {counted(found.copied, 'object')}, {found.copied_bytes:,} bytes"
     there = len(found.rows) - found.copied
     return f"{shown}; {there:,} were there" if there else shown
+
+
+def _existing(path: str | Path) -> Path:
+    if not Path(path).is_file():
+        raise LockNotFoundError(f"{path}: there is no such file")
+    return Path(path)
 
 
 def _absolute(place: Location, stores: Stores) -> Location:

@@ -49,7 +49,7 @@ def lock_of(dataset: Dataset) -> AssetLock:
     Raises:
         SchemaError: the dataset is no asset lock.
     """
-    from odfchain.assets.lock_table import schema_fault
+    from odfchain.assets.lock_rules import schema_fault
 
     schema, folder = lock_schema(dataset), dataset._workspace.path.parent
     if dataset.schema is None:

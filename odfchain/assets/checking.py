@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 from typing import Any
 
 from odfchain.assets.access import Stores
-from odfchain.assets.lock_table import AssetRow, Facts, instant
-from odfchain.assets.probing import JOBS, Probe, probe_all
+from odfchain.assets.checksums import algorithm_of
+from odfchain.assets.lock_rules import instant
+from odfchain.assets.lock_table import AssetRow, Facts
+from odfchain.assets.objects import checksum_of
+from odfchain.assets.probing import JOBS, WINDOW, Probe, probes_of
+from odfchain.errors import OdfchainError, SourceNotFoundError
 from odfchain.progress import SILENT, Progress
-
-_WINDOW = 65_536
 
 
 class Status(Enum):
@@ -66,14 +69,44 @@ class CheckedAsset:
 
 
 def check_rows(
-    rows: Iterable[AssetRow], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
+    rows: Iterable[AssetRow],
+    stores: Stores,
+    *,
+    jobs: int = JOBS,
+    checksums: bool = False,
+    total: int | None = None,
+    progress: Progress = SILENT,
 ) -> Iterator[CheckedAsset]:
-    """Each row with what its store says today; nothing is raised for an asset."""
+    """Each row with what its store says today, some thousands in memory; nothing is raised for an asset.
+
+    With `checksums` the objects whose checksums are locked are read, and theirs are compared, too.
+    """
+    progress.phase("Comparing with the stores", total)
     remaining = iter(rows)
-    while window := list(islice(remaining, _WINDOW)):
-        probes = probe_all([row.location for row in window], stores, jobs=jobs, progress=progress)
-        for row, probe in zip(window, probes, strict=True):
-            yield compared(row, probe)
+    with ThreadPoolExecutor(jobs) as readers:
+        while window := list(islice(remaining, WINDOW)):
+            probes: Iterable[Probe] = probes_of((row.location for row in window), stores, jobs)
+            if checksums:
+                probes = readers.map(functools.partial(_with_checksum, stores), window, probes)
+            for row, probe in zip(window, probes, strict=True):
+                progress.advance()
+                yield compared(row, probe)
+
+
+def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
+    """A probe and the checksum of the bytes, by the algorithm of the lock; where that can tell anything."""
+    locked = row.facts.file_checksum
+    if locked is None or probe.facts is None or _sizes_differ(row.facts, probe.facts):
+        return probe
+    name = algorithm_of(locked)
+    if name is None:
+        return probe
+    try:
+        digest = checksum_of(row.location, stores, name)
+    except OdfchainError as error:
+        return Probe(missing=isinstance(error, SourceNotFoundError), problem=str(error))
+    start = locked[: len(locked) - len(digest)]
+    return replace(probe, facts=replace(probe.facts, file_checksum=start + digest))
 
 
 def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
@@ -98,7 +131,7 @@ def counts(checked: Mapping[Status, int]) -> str:
 
 
 def _differences(locked: Facts, now: Facts) -> Iterator[str]:
-    if None not in (locked.size_bytes, now.size_bytes) and locked.size_bytes != now.size_bytes:
+    if _sizes_differ(locked, now):
         yield f"size {locked.size_bytes} → {now.size_bytes}"
     if locked.etag is not None and now.etag is not None and strong(locked.etag) != strong(now.etag):
         yield "etag"
@@ -107,6 +140,10 @@ def _differences(locked: Facts, now: Facts) -> Iterator[str]:
             yield "checksum"
     elif not _identified(locked, now) and _touched(locked, now):
         yield f"last modified {locked.last_modified} → {now.last_modified}"
+
+
+def _sizes_differ(locked: Facts, now: Facts) -> bool:
+    return None not in (locked.size_bytes, now.size_bytes) and locked.size_bytes != now.size_bytes
 
 
 def _identified(locked: Facts, now: Facts) -> bool:

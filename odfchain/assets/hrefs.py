@@ -31,7 +31,8 @@ _SIGNATURES = frozenset(
 )  # fmt: skip
 """Parameters that sign a request, or let it in: AWS, Google, SAS of Azure, CloudFront, tokens."""
 _SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
-_ACCESS_KEY = re.compile(r"AKIA[A-Z0-9]{16}")
+ACCESS_KEY = re.compile(r"AKIA[A-Z0-9]{16}")
+"""The id of a key of Amazon's: not a secret by itself, and no row has one."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)|.*\\")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
@@ -112,7 +113,7 @@ def public_href(href: str) -> str:
     shown = f"{scheme}{colons}{authority}{slash}{path}"
     if sign == "?":
         shown += "?" + "&".join(f"{name}=…" for name in _names(rest))
-    return one_line(_ACCESS_KEY.sub("AKIA…", shown)) or "an empty href"
+    return one_line(ACCESS_KEY.sub("AKIA…", shown)) or "an empty href"
 
 
 def _cut(href: str) -> tuple[str, str, str]:
@@ -197,7 +198,7 @@ def _checked(location: Location) -> Location:
         raise InvalidIdError(
             f"no store is called {one_line(store)!r}", hint=f"they are {', '.join(sorted(STORES))}"
         )
-    if any(_ACCESS_KEY.search(each or "") for each in (container, endpoint, key)):
+    if any(ACCESS_KEY.search(each or "") for each in (container, endpoint, key)):
         raise InvalidIdError("an access key stands in it", hint="credentials come from the environment")
     _check_key(store, key)
     if (container is None) != (store == "file"):

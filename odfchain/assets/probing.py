@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import re
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 JOBS = 16
-_WINDOW = 4_096
+WINDOW = 4_096
 """Objects that are asked for in one go."""
+_NOT_REACHED = re.compile(r"HttpError \{\s*kind: (?:Connect|Timeout)\b")
+"""How the library describes a server that did not answer at all: asked in another way it will not, either."""
 _NO_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -47,11 +50,16 @@ def probe_all(
 ) -> Iterator[Probe]:
     """What is known of each location, in order; `jobs` requests run at a time, and nothing is raised."""
     progress.phase("Asking for facts", len(locations))
-    for start in range(0, len(locations), _WINDOW):
-        window = locations[start : start + _WINDOW]
-        found = asyncio.run(_gathered(window, stores, jobs))
+    for start in range(0, len(locations), WINDOW):
+        window = locations[start : start + WINDOW]
+        found = probes_of(window, stores, jobs)
         progress.advance(len(window))
         yield from found
+
+
+def probes_of(locations: Iterable[Location], stores: Stores, jobs: int) -> list[Probe]:
+    """What is known of each location; all of them are in memory."""
+    return asyncio.run(_gathered(locations, stores, jobs))
 
 
 async def _gathered(locations: Iterable[Location], stores: Stores, jobs: int) -> list[Probe]:
@@ -79,7 +87,7 @@ async def probe(location: Location, stores: Stores) -> Probe:
 def facts_of(meta: ObjectMeta) -> Facts:
     """What a store's description of an object says."""
     time = meta["last_modified"]
-    shown = None if time == _NO_TIME else time.astimezone(dt.UTC).isoformat(timespec="seconds")
+    shown = None if time == _NO_TIME else time.astimezone(dt.UTC).isoformat()
     return Facts(meta["size"], meta["e_tag"], shown)
 
 
@@ -115,6 +123,8 @@ async def _object(store: ObjectStore, key: str) -> Probe:
             refusals.append(error)
         if isinstance(refusals[-1], FileNotFoundError) and len(refusals) > 1:
             return Probe(missing=True, problem="no such object")
+        if _NOT_REACHED.search(str(refusals[-1])):
+            break
     if any("content-length" in str(error).lower() for error in refusals):
         return Probe(Facts())  # it is there, and its store does not say how long it is
     return Probe(problem=store_message(refusals[-1]))

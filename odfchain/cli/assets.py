@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,10 +15,11 @@ from odfchain.cli.support.context import open_workspace, options, say
 from odfchain.cli.support.output import format_option, print_records
 from odfchain.cli.support.parameters import DATASET_AT, given, merge_options
 from odfchain.cli.support.progress_bar import TerminalProgress
-from odfchain.cli.support.screen import echo, echo_lines
+from odfchain.cli.support.screen import echo, echo_lines, echo_page
 from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
+    from odfchain import CheckedAsset
     from odfchain.api.asset_locks import AssetLock, StoreOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -135,36 +139,85 @@ def derive_command(
 
 @assets_command.command("check")
 @click.argument("lock")
-@click.option("--offline", is_flag=True, help="Judge the table alone; make no request.")
+@click.option("--offline", is_flag=True, help="Judge the table alone, all of it; make no request.")
+@click.option("--checksum", is_flag=True, help="Read objects whose checksum is locked, and compare theirs.")
 @chosen_rows
 @store_options
-@format_option("table", "json", "ndjson")
+@format_option("table", "json", "ndjson", "html")
 def check_command(
-    lock: str, offline: bool, items: tuple[str, ...], assets: tuple[str, ...], output: str, **stores: Any
-) -> int:
+    lock: str, offline: bool, checksum: bool, items: tuple[str, ...], assets: tuple[str, ...], output: str,
+    **stores: Any,
+) -> int:  # fmt: skip
     """Compare today's objects with the facts of a lock; records nothing.
 
-    LOCK is a file or a dataset (NAME or NAME@POINT). The table shows what is not the same. Exit code 6: an
-    asset is changed or missing; 8: some could only not be reached.
+    LOCK is a file or a dataset (NAME or NAME@POINT). The table shows what is not the same; html is one page
+    with what is missing or changed first, store by store. Exit code 6: an asset is changed or missing, or the
+    table is damaged; 8: some could only not be reached.
     """
     if offline:
-        say(f"{lock}: {_read(lock).table.num_rows:,} rows, none is faulty")
-        return 0
-    found = _read(lock).only(items, assets)
-    with TerminalProgress(quiet=options().quiet) as progress:
-        checked = list(found.check(stores=_stores(**stores), progress=progress))
-    shown = checked if output != "table" else [each for each in checked if not _is_quiet(each)]
-    if output == "table":
-        rows = [
+        return _check_table(lock, output)
+    from odfchain.api.asset_locks import check_summary
+
+    found, summary = _read(lock).only(items, assets), check_summary()
+    if checksum and "file_checksum" not in found.table.schema.names:
+        raise UsageError(f"{lock}: has no checksums", hint="`assets derive --checksum` records them")
+    lines = output == "ndjson" and sys.stdout.isatty()  # they show the progress
+    with TerminalProgress(quiet=options().quiet or lines) as progress:
+        checked = found.check(checksums=checksum, stores=_stores(**stores), progress=progress)
+        _print_checked(summary.watched(checked), output, progress)
+    if output == "html":
+        from odfchain import Timestamp
+
+        echo_page(summary.to_html(lock, str(Timestamp.now())))
+    say(summary.line)
+    return summary.exit_code
+
+
+def _print_checked(checked: Iterator[CheckedAsset], output: str, progress: TerminalProgress) -> None:
+    """Print what a check finds, as it finds it; of the tables and the page only what they need is kept."""
+    if output == "html":
+        deque(checked, maxlen=0)
+    elif output == "table":
+        problems = (
             {"item": c.row.item_id, "asset": c.row.asset_key, "status": c.status.value,
              "": ", ".join(c.errors) or c.note}
-            for c in shown
-        ]  # fmt: skip
-        if rows:
-            print_records(rows, ["item", "asset", "status", ""], output)
+            for c in checked if c.status.value != "same" or c.note
+        )  # fmt: skip
+        _print_in_tables(problems, ["item", "asset", "status", ""], progress)
     else:
-        print_records((each.to_document() for each in shown), [], output)
-    return _conclude(checked)
+        print_records((each.to_document() for each in checked), [], output)
+
+
+def _check_table(lock: str, output: str) -> int:
+    """Judge a table; a row that is faulty is named."""
+    from odfchain.api.asset_locks import judged_lock, lock_file
+
+    if output == "html":
+        raise UsageError("-o html shows what stores say: with --offline none is asked")
+    judged = lock_file(lock) if _is_file(lock) else judged_lock(_of_dataset(lock))
+    number = 0
+
+    def documents() -> Iterator[dict[str, Any]]:
+        nonlocal number
+        for fault in judged.faults():
+            number += 1
+            yield fault.to_document()
+
+    if output == "table":
+        rows = ({**each, "": ", ".join(each["errors"])} for each in documents())
+        with TerminalProgress(quiet=options().quiet) as progress:
+            _print_in_tables(rows, ["row", "item_id", "asset_key", ""], progress)
+    else:
+        print_records(documents(), [], output)
+    say(f"{lock}: {judged.rows:,} rows, {f'{number:,} faulty' if number else 'none is faulty'}")
+    return 6 if number else 0
+
+
+def _print_in_tables(rows: Iterator[dict[str, Any]], columns: list[str], progress: TerminalProgress) -> None:
+    """Print a table of rows; where there are very many, several of them."""
+    while some := list(islice(rows, 10_000)):
+        progress.stop()
+        print_records(some, columns, "table")
 
 
 # the name that the ADR's own tool has for it
@@ -310,9 +363,12 @@ def _read(text: str) -> AssetLock:
     """The lock of a file, or of a dataset where there is no such file."""
     from odfchain.api.asset_locks import AssetLock
 
-    if Path(text).is_file() or text.endswith(".parquet"):
-        return AssetLock.read(text)
-    return _of_dataset(text)
+    return AssetLock.read(text) if _is_file(text) else _of_dataset(text)
+
+
+def _is_file(text: str) -> bool:
+    """Whether a lock is meant that is a file; else it is a dataset."""
+    return Path(text).is_file() or text.endswith(".parquet")
 
 
 def _of_dataset(text: str) -> AssetLock:
@@ -373,15 +429,3 @@ def _put(
         found = {op: sum(each.operations.get(op, 0) for each in outcome.inputs) for op in _OPERATIONS}
         changes = "  ".join(f"{op} {count:,}" for op, count in found.items() if count)
         echo(f"{into}  {changes or 'nothing new'}   block {dataset.summary.head_block.sequence_number}")
-
-
-def _is_quiet(checked: Any) -> bool:
-    return checked.status.value == "same" and not checked.note
-
-
-def _conclude(checked: Iterable[Any]) -> int:
-    from odfchain.api.asset_locks import verdict_of
-
-    line, code = verdict_of(checked)
-    say(line)
-    return code

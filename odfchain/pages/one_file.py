@@ -15,13 +15,13 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from odfchain.limits import DriftPageLimits, PageLimits
+from odfchain.limits import CheckPageLimits, DriftPageLimits, PageLimits
 from odfchain.text import counted, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-L = TypeVar("L", PageLimits, DriftPageLimits)
+L = TypeVar("L", PageLimits, DriftPageLimits, CheckPageLimits)
 
 
 def one_page(room: str, template: str, style: str, **values: Any) -> str:

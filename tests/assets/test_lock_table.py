@@ -12,19 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.assets import lock_table
+from odfchain.api.asset_locks import AssetLock
+from odfchain.assets import lock_file, lock_table
 from odfchain.assets.hrefs import checked_location
-from odfchain.assets.lock_table import (
-    SCHEMA,
-    SCHEMA_WITH_CHECKSUM,
-    AssetRow,
-    Facts,
-    faults_of,
-    row_fault,
-    surely_in_order,
-)
+from odfchain.assets.lock_file import LockFile, read_lock, rows_of
+from odfchain.assets.lock_rules import row_fault, surely_in_order
+from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, AssetRow, Facts
+from odfchain.cli.main import main
 from odfchain.digest.logical import LogicalDigest
-from odfchain.errors import AssetError, SchemaError
+from odfchain.errors import AssetError, DamagedLockError
+from tests.kit.asset_cases import Case, corrupted, numbered_rows, written_rows
+from tests.kit.memory_growth import growth_of_commands
 
 FIXTURE = json.loads(Path("fixtures/assets/tables.json").read_text())
 
@@ -39,8 +37,7 @@ def rows(count: int = 3, *, checksums: bool = False) -> list[AssetRow]:
     return found
 
 
-@pytest.mark.parametrize("case", FIXTURE["hashes"], ids=lambda case: case["id"])
-def test_hashes(case: dict[str, Any], tmp_path: Path) -> None:
+def hold_hash(case: Case, tmp_path: Path) -> None:
     chosen = rows(case["rows"], checksums=case["checksums"])
     table = lock_table.table_of(reversed(chosen), checksums=case["checksums"])
     lock_table.write_lock(table, tmp_path / "assets.lock.parquet")
@@ -50,17 +47,21 @@ def test_hashes(case: dict[str, Any], tmp_path: Path) -> None:
     for batch in read.to_batches():
         digest.update(batch)
     assert str(digest.finish()) == case["logical"]
-    assert list(lock_table.rows_of(read)) == chosen
-    assert list(faults_of(tmp_path / "assets.lock.parquet")) == []
+    assert list(rows_of(read)) == chosen
+    assert list(LockFile(tmp_path / "assets.lock.parquet").faults()) == []
 
 
-@pytest.mark.parametrize("case", FIXTURE["faulty"], ids=lambda case: case["id"])
-def test_faults(case: dict[str, Any], tmp_path: Path) -> None:
+def number_of(case: Case) -> int:
+    """The row that is faulty."""
+    return 3 if "repeat" in case else case.get("row", 0)
+
+
+def foreign(case: Case, tmp_path: Path) -> Path:
+    """The rows of the fixture as a lock of somebody else's, with a fault."""
     records = [dict(zip(SCHEMA.names, values, strict=True)) for values in FIXTURE["rows"]]
-    number = case.get("row", 0)
+    number = number_of(case)
     if "repeat" in case:
         records.append(records[case["repeat"]])
-        number = 3
     for name, value in case.get("change", {}).items():
         records[number][name] = value["repeat"][0] * value["repeat"][1] if isinstance(value, dict) else value
     fields = [
@@ -72,13 +73,61 @@ def test_faults(case: dict[str, Any], tmp_path: Path) -> None:
         records = [{**record, "size_bytes": 7} for record in records]
     path = tmp_path / "foreign.parquet"
     pq.write_table(pa.Table.from_pylist(records, pa.schema(fields)), path)
+    return path
+
+
+def hold_fault(case: Case, tmp_path: Path) -> None:
+    path, number = foreign(case, tmp_path), number_of(case)
     try:
-        faults = list(faults_of(path))
-    except SchemaError as error:
+        faults = list(LockFile(path).faults())
+    except DamagedLockError as error:
         assert case["fault"] in str(error)
         return
     assert [fault.number for fault in faults] == [number]
     assert case["fault"] in faults[0].message
+    with pytest.raises(DamagedLockError) as refused:
+        read_lock(path)
+    assert refused.value.exit_code == 6
+    assert str(faults[0]) in refused.value.message
+
+
+@pytest.mark.parametrize("case", FIXTURE["hashes"], ids=lambda case: case["id"])
+def test_hashes(case: Case, tmp_path: Path) -> None:
+    hold_hash(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", FIXTURE["faulty"], ids=lambda case: case["id"])
+def test_faults(case: Case, tmp_path: Path) -> None:
+    hold_fault(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", corrupted(FIXTURE["hashes"], "logical"))
+def test_a_corrupted_hash_fails(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold_hash(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", corrupted(FIXTURE["faulty"], "fault"))
+def test_a_corrupted_fault_fails(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold_fault(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", FIXTURE["faulty"], ids=lambda case: case["id"])
+def test_case_21_the_command_names_each_faulty_row(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = foreign(case, tmp_path)
+    assert main(["assets", "check", str(path), "--offline", "-o", "ndjson"]) == 6
+    shown = capsys.readouterr()
+    if "extra" in case or "type" in case:
+        assert case["fault"] in shown.err
+        return
+    (document,) = map(json.loads, shown.out.splitlines())
+    row = pq.read_table(path).to_pylist()[number_of(case)]
+    assert [document["item_id"], document["asset_key"]] == [row["item_id"], row["asset_key"]]
+    assert case["fault"] in document["errors"][0]
+    assert (document["valid"], document["status"]) == (False, "faulty")
 
 
 def test_a_lock_names_each_asset_once() -> None:
@@ -113,3 +162,71 @@ def test_the_quick_judgement_lets_no_fault_through(given_rows: list[tuple[Any, .
 
 def test_what_is_usual_is_judged_at_once() -> None:
     assert surely_in_order(lock_table.table_of(rows()).to_batches()[0]).all()
+
+
+# --- many rows -----------------------------------------------------------------------------------
+
+
+def told(table: pa.Table, path: Path, group: int = 1_000) -> list[tuple[int, str]]:
+    pq.write_table(table, path, row_group_size=group)
+    return [(fault.number, fault.message) for fault in LockFile(path).faults()]
+
+
+def test_pairs_are_unique_in_sorted_rows_and_in_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_file, "_READ", 1_000)
+    table, path = numbered_rows(3_000), tmp_path / "assets.lock.parquet"
+    assert told(table, path) == []
+    numbers = [*range(1_000), 999, *range(1_000, 3_000), 2_999, 2_999]
+    beside = [(1_000, "named twice"), (3_001, "named twice"), (3_002, "named twice")]
+    assert told(table.take(numbers), path) == beside, "neighbours, in one batch and in two"
+    backwards = table.take(list(range(2_999, -1, -1)))
+    assert told(backwards, path) == []
+    assert AssetLock.read(path).table.equals(table), "a lock that is read is in order"
+    far = pa.concat_tables([backwards.slice(0, 1_500), backwards.slice(1_499)])
+    assert told(pa.concat_tables([far, backwards.slice(0, 1)]), path) == [
+        (1_500, "named twice"), (3_001, "named twice"),
+    ]  # fmt: skip
+
+
+def test_of_sorted_rows_no_hash_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(lock_file, "hash_rows")
+    strange = ["", "a", "z", "\u00e9", "\uff5e", "\U0001f600"]  # in UTF-8 order, which UTF-16 has not
+    table = numbered_rows(len(strange)).set_column(1, SCHEMA.field("asset_key"), pa.array(strange))
+    table = table.set_column(0, SCHEMA.field("item_id"), pa.array(["S2A"] * len(strange)))
+    assert told(table, tmp_path / "x.parquet") == [(0, "`asset_key` is empty")]
+
+
+def test_many_faults_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "assets.lock.parquet"
+    table = numbered_rows(5_000)
+    told(table.set_column(7, "etag", pa.array(["\x1b"] * 5_000)), path)
+    with pytest.raises(DamagedLockError) as refused:
+        AssetLock.read(path)
+    assert "5,000 of 5,000 rows faulty" in refused.value.message
+    assert "and 4,980 more" in refused.value.message
+    assert "\x1b" not in str(refused.value)
+
+
+def test_rows_that_were_judged_are_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = AssetLock.read(written_rows(tmp_path / "assets.lock.parquet", 5_000))
+    monkeypatch.delattr(lock_file, "row_faults")
+    assert [row.item_id for row in lock.only(items=["S2A_33UWP_000004999"]).rows] == ["S2A_33UWP_000004999"]
+    assert len(list(lock.hrefs())) == 5_000
+
+
+def test_rows_from_elsewhere_are_judged(tmp_path: Path) -> None:
+    table = numbered_rows(3).set_column(5, "key", pa.array(["a", "../b", "c"]))
+    with pytest.raises(DamagedLockError, match=r"row 1 \(.* B04\)"):
+        _ = AssetLock(table, tmp_path).rows
+
+
+@pytest.mark.parametrize("rows", [300_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_the_memory_of_a_check_is_that_of_a_batch(rows: int, tmp_path: Path) -> None:
+    """Beyond what a batch of rows takes; the table alone would be some 150 bytes a row."""
+    few, many = written_rows(tmp_path / "few.parquet", 65_536), written_rows(tmp_path / "many.parquet", rows)
+    first, second = (["assets", "check", str(path), "--offline"] for path in (few, many))
+    one, other, grown = growth_of_commands(first, second)
+    assert (one, other) == (0, 0)
+    assert grown < 40

@@ -15,7 +15,8 @@ import pytest
 from odfchain.assets import relocating
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import href_of, parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, faults_of, table_of, write_lock
+from odfchain.assets.lock_file import LockFile
+from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
 from odfchain.assets.relocating import (
     Arrivals,
     Layout,
@@ -207,7 +208,7 @@ def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
     )
     assert "copied 2 objects, 14 bytes; 3 were there" in done.stderr
-    assert not list(faults_of(moved))
+    assert not list(LockFile(moved).faults())
     assert not arrived.exists()
 
 

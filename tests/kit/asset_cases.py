@@ -1,0 +1,77 @@
+"""Locks of many rows, and cases of asset locks whose expectations are made wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from odfchain.assets.lock_table import SCHEMA, write_lock
+
+Case = dict[str, Any]
+
+
+def corrupted(cases: Iterable[Case], *expected: str) -> list[Any]:
+    """Each case once for each of its members that say what is `expected`, with that one made wrong.
+
+    Who holds the case must fail for each of them: so every expectation is looked at.
+    """
+    found = []
+    for case in cases:
+        for name in (name for name in expected if name in case):
+            changed = {**copy.deepcopy(case), name: _wrong(case[name])}
+            found.append(pytest.param(changed, id=f"{case.get('id', '')} {name}".strip()))
+    return found
+
+
+def _wrong(value: Any) -> Any:
+    """Another value of the same kind; of a list its last item is another."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"{value}~"
+        case [*_]:
+            return [*value[:-1], _wrong(value[-1])] if value else ["~"]
+        case dict():
+            return {name: _wrong(each) for name, each in value.items()}
+    return "~"
+
+
+def numbered_rows(count: int) -> pa.Table:
+    """A lock of so many rows, in order; no two have the same facts."""
+    numbers = np.arange(count)
+    texts = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), 9, "0")
+
+    def around(before: str, after: str = "") -> pa.Array:
+        return pc.binary_join_element_wise(before, texts, after, "")
+
+    times = pa.array(numbers + 1_600_000_000).cast(pa.timestamp("s"))
+    return pa.table(
+        {
+            "item_id": around("S2A_33UWP_"),
+            "asset_key": pa.array(["B04"] * count, pa.string()),
+            "store_type": pa.array(["s3"] * count, pa.string()),
+            "store_container": pa.array(["sentinel-cogs"] * count, pa.string()),
+            "store_endpoint_url": pa.nulls(count, pa.string()),
+            "key": around("33/U/WP/2024/7/", "/B04.tif"),
+            "size_bytes": pa.array(numbers),
+            "etag": around('"0f343b0931126a20f133d67', '-26"'),
+            "last_modified": pc.strftime(times, "%Y-%m-%dT%H:%M:%S+00:00"),
+        },
+        schema=SCHEMA,
+    )
+
+
+def written_rows(path: Path, count: int) -> Path:
+    """A file with a lock of so many rows."""
+    write_lock(numbered_rows(count), path)
+    return path
