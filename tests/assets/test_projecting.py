@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ pytest.importorskip("pystac")  # an extra; the tests' own environment has it
 
 from pystac.errors import STACValidationError
 
+import odfchain as odf
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.hrefs import checked_location, parse_href
-from odfchain.assets.lock_table import AssetRow, Facts
+from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
 from odfchain.assets.projecting import ProjectOptions, project, projected_item
 from odfchain.assets.stac import Selection, StacReader
+from odfchain.cli.main import main
 from odfchain.errors import AssetError, NameCollisionError, UsageError
 from tests.kit.stac_validation import check_stac
 
@@ -223,6 +226,32 @@ def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: s
     again = tmp_path / "again"
     project(str(out), {row.key: row}, again, options(keep_version=keep))
     assert all((again / name).read_bytes() == (out / name).read_bytes() for name in documents)
+
+
+@pytest.mark.parametrize("way", [["--primary"], ["--as", "mirror"], ["--keep-version"]])
+def test_the_command_writes_what_derives_to_the_same_lock(
+    way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_catalog(tmp_path / "in", "1.0.0")
+    derive = ["assets", "derive", "--no-probe-metadata", "-o"]
+    assert main([*derive, "claimed.parquet", "in"]) == 0
+    rows = [
+        replace(
+            row, location=checked_location("s3", "m", "http://minio:9000", f"{row.item_id}/{row.asset_key}")
+        )
+        for row in odf.AssetLock.read("claimed.parquet").rows
+    ]
+    write_lock(table_of(rows), tmp_path / "moved.parquet")
+    assert main(["assets", "project", "moved.parquet", "--items", "in", "--out", "out", *way]) == 0
+    assert "wrote 5 documents below out: 10 assets have their locations" in capsys.readouterr().err
+    name = {"--primary": [], "--as": ["--alternate", "mirror"]}.get(way[0], ["--alternate", "locked"])
+    assert main([*derive, "again.parquet", "out", *name]) == 0
+    assert odf.AssetLock.read("again.parquet").table.equals(odf.AssetLock.read("moved.parquet").table)
+    assert main(["assets", "project", "moved.parquet", "--items", "in", "--out", "out", *way]) == 5
+    assert (
+        main(["assets", "project", "x.parquet", "--items", "x", "--out", "y", "--as", "a", "--primary"]) == 2
+    )
 
 
 def test_older_catalogs_are_brought_up_to_date(tmp_path: Path) -> None:

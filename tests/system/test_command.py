@@ -33,6 +33,7 @@ from tests.kit.processes import (
     visible,
     wait_until,
 )
+from tests.kit.stac_validation import check_stac
 from tests.kit.stand_ins import simulated_s3
 from tests.kit.support import ROOT, manifest, unchanged
 
@@ -328,6 +329,8 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
     assert "ok    scenes.mirror: 5 blocks, 1 slices, 50 records" in out
     assert "\n50 same\n" in said
     item = json.loads((tmp_path / ".scenes" / "mirrored" / "s1" / "s1.json").read_text())
+    check_stac(item)
+    check_stac(json.loads((tmp_path / ".scenes" / "mirrored" / "catalog.json").read_text()))
     asset = item["assets"]["B04"]
     assert (asset["href"], asset["file:size"]) == ("./B04.tif", 24)
     assert asset["alternate"]["mirror"]["href"] == "s3://mirror/scenes/s1/B04.tif"
