@@ -206,24 +206,28 @@ class AssetLock:
             NameCollisionError: two rows would have the same target.
             AssetError: a key does not begin with `prefix`.
         """
-        from odfchain.assets import relocating
+        from odfchain.assets import relocation_plan
+        from odfchain.assets.arrivals import Arrivals
         from odfchain.assets.lock_table import table_of
+        from odfchain.assets.relocating import relocate
 
         root = Path(folder).resolve()
-        options = relocating.RelocateOptions(
-            layout=relocating.Layout(layout), prefix=None if prefix is None else _folder(prefix),
-            overwrite=overwrite, checksum=checksum, relative_to=root,
+        options = relocation_plan.RelocateOptions(
+            layout=relocation_plan.Layout(layout), prefix=None if prefix is None else _folder(prefix),
+            overwrite=overwrite, checksum=checksum, relative_to=root, sources_in=self.folder,
         )  # fmt: skip
         target = _folder(to)
-        planned = relocating.plan(self.rows, target, options)
+        planned = relocation_plan.plan(self.rows, target, options)
         checksums = checksum or "file_checksum" in self.table.schema.names
         if dry_run:
-            return AssetLock(table_of(relocating.described_plan(planned, options), checksums=checksums), root)
+            return AssetLock(
+                table_of(relocation_plan.described_plan(planned, options), checksums=checksums), root
+            )
         chosen = stores or StoreOptions()
         named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [target.endpoint])])
-        found = relocating.relocate(
+        found = relocate(
             planned, self._stores(chosen), _stores(root, named, ours=True),
-            relocating.Arrivals(None if arrivals is None else Path(arrivals)), options, progress,
+            Arrivals(None if arrivals is None else Path(arrivals)), options, progress,
         )  # fmt: skip
         table = table_of(found.rows, checksums=checksums)
         return AssetLock(table, root, True, found.faults, (), _copied(found))

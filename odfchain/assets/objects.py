@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odfchain.assets.access import Stores
 from odfchain.assets.hrefs import href_of, public_href
@@ -89,3 +89,51 @@ def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | No
     for piece in pieces(location, stores, etag=etag):
         found.update(piece)
     return found.hexdigest()
+
+
+def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> None:
+    """Write an object whose content comes in pieces; if they end with an error nothing is there.
+
+    Raises:
+        FetchError, StoreError: it cannot be written. And what the content raises.
+    """
+    if target.store == "file":
+        path = targets.file_of(target)
+        fsio.make_folder(path.parent)
+        with fsio.replaced(path) as file:
+            for piece in content:
+                file.write(piece)
+        return
+    import obstore  # noqa: PLC0415 - a heavy library
+
+    first, second = next(content, memoryview(b"")), next(content, None)
+    failed = list[OdfchainError]()
+
+    def chunks() -> Iterator[Any]:
+        try:
+            yield from (first, second)
+            yield from content
+        except OdfchainError as error:
+            failed.append(error)
+            raise
+
+    try:
+        with translated(target, targets):
+            store = targets.store_of(target, whole=True)
+            if second is None:  # one request is enough
+                obstore.put(store, target.key, bytes(first), use_multipart=False)
+            else:
+                obstore.put(store, target.key, chunks(), chunk_size=PIECE, max_concurrency=2)
+    except OdfchainError as error:
+        raise (failed or [error])[0] from None
+
+
+def remove(target: Location, targets: Stores) -> None:
+    """Remove an object; that it cannot be is not said."""
+    if target.store == "file":
+        fsio.remove_quietly(targets.file_of(target))
+        return
+    import obstore  # noqa: PLC0415 - a heavy library
+
+    with contextlib.suppress(OdfchainError), translated(target, targets):
+        obstore.delete(targets.store_of(target), target.key)

@@ -164,8 +164,6 @@ def new_pass() -> Pass:
     """A pass through the proxy of this process, which starts with the first one."""
     global _proxy  # noqa: PLW0603 - one for a process: it has no state but its passes
     with _starting:
-        if (
-            _proxy is None or _proxy.process != os.getpid()
-        ):  # a forked process has the proxy but not its thread
+        if _proxy is None or _proxy.process != os.getpid():  # threads do not come along with a fork
             _proxy = _Proxy()
         return _proxy.new_pass()

@@ -14,19 +14,12 @@ import pytest
 
 from odfchain.assets import relocating
 from odfchain.assets.access import Access, Stores
+from odfchain.assets.arrivals import Arrivals
 from odfchain.assets.hrefs import href_of, parse_href
 from odfchain.assets.lock_file import LockFile
 from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
-from odfchain.assets.relocating import (
-    Arrivals,
-    Layout,
-    Relocated,
-    RelocateOptions,
-    described_plan,
-    file_name,
-    plan,
-    relocate,
-)
+from odfchain.assets.relocating import Relocated, relocate
+from odfchain.assets.relocation_plan import Layout, RelocateOptions, described_plan, file_name, plan
 from odfchain.errors import AssetError, NameCollisionError
 from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
@@ -158,16 +151,16 @@ def test_case_38_a_second_run_copies_the_rest(
     server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = Location.parse(f"file://{tmp_path}/a", folder=True)
-    copied, carried = 0, relocating._carried
+    copied, write = 0, relocating.write
 
     def killed(*args: Any) -> Any:
         nonlocal copied
         if copied == 3:
             raise KeyboardInterrupt
         copied += 1
-        return carried(*args)
+        return write(*args)
 
-    monkeypatch.setattr(relocating, "_carried", killed)
+    monkeypatch.setattr(relocating, "write", killed)
     with pytest.raises(KeyboardInterrupt):
         moved(rows(server), to, tmp_path, jobs=1)
     monkeypatch.undo()

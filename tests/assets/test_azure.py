@@ -1,0 +1,146 @@
+"""Assets in accounts of Azure: who is signed for, what is asked, what is recorded and copied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+from odfchain.api.asset_locks import AssetLock
+from odfchain.assets.access import Access, Stores
+from odfchain.assets.checking import Status
+from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.lock_table import Facts
+from odfchain.assets.objects import PIECE
+from odfchain.limits import FetchLimits
+from odfchain.store.locations import Location
+from tests.kit.lying_objects import BYTES
+from tests.kit.small_azure import ACCOUNT, KEY, Azurite, SmallAzure, asked, create_container, stand_ins
+from tests.kit.small_s3 import SmallS3
+
+LIMITS = FetchLimits(retries=1, first_wait=0.01)
+OTHERS = (
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_USE_EMULATOR",
+    "AZURE_ENCRYPTION_KEY",
+)
+
+
+@pytest.fixture(params=["small", pytest.param("azurite", marks=pytest.mark.soak)])
+def azure(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SmallAzure | Azurite]:
+    for server in stand_ins(tmp_path, request.param):
+        configured(server.endpoint, monkeypatch)
+        create_container(server.endpoint, "scenes")
+        create_container(server.endpoint, "open", public=True)
+        yield server
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallAzure]:
+    with SmallAzure() as server:
+        configured(server.endpoint, monkeypatch)
+        yield server
+
+
+def configured(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OTHERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+    monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
+
+
+def stores(folder: Path, *trusted: str, **allowed: Any) -> Stores:
+    return Stores(Access(folder=folder, trusted=frozenset(trusted), limits=LIMITS, **allowed))
+
+
+def put(location: Location, data: bytes, folder: Path) -> str:
+    trusted = [location.endpoint] if location.endpoint else []
+    return str(obstore.put(stores(folder, *trusted).store_of(location), location.key, data)["e_tag"])
+
+
+def at(server: SmallAzure | Azurite, container: str, key: str) -> Location:
+    return Location("az", container, server.endpoint, key)
+
+
+def item(name: str, **hrefs: str) -> dict[str, Any]:
+    assets = {key: {"href": href} for key, href in hrefs.items()}
+    return {"type": "Feature", "stac_version": "1.0.0", "id": name, "assets": assets}
+
+
+def derived(folder: Path, **hrefs: str) -> AssetLock:
+    (folder / "i.json").write_text(json.dumps(item("S2A", **hrefs)))
+    return AssetLock.derive([str(folder / "i.json")], folder=folder)
+
+
+def test_facts_are_what_azure_says(azure: SmallAzure | Azurite, tmp_path: Path) -> None:
+    tag = put(parse_href("az://scenes/x/B 04.tif"), BYTES, tmp_path)
+    assert tag.startswith('"0x')
+    lock = derived(
+        tmp_path,
+        one="az://scenes/x/B%2004.tif",
+        other=f"abfss://scenes@{ACCOUNT}.dfs.core.windows.net/x/B%2004.tif",
+    )
+    for row in lock.rows:
+        assert (row.facts.size_bytes, row.facts.etag) == (7, tag)
+        assert str(row.facts.last_modified).endswith("+00:00")
+    assert lock.rows[1].location == Location(
+        "az", "scenes", f"https://{ACCOUNT}.blob.core.windows.net", "x/B 04.tif"
+    )
+    assert [each.status for each in lock.check()] == [Status.SAME, Status.SAME]
+    put(parse_href("az://scenes/x/B%2004.tif"), b"12345678", tmp_path)
+    assert [each.errors for each in lock.check()] == [("size 7 → 8", "etag")] * 2
+    assert asked(azure.endpoint, "DELETE", "scenes/x/B%2004.tif") == 202
+    assert [each.status for each in lock.check()] == [Status.MISSING, Status.MISSING]
+
+
+def test_conditions_of_requests(azure: SmallAzure | Azurite, tmp_path: Path) -> None:
+    place = parse_href("az://scenes/x.tif")
+    tag, store = put(place, BYTES, tmp_path), stores(tmp_path).store_of(place)
+    assert bytes(obstore.get(store, "x.tif", options={"if_match": tag}).bytes()) == BYTES
+    with pytest.raises(PreconditionError):
+        obstore.get(store, "x.tif", options={"if_match": '"0x8D0"'})
+    with pytest.raises(AlreadyExistsError):
+        obstore.put(store, "x.tif", b"new", mode="create", use_multipart=False)
+    with pytest.raises(PreconditionError):
+        obstore.put(store, "x.tif", b"new", mode={"e_tag": '"0x8D0"'}, use_multipart=False)
+    other = obstore.put(store, "x.tif", b"new", mode={"e_tag": tag}, use_multipart=False)["e_tag"]
+    assert other not in (None, tag)
+
+
+def test_files_to_azure_and_within_it_and_away_again(
+    azure: SmallAzure | Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "k")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    large = bytes(range(256)) * (PIECE // 256 * 2 + 1)  # more than two pieces: blocks, and a list of them
+    (tmp_path / "ä.tif").write_bytes(BYTES)
+    (tmp_path / "large").write_bytes(large)
+    lock = derived(tmp_path, B04="./ä.tif", all="./large")
+    there = lock.relocate("az://scenes/p")
+    assert not there.faults
+    assert [href_of(row.location) for row in there.rows] == [
+        "az://scenes/p/S2A/B04.tif",
+        "az://scenes/p/S2A/all",
+    ]
+    assert all(str(row.facts.etag).startswith('"0x') for row in there.rows)
+    within = there.relocate("az://scenes/q", layout="source-key", prefix="az://scenes/p")
+    assert [row.location.key for row in within.rows] == ["q/S2A/B04.tif", "q/S2A/all"]
+    assert [row.facts.size_bytes for row in within.rows] == [7, len(large)]
+    with SmallS3() as bucket:
+        away = within.only(assets=["B04"]).relocate(bucket.url("m/r"))
+        assert not away.faults
+        assert bucket.objects == {"m/r/S2A/B04.tif": BYTES}
+    back = within.relocate(str(tmp_path / "back"), folder=tmp_path)
+    assert (tmp_path / "back/S2A/all").read_bytes() == large
+    assert [row.facts for row in back.rows] == [Facts(7), Facts(len(large))]
