@@ -18,7 +18,8 @@ class LyingObjects:
     `etag`, `time` (None: it is not said), `bytes`, `head` (a status instead of an answer to HEAD), `get`,
     `ranges` (False: the first byte cannot be asked for), `length` (False: it is not said; a number: it is
     said to be that, `head length` to HEAD alone), `cut` (the connection ends after so many bytes), `busy` (so
-    many requests are refused for now), `to` (where requests are redirected), `headers` (bytes of them).
+    many requests are refused for now), `to` (where requests are redirected), `headers` (bytes of them),
+    `trickle` (an event: until it is set, no end of the body comes).
     """
 
     def __init__(self, answers: dict[str, dict[str, Any]], host: str = "127.0.0.1") -> None:
@@ -27,6 +28,8 @@ class LyingObjects:
         """Method, path, headers in lower case."""
         self.before: Callable[[str, str], None] = lambda method, path: None
         """Is called before an answer."""
+        self.held: list[threading.Event] = []
+        """What answers wait for; set at the end."""
         self._server = ThreadingHTTPServer((host, 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -40,6 +43,8 @@ class LyingObjects:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for event in self.held:
+            event.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -101,6 +106,10 @@ class LyingObjects:
                     self.end_headers()
                     if method == "get":
                         shown = body[: answer.get("cut")]
+                        if "trickle" in answer:
+                            self.wfile.write(shown[:1])
+                            lies.held.append(answer["trickle"])
+                            answer["trickle"].wait()
                         self.wfile.write(shown if said else b"%x\r\n%s\r\n0\r\n\r\n" % (len(shown), shown))
                         self.close_connection = self.close_connection or length != len(shown)
                 return None

@@ -1,0 +1,141 @@
+"""Where copies go: one name for one pair, and nothing is planned that would lose an object."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.api.asset_locks import AssetLock
+from odfchain.assets import relocating
+from odfchain.assets.access import Access, Stores
+from odfchain.assets.arrivals import Arrivals
+from odfchain.assets.hrefs import href_of, parse_href
+from odfchain.assets.lock_table import AssetRow, Facts, table_of
+from odfchain.assets.relocating import relocate
+from odfchain.assets.relocation_plan import Layout, RelocateOptions, plan
+from odfchain.errors import AssetError, NameCollisionError, OdfchainError
+from odfchain.store.locations import Location
+
+CASES = json.loads(Path("fixtures/assets/relocation.json").read_text())
+HERE = Path("/here")
+SHA2_256 = "12208bb0cf6eb9b17d0f7d22b456f121257dc1254e1f01665370476383ea776df414"
+"""Of 1234567."""
+
+
+@pytest.mark.parametrize("case", CASES["plans"], ids=lambda case: case["id"])
+def test_plans(case: dict[str, Any]) -> None:
+    rows = [AssetRow(item, asset, parse_href(href)) for item, asset, href in case["rows"]]
+    prefix = case.get("prefix")
+    options = RelocateOptions(
+        layout=Layout(case.get("layout", "item-asset")),
+        prefix=None if prefix is None else Location.parse(prefix, folder=True),
+        sources_in=HERE,
+    )
+    to = Location.parse(case["to"], folder=True)
+    if "targets" in case:
+        assert [href_of(each.target) for each in plan(rows, to, options)] == case["targets"]
+        return
+    with pytest.raises(OdfchainError) as refused:
+        plan(rows, to, options)
+    assert refused.value.exit_code == case["exit"]
+    assert case["says"] in refused.value.message
+
+
+@pytest.mark.parametrize("case", CASES["longest"], ids=lambda case: case["id"])
+def test_longest_names(case: dict[str, Any]) -> None:
+    row = AssetRow("S", case["letter"] * case["times"], parse_href("s3://s/x"))
+    to = Location.parse("s3://m/pp", folder=True)
+    if case["fits"]:
+        (planned,) = plan([row], to, RelocateOptions())
+        assert len(planned.target.key) > 1_010
+    else:
+        with pytest.raises(
+            AssetError, match=r"^S .*: what its copy would be called: a key longer than 1,024"
+        ):
+            plan([row], to, RelocateOptions())
+
+
+def files(folder: Path, **contents: bytes) -> list[AssetRow]:
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return [AssetRow("S", name, parse_href(name), Facts(len(content))) for name, content in contents.items()]
+
+
+def copied(rows: list[AssetRow], to: Path, folder: Path, **options: Any) -> relocating.Relocated:
+    chosen = RelocateOptions(sources_in=folder, relative_to=folder, **options)
+    here = Stores(Access(folder=folder))
+    planned = plan(rows, Location.parse(f"file://{to}", folder=True), chosen)
+    return relocate(planned, here, here, Arrivals(None), chosen)
+
+
+def test_what_is_there_already_is_described(tmp_path: Path) -> None:
+    rows = files(tmp_path, x=b"1234567")
+    before = (tmp_path / "x").stat()
+    found = copied(rows, tmp_path, tmp_path, layout=Layout.SOURCE_KEY, checksum=True)
+    assert [(row.location.key, row.facts) for row in found.rows] == [("x", Facts(7, None, None, SHA2_256))]
+    assert (tmp_path / "x").stat().st_ino == before.st_ino
+
+
+def test_case_35_what_is_there_with_another_checksum_is_not_replaced(tmp_path: Path) -> None:
+    (row,) = files(tmp_path, x=b"1234567")
+    there = tmp_path / "a/S/x"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"7654321")
+    known = [replace(row, facts=Facts(7, None, None, SHA2_256))]
+    refused = copied(known, tmp_path / "a", tmp_path)
+    assert [fault.error.exit_code for fault in refused.faults] == [5]
+    assert "another checksum" in str(refused.faults[0])
+    assert there.read_bytes() == b"7654321"
+    assert copied(known, tmp_path / "a", tmp_path, overwrite=True).copied == 1
+    assert there.read_bytes() == b"1234567"
+    assert copied(known, tmp_path / "a", tmp_path).copied == 1  # it is what the lock says
+
+
+def test_names_that_are_one_file_are_refused_before_anything_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    rows = [*files(tmp_path, B04=b"1"), *files(tmp_path / "one", b04=b"2")]
+    rows[1] = replace(rows[1], location=parse_href("one/b04"))
+    assert copied(rows, tmp_path / "a", tmp_path).copied == 2  # here they are two
+
+    monkeypatch.setattr(relocating, "_ignores_case", lambda folder: True)
+    with pytest.raises(NameCollisionError, match="S B04 and S b04 would be one file"):
+        copied(rows, tmp_path / "b", tmp_path)
+    assert not (tmp_path / "b").exists()
+
+
+def test_whether_letters_count_is_asked_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not relocating._ignores_case(tmp_path / "not/there")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(Path, "exists", _found_in_other_letters)
+    assert relocating._ignores_case(tmp_path)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", _refused)
+    assert not relocating._ignores_case(tmp_path)
+
+
+def _found_in_other_letters(path: Path) -> bool:
+    return any(each.name.lower() == path.name.lower() for each in path.parent.iterdir())
+
+
+def _refused(**options: Any) -> Any:
+    raise PermissionError
+
+
+def test_a_dry_run_refuses_as_well(tmp_path: Path) -> None:
+    one, other = files(tmp_path, x=b"1", y=b"2")
+    clash = [one, replace(other, item_id="S/x", location=one.location)]
+    lock = AssetLock(table_of(clash), tmp_path)
+    with pytest.raises(NameCollisionError):
+        lock.relocate("s3://m", layout="source-key", dry_run=True)
+    assert [href_of(row.location) for row in lock.relocate("s3://m", dry_run=True).rows] == [
+        "s3://m/S/x",
+        "s3://m/S~2fx/y",
+    ]
