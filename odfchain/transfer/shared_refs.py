@@ -17,11 +17,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from odfchain.chain.chain import HashedBlock
 from odfchain.codec.blocks import decode_block
 from odfchain.errors import (
+    AccessError,
     ChainError,
     CodecError,
     CorruptedPeerError,
@@ -45,6 +47,9 @@ from odfchain.transfer.slice_files import objects_of, store_of
 
 _HINT_EVERY = 100
 """Blocks after which the hint for faster clones is written anew [count]: nothing depends on its end."""
+
+_ATTEMPTS = 3
+"""How often a write is tried whose connection breaks off [count]: each may be repeated without harm."""
 
 
 @dataclass(slots=True)
@@ -106,22 +111,24 @@ class SharedRefStore:
             self._conflict(expected, head)
         self.send(peer, expected, new)
         problem: TransferError | None = None
-        try:
-            self.known.seen = new, peer.replace_head(version, new)
-        except ConditionsUnknownError:
-            raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
-        except WriteRefusedError:
-            pass
-        except TransferError as error:  # nobody knows what became of the request
-            problem = error
-        else:
-            return
-        head, version = self.known.seen = self._look(peer, new, problem)
-        if head is not None and is_among(peer, new, head):
-            return
-        if problem is not None:
-            raise problem
-        self._conflict(expected, head)
+        for _ in range(_ATTEMPTS):
+            try:
+                self.known.seen = new, peer.replace_head(version, new)
+            except ConditionsUnknownError:
+                raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
+            except WriteRefusedError:
+                pass
+            except TransferError as error:  # nobody knows what became of the request
+                problem = error
+            else:
+                return
+            head, version = self.known.seen = self._look(peer, new, problem)
+            if head is not None and is_among(peer, new, head):
+                return
+            if head != expected or problem is None:
+                self._conflict(expected, head)
+        assert problem is not None  # noqa: S101 - else there was a conflict
+        raise problem
 
     def _look(
         self, peer: ObjectPeer, new: Multihash, problem: TransferError | None
@@ -185,7 +192,19 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
                 f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
                 hint="a dataset in a store is whole: bring its slices first",
             )
-        peer.put(key, store.verified_path(key.name), SILENT)
+        put(key, store.verified_path(key.name))
+
+    def put(key: ObjectKey, path: Path) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):  # the library does not repeat what has a condition
+            try:
+                peer.put(key, path, SILENT)
+            except AccessError:
+                raise
+            except TransferError:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
 
     keys = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
     stored = LocalObjectStore(dataset.folder / "blocks")
@@ -193,7 +212,7 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
         list(pool.map(send_object, keys))
     # in turn, so that a block that is there has all before it
     for hashed in blocks:
-        peer.put(ObjectKey(Part.BLOCK, hashed.hash), stored.verified_path(hashed.hash), SILENT)
+        put(ObjectKey(Part.BLOCK, hashed.hash), stored.verified_path(hashed.hash))
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
     if newest // _HINT_EVERY != (oldest - 1) // _HINT_EVERY and newest < SHARING.hinted_blocks:
         peer.put_hint(dataset.chain.hashes(blocks[-1].hash))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +15,8 @@ from xml.sax.saxutils import escape, unescape
 
 MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
 Hook = Callable[[str, str], int | None]
+RESET = 0
+"""A status of a hook: the connection breaks off without an answer."""
 
 
 class SmallS3:
@@ -74,6 +78,11 @@ class SmallS3:
                 pass
 
             def _reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+                if status == RESET:
+                    self.close_connection = True
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    self.connection.close()
+                    return
                 self.send_response(status)
                 for name, value in {"Last-Modified": MODIFIED, **headers}.items():
                     self.send_header(name.replace("_", "-"), value)

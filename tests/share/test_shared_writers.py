@@ -1,0 +1,256 @@
+"""Two machines that write to one store at the same time, and stores that fail in between: no commit is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.errors import OdfchainError, RefConflictError, TransferError
+from odfchain.progress import SILENT
+from odfchain.repo.commit import on_the_newest_head
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.store.local import LocalRefStore
+from odfchain.transfer.object_space import STORE_LIMITS
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.shared_workspace import SharedWorkspace
+from tests.kit import shared_store as kit
+from tests.kit.shared_store import PREFIX, add, append, machine, texts
+from tests.kit.small_s3 import RESET, SmallS3
+
+QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
+AGAIN = replace(QUICK, retries=2)
+MOST = 9
+"""More requests than a commit of one block has [count]."""
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    kit.environment(monkeypatch)
+
+
+@pytest.fixture
+def store() -> Iterator[SmallS3]:
+    with SmallS3() as store:
+        yield store
+
+
+def reopened(workspace: Workspace, limits: object = QUICK) -> Workspace:
+    """The workspace of a folder as another process sees it."""
+    find = WorkspaceFiles.find(
+        workspace.path, lambda root, url: SharedWorkspace(root, PeerUrl.parse(url), limits)  # type: ignore[arg-type]
+    )  # fmt: skip
+    return Workspace(find)
+
+
+@pytest.fixture
+def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
+    """Two machines with one dataset that has no rows."""
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    add(one)
+    assert list(texts(other)) == []
+    return reopened(one), reopened(other)
+
+
+def write(workspace: Workspace, text: str, retries: int = 5) -> None:
+    """A commit of one row, repeated as `ingest` repeats it."""
+    root = workspace["cities"]._files
+    on_the_newest_head(lambda: append(root, text), retries, SILENT)
+
+
+def at(store: SmallS3, number: int, do: Callable[[], int | None], *, after: bool = False) -> list[str]:
+    """`do` something once, at the request of this number; the request is in the list when it did."""
+    count, fired = iter(range(1_000)), list[str]()
+
+    def hook(method: str, path: str) -> int | None:
+        if fired or next(count) != number:
+            return None
+        fired.append(f"{method} {path.removeprefix(f'{PREFIX}/')}")
+        return do()
+
+    calm(store)
+    if after:
+        store.after = hook
+    else:
+        store.before = hook
+    return fired
+
+
+def calm(store: SmallS3) -> None:
+    """Nothing happens in between any more."""
+    store.before = store.after = lambda *_: None
+
+
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_who_writes_at_whatever_moment_loses_nothing(
+    store: SmallS3, two: tuple[Workspace, Workspace], after: bool
+) -> None:
+    one, other = two
+    written, moments = list[str](), list[str]()
+    for number in range(MOST):
+        fired = at(store, number, lambda n=number: write(other, f"other {n}"), after=after)  # type: ignore[misc]
+        write(one, f"one {number}")
+        calm(store)
+        written += [f"one {number}"] + [f"other {number}"] * len(fired)
+        moments += fired
+        assert sorted(texts(other)) == sorted(written)
+    assert sorted(texts(one)) == sorted(written)
+    assert any(moment.endswith("refs/head") and moment.startswith("PUT") for moment in moments)
+    assert any("/data/" in moment for moment in moments)
+    assert all(not report.faults for report in one.verify())
+
+
+@pytest.mark.parametrize(
+    ("fault", "after", "limits"),
+    [
+        (503, True, AGAIN), (RESET, False, QUICK),
+        *(pytest.param(fault, after, limits, marks=pytest.mark.soak)
+          for fault, after, limits in [
+              (503, False, QUICK), (503, False, AGAIN), (503, True, QUICK),
+              (RESET, True, QUICK), (RESET, False, AGAIN), (RESET, True, AGAIN),
+              (429, False, QUICK), (429, True, QUICK), (429, False, AGAIN), (429, True, AGAIN),
+          ]),
+    ],
+)  # fmt: skip
+def test_a_store_that_fails_at_whatever_moment_has_each_commit_once(
+    store: SmallS3, two: tuple[Workspace, Workspace], fault: int, after: bool, limits: object
+) -> None:
+    one, other = reopened(two[0], limits), two[1]
+    failed, moments, written = list[str](), list[str](), list[str]()
+    for number in range(MOST):
+        fired = at(store, number, lambda: fault, after=after)
+        try:
+            write(one, str(number))
+        except TransferError:
+            failed += fired
+            calm(store)
+            if str(number) not in texts(other):
+                write(one, str(number))
+        calm(store)
+        written.append(str(number))
+        moments += fired
+        assert list(texts(other)) == written
+    assert any(moment.startswith("PUT") and moment.endswith("refs/head") for moment in moments)
+    assert not [request for request in failed if limits is AGAIN or request.startswith("PUT")]
+    assert list(texts(one)) == written
+
+
+def test_an_answer_that_is_lost_is_no_conflict(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    """Also where somebody else has gone on from the commit by then."""
+    one, other = two
+
+    def lose(method: str, path: str) -> int | None:
+        if method == "PUT" and path.endswith("refs/head"):
+            store.after = lambda *_: None
+            write(other, "other")
+            return 503
+        return None
+
+    store.after = lose
+    write(one, "one", retries=0)
+    assert list(texts(one)) == list(texts(other)) == ["one", "other"]
+
+
+def test_what_nobody_knows_is_said(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    one, other = two
+
+    def die(method: str, path: str) -> int | None:
+        if method == "PUT" and path.endswith("refs/head"):
+            store.before = lambda *_: 503
+            return 503
+        return None
+
+    store.after = die
+    with pytest.raises(TransferError, match="was committed is not known") as caught:
+        write(one, "one")
+    assert caught.value.hint is not None
+    assert "odfchain log" in caught.value.hint
+    calm(store)
+    assert list(texts(other)) == list(texts(one)) == ["one"]
+
+
+def test_a_process_that_dies_between_the_heads(
+    store: SmallS3, two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    root = one["cities"]._files
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalRefStore, "compare_and_swap", die)
+        with pytest.raises(SystemExit):
+            append(root, "one")
+    assert root.chain.head() != other["cities"]._files.chain.head()
+    assert list(texts(reopened(one))) == list(texts(other)) == ["one"]
+    write(reopened(one), "two")
+    assert list(texts(other)) == ["one", "two"]
+
+
+def test_a_process_that_dies_before_the_head_leaves_no_trace(
+    store: SmallS3, two: tuple[Workspace, Workspace]
+) -> None:
+    one, other = two
+    store.before = lambda method, path: 503 if method == "PUT" and path.endswith("refs/head") else None
+    with pytest.raises(OdfchainError):
+        write(one, "one")
+    calm(store)
+    assert list(texts(other)) == []
+    write(other, "other")
+    write(one, "one")
+    assert list(texts(reopened(other))) == ["other", "one"]
+
+
+def test_many_at_once(store: SmallS3, tmp_path: Path, two: tuple[Workspace, Workspace]) -> None:
+    third = machine(store, tmp_path / "third")
+    failures: list[BaseException] = []
+
+    def run(workspace: Workspace, name: str) -> None:
+        try:
+            for number in range(3):
+                write(workspace, f"{name} {number}", retries=100)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(workspace, name))
+        for name, workspace in zip("abc", (*two, third), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    expected = sorted(f"{name} {number}" for name in "abc" for number in range(3))
+    for workspace in (*two, third):
+        assert sorted(texts(workspace)) == expected
+
+
+def test_threads_of_one_process(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    """They share what is known of the head."""
+    one, other = two
+    won, lost = list[str](), list[str]()
+
+    def run(name: str) -> None:
+        root = one["cities"]._files
+        for number in range(6):
+            text = f"{name} {number}"
+            try:
+                append(root, text)
+            except RefConflictError:
+                lost.append(text)
+            else:
+                won.append(text)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(texts(other)) == sorted(won)
+    assert len(won) + len(lost) == 12
