@@ -117,23 +117,27 @@ class Part:
     id: str
     title: str
     about: str
+    told: str
+    """What is told of each asset; empty: nothing."""
     stores: Sequence[StoreLines]
     rest: int
     """Stores that are not shown."""
 
 
 _PARTS = (
-    ("bad", "Missing or changed", "", (Status.MISSING, Status.CHANGED)),
+    ("bad", "Missing or changed", "", "What differs", (Status.MISSING, Status.CHANGED)),
     (
         "unreachable",
         "Unreachable",
         "Nothing is known of these: their stores could not be asked, or refused to say.",
+        "Why",
         (Status.UNREACHABLE,),
     ),
     (
         "unknown",
         "Nothing to compare",
         "These are there, and the lock and the store have no fact in common.",
+        "",
         (Status.UNKNOWN,),
     ),
 )
@@ -181,9 +185,8 @@ def _verdict(found: Counter[Status]) -> tuple[str, str, str]:
     total = counted(found.total(), "asset")
     if _bad(found):
         kinds = [s for s in (Status.MISSING, Status.CHANGED) if found[s]]
-        shown = listed([f"{found[s]:,} {s.value}" for s in kinds])
-        verb = "is" if _bad(found) == 1 else "are"
-        return "faulty", listed([s.value for s in kinds]).capitalize(), f"Of {total} {shown} {verb}."
+        shown = listed([f"{found[s]:,} {'is' if found[s] == 1 else 'are'} {s.value}" for s in kinds])
+        return "faulty", listed([s.value for s in kinds]).capitalize(), f"Of {total} {shown}."
     if found[Status.UNREACHABLE]:
         lead = f"Of {total} {found[Status.UNREACHABLE]:,} could not be asked for; no other differs."
         return "unchecked", "Not all could be reached", lead
@@ -195,10 +198,10 @@ def _verdict(found: Counter[Status]) -> tuple[str, str, str]:
 
 def _part(
     stores: Sequence[StoreFindings],
-    described: tuple[str, str, str, tuple[Status, ...]],
+    described: tuple[str, str, str, str, tuple[Status, ...]],
     limits: CheckPageLimits,
 ) -> Part:
-    name, title, about, statuses = described
+    name, title, about, told, statuses = described
     concerned = excerpt([each for each in stores if any(each.counts[s] for s in statuses)], limits.stores)
     shown = []
     for each in concerned.shown:
@@ -206,7 +209,7 @@ def _part(
         total = sum(each.counts[status] for status in statuses)
         lines = [_line(found, limits) for found in kept]
         shown.append(StoreLines(_label(each, limits), counts(each.counts), lines, total - len(lines)))
-    return Part(name, title, about, shown, concerned.rest)
+    return Part(name, title, about, told, shown, concerned.rest)
 
 
 def _line(found: CheckedAsset, limits: CheckPageLimits) -> AssetLine:
@@ -222,11 +225,15 @@ def _line(found: CheckedAsset, limits: CheckPageLimits) -> AssetLine:
 
 
 def _label(found: StoreFindings, limits: CheckPageLimits) -> str:
-    """A store in words: its type, its container, its endpoint."""
+    """A store in words: its type, its container, its endpoint; an origin has its type."""
     if found.place is None:
         return "all other stores"
     store, container, endpoint = found.place
-    words = [store, *([container] if container else []), *([f"at {endpoint}"] if endpoint else [])]
+    words = [
+        *([] if store in ("http", "https") else [store]),
+        *([container] if container else []),
+        *([f"at {endpoint}"] if endpoint else []),
+    ]
     return cut(" ".join(words), limits.text)
 
 
