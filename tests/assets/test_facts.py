@@ -19,6 +19,7 @@ from odfchain.assets.probing import Probe, probe
 from odfchain.assets.stac import Selection
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
 from odfchain.limits import FetchLimits
+from tests.kit.asset_cases import Case, Hold, corrupted
 from tests.kit.lying_objects import LyingObjects
 
 FIXTURE = json.loads(Path("fixtures/assets/facts.json").read_text())
@@ -40,8 +41,7 @@ def derived(tmp_path: Path, *items: dict[str, Any], **options: Any) -> Derived:
     return derive([str(path)], stores(tmp_path), DeriveOptions(**options))
 
 
-@pytest.mark.parametrize("case", FIXTURE["probed"], ids=lambda case: case["id"])
-def test_facts(case: dict[str, Any], tmp_path: Path) -> None:
+def hold_probe(case: Case, tmp_path: Path) -> None:
     answer = dict(case["answer"])
     if "bytes" in answer:
         answer["bytes"] = answer["bytes"].encode()
@@ -52,11 +52,10 @@ def test_facts(case: dict[str, Any], tmp_path: Path) -> None:
         assert found == Probe(Facts(*case["facts"]))
     else:
         assert found.facts is None
-        assert found.problem
+        assert bool(found.problem) == case.get("problem", True)
 
 
-@pytest.mark.parametrize("case", FIXTURE["compared"], ids=lambda case: case["id"])
-def test_comparisons(case: dict[str, Any]) -> None:
+def hold_comparison(case: Case, _: Path) -> None:
     row = AssetRow("S2A", "B04", parse_href("s3://b/k"), Facts(*case["locked"]))
     found = compared(row, Probe(Facts(*case["now"])))
     assert found.status.value == case["status"]
@@ -66,8 +65,7 @@ def test_comparisons(case: dict[str, Any]) -> None:
         assert found.note == case["note"]
 
 
-@pytest.mark.parametrize("case", FIXTURE["sizes"], ids=lambda case: case["id"])
-def test_claimed_sizes_without_a_request(case: dict[str, Any], tmp_path: Path) -> None:
+def hold_size(case: Case, tmp_path: Path) -> None:
     claim = {"file:size": case["claimed"]} if "claimed" in case else {}
     with LyingObjects({"/x.tif": {}}) as server:
         found = derived(
@@ -75,6 +73,34 @@ def test_claimed_sizes_without_a_request(case: dict[str, Any], tmp_path: Path) -
         )
         assert server.requests == []
     assert [row.facts for row in found.rows] == [Facts(case["size"])]
+
+
+@pytest.mark.parametrize("case", FIXTURE["probed"], ids=lambda case: case["id"])
+def test_facts(case: Case, tmp_path: Path) -> None:
+    hold_probe(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", FIXTURE["compared"], ids=lambda case: case["id"])
+def test_comparisons(case: Case, tmp_path: Path) -> None:
+    hold_comparison(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", FIXTURE["sizes"], ids=lambda case: case["id"])
+def test_claimed_sizes_without_a_request(case: Case, tmp_path: Path) -> None:
+    hold_size(case, tmp_path)
+
+
+HELD = {
+    "probed": (hold_probe, ("facts", "missing", "problem")),
+    "compared": (hold_comparison, ("status", "errors", "note")),
+    "sizes": (hold_size, ("size",)),
+}
+
+
+@pytest.mark.parametrize(("hold", "case"), corrupted(FIXTURE, HELD))
+def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold(case, tmp_path)
 
 
 def test_case_27_what_the_store_says_counts(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,12 +13,12 @@ from odfchain.assets.hrefs import STORES, checked_location, href_of, parse_href,
 from odfchain.errors import AssetError
 from odfchain.store.locations import Location
 from odfchain.text import printable
+from tests.kit.asset_cases import Case, Hold, corrupted
 
-CASES = json.loads(Path("fixtures/assets/hrefs.json").read_text())["cases"]
+FIXTURE = json.loads(Path("fixtures/assets/hrefs.json").read_text())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_hrefs(case: dict[str, Any]) -> None:
+def hold(case: Case, _: Path) -> None:
     def parsed() -> Location:
         return parse_href(case["href"], case.get("base"), strip_query=case.get("strip_query", False))
 
@@ -35,6 +34,19 @@ def test_hrefs(case: dict[str, Any]) -> None:
     assert [found.store, found.container, found.endpoint, found.key] == case["location"]
     assert href_of(found) == case["again"]
     assert checked_location(*case["location"]) == found
+
+
+@pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["id"])
+def test_hrefs(case: Case, tmp_path: Path) -> None:
+    hold(case, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("hold", "case"), corrupted(FIXTURE, {"cases": (hold, ("location", "again", "refused"))})
+)
+def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold(case, tmp_path)
 
 
 names = st.text("abcXYZ019._-", min_size=1, max_size=12)

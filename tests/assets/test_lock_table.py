@@ -21,7 +21,7 @@ from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, AssetRow, F
 from odfchain.cli.main import main
 from odfchain.digest.logical import LogicalDigest
 from odfchain.errors import AssetError, DamagedLockError
-from tests.kit.asset_cases import Case, corrupted, numbered_rows, written_rows
+from tests.kit.asset_cases import Case, Hold, corrupted, numbered_rows, written_rows
 from tests.kit.memory_growth import growth_of_commands
 
 FIXTURE = json.loads(Path("fixtures/assets/tables.json").read_text())
@@ -101,16 +101,13 @@ def test_faults(case: Case, tmp_path: Path) -> None:
     hold_fault(case, tmp_path)
 
 
-@pytest.mark.parametrize("case", corrupted(FIXTURE["hashes"], "logical"))
-def test_a_corrupted_hash_fails(case: Case, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
-        hold_hash(case, tmp_path)
+HELD = {"hashes": (hold_hash, ("logical",)), "faulty": (hold_fault, ("fault",))}
 
 
-@pytest.mark.parametrize("case", corrupted(FIXTURE["faulty"], "fault"))
-def test_a_corrupted_fault_fails(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hold", "case"), corrupted(FIXTURE, HELD))
+def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        hold_fault(case, tmp_path)
+        hold(case, tmp_path)
 
 
 @pytest.mark.parametrize("case", FIXTURE["faulty"], ids=lambda case: case["id"])

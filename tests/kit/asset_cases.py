@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,22 @@ from odfchain.assets.lock_table import SCHEMA, write_lock
 Case = dict[str, Any]
 
 
-def corrupted(cases: Iterable[Case], *expected: str) -> list[Any]:
-    """Each case once for each of its members that say what is `expected`, with that one made wrong.
+Hold = Callable[[Case, Path], None]
+"""Holds a case, in a folder of its own."""
 
-    Who holds the case must fail for each of them: so every expectation is looked at.
+
+def corrupted(fixture: Mapping[str, Any], held: Mapping[str, tuple[Hold, Sequence[str]]]) -> list[Any]:
+    """(who holds it, a case) for each case of a fixture and each expectation in it, with that one made wrong.
+
+    `held` has for each part of the fixture who holds its cases, and which of their members are expectations.
+    Who holds a case must fail for each of these: so every expectation is looked at.
     """
     found = []
-    for case in cases:
-        for name in (name for name in expected if name in case):
-            changed = {**copy.deepcopy(case), name: _wrong(case[name])}
-            found.append(pytest.param(changed, id=f"{case.get('id', '')} {name}".strip()))
+    for part, (hold, expected) in held.items():
+        for case in fixture[part]:
+            for name in (name for name in expected if name in case):
+                changed = {**copy.deepcopy(case), name: _wrong(case[name])}
+                found.append(pytest.param(hold, changed, id=f"{case['id']}: {name}"))
     return found
 
 
