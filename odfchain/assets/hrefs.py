@@ -37,6 +37,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)|.*\\")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"(https?)://([a-z0-9._~-]+|[^\x00-\x7f]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
+_SEGMENT = "[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
+_PLAIN = re.compile(rf"((s3|https?)://([a-z0-9-]+(?:\.[a-z0-9-]+)*))/({_SEGMENT}(?:/{_SEGMENT})*)")
+"""Hrefs as most catalogs have them, in which nothing is to be decoded, lowered, or refused."""
 _IN_PATH = "/-._~!$&'()*,;=:@"
 """What stays as it is in the paths of http, https and file; a plus sign does not: some read it as a space."""
 
@@ -50,6 +53,10 @@ def parse_href(href: str, base: str | None = None, *, strip_query: bool = False)
     Raises:
         AssetError: it cannot be recorded; the message has no user, password, query or fragment of it.
     """
+    plain = _PLAIN.fullmatch(href)
+    if plain is not None and len(href) <= ASSETS.key_bytes and "AKIA" not in href:
+        origin, scheme, authority, key = plain.groups()
+        return Location(scheme, authority if scheme == "s3" else origin, None, key)
     try:
         return _parsed(href, base, strip_query=strip_query)
     except InvalidIdError as error:

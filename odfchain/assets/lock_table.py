@@ -84,7 +84,7 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
     Raises:
         AssetError: two rows have the same item and asset, or an access key stands in one.
     """
-    chosen = sorted(rows, key=lambda row: tuple(part.encode() for part in row.key))
+    chosen = sorted(rows, key=lambda row: row.key)  # texts are in the order of their UTF-8
     for before, after in itertools.pairwise(chosen):
         if before.key == after.key:
             raise AssetError(

@@ -182,6 +182,7 @@ class StacReader:
         self.items += 1
         base = _self_link(item) or place
         collection, properties = item.get("collection"), item.get("properties")
+        collection = collection if isinstance(collection, str) else None
         # the columns of STAC GeoParquet are the properties themselves
         schemes = (properties if isinstance(properties, dict) else item).get(SCHEMES)
         for key, asset in assets.items():
@@ -192,9 +193,7 @@ class StacReader:
                 except AssetError as error:
                     self.fault(AssetFault(name, key, error))
                 else:
-                    yield NamedAsset(
-                        name, key, collection if isinstance(collection, str) else None, location, size
-                    )
+                    yield NamedAsset(name, key, collection, location, size)
 
     def _located(
         self, item: str, key: str, asset: Mapping[str, Any], base: str | None, schemes: object
@@ -226,7 +225,8 @@ def _is_lock(path: Path) -> bool:
 
 
 def _check_name(what: str, text: str) -> None:
-    if not text or not text.isprintable() or len(text.encode()) > ASSETS.text_bytes:
+    size = len(text) if text.isascii() else len(text.encode())
+    if not size or not text.isprintable() or size > ASSETS.text_bytes:
         raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
 
 

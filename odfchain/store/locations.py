@@ -99,7 +99,7 @@ class Location:
 
     def __post_init__(self) -> None:
         for text in (self.container or "", self.endpoint or "", self.key):
-            if not text.isprintable() or len(text.encode(errors="surrogatepass")) > LONGEST:
+            if not text.isprintable() or (len(text) > LONGEST // 4 and len(text.encode()) > LONGEST):
                 raise InvalidIdError(f"control characters, or longer than {LONGEST:,} bytes")
         if self.store not in _PORTS and not _CONTAINER.fullmatch(self.container or "x"):
             raise InvalidIdError("not the name of a bucket")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfchain.assets import hrefs
 from odfchain.assets.hrefs import STORES, checked_location, href_of, parse_href, public_href
-from odfchain.errors import AssetError
+from odfchain.errors import AssetError, InvalidIdError
 from odfchain.store.locations import Location
 from odfchain.text import printable
 from tests.kit.asset_cases import Case, Hold, corrupted
@@ -93,3 +94,19 @@ def test_no_message_shows_a_value(path: str, secret: str) -> None:
     for href in (f"https://u:{secret}@h/{path}", f"https://h/{path}?token={secret}", f"https://h/x#{secret}"):
         if secret not in path:
             assert secret not in public_href(href)
+
+
+plain = st.text("abAZ09._=-/%:+~", max_size=16)
+
+
+@given(st.sampled_from(["s3", "http", "https", "gs", "S3"]), st.text("ab0.-:A_", max_size=8), plain)
+def test_plain_hrefs_are_parsed_as_all_others(scheme: str, authority: str, path: str) -> None:
+    """What is let through without being taken apart is what taking apart would have made of it."""
+    href = f"{scheme}://{authority}/{path}"
+    try:
+        expected = hrefs._parsed(href, None, strip_query=False)
+    except InvalidIdError:
+        with pytest.raises(AssetError):
+            parse_href(href)
+        return
+    assert parse_href(href) == expected
