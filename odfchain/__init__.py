@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     )
     from odfchain.model.metadata_block import DatasetSnapshot, MetadataBlock
     from odfchain.model.timestamp import Timestamp
+    from odfchain.progress import Progress, WorkDone, WorkProgress
     from odfchain.query.answer import Answer
     from odfchain.query.answer_verdicts import ProofVerdict
     from odfchain.query.query_result import QueryResult
@@ -198,6 +199,7 @@ _PLACES = {
     ),
     "model.metadata_block": "DatasetSnapshot MetadataBlock",
     "model.timestamp": "Timestamp",
+    "progress": "Progress WorkDone WorkProgress",
     "query.answer": "Answer",
     "query.answer_verdicts": "ProofVerdict",
     "query.query_result": "QueryResult",
@@ -241,15 +243,16 @@ __all__ = [
     "MetadataEvent", "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NotCompared",
     "NothingToCommitError", "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset",
     "OperationType", "OversizedInputError", "PartialCopyError", "PeerUrl", "PointNotFoundError",
-    "PrepareError", "Problem", "Profile", "ProofVerdict", "PullResult", "PullTarget", "PushOutcome",
-    "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError", "Remote", "RepoName",
-    "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "RowChange", "Scan", "SchemaError", "Seed",
-    "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource", "SetTransform",
-    "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SnapshotKind", "SnapshotLine",
-    "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError", "StoreOptions",
-    "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError",
-    "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "Workspace", "WorkspaceError",
-    "WrittenSnapshot", "__version__", "compare_profiles", "init", "open", "open_dataset", "verify_proof",
+    "PrepareError", "Problem", "Profile", "Progress", "ProofVerdict", "PullResult", "PullTarget",
+    "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError",
+    "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "RowChange", "Scan",
+    "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource",
+    "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SnapshotKind",
+    "SnapshotLine", "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError",
+    "StoreOptions", "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError",
+    "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "WorkDone",
+    "WorkProgress", "Workspace", "WorkspaceError", "WrittenSnapshot", "__version__", "compare_profiles",
+    "init", "open", "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

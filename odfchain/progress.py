@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeGuard
 
 
 class Progress(Protocol):
@@ -17,6 +18,99 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """Something the user should know, whether progress is shown or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDone:
+    """How far Spark's workers are with a step, and how much there is to do, where that is known."""
+
+    step: str
+    """What they do: `Reading flights.csv`."""
+    rows: int = 0
+    """Rows that were read, taken from the step before, or written; of tasks that have ended at least."""
+    total_rows: int | None = None
+    read_bytes: int = 0
+    """Bytes that the step has read."""
+    total_bytes: int | None = None
+    tasks: int = 0
+    """Tasks of the step that have ended."""
+    total_tasks: int = 0
+    """Tasks of what Spark has begun of the step; there may be more."""
+    fraction: float | None = None
+    """The part of the step that is done, from 0 to 1."""
+    seconds_left: float | None = None
+    """Until the end of this step, not of what comes after it (`time_left`)."""
+
+
+class WorkProgress(Progress, Protocol):
+    """A `Progress` that is also told how far Spark is, about twice a second while it works."""
+
+    @property
+    def shows_work(self) -> bool:
+        """Whether anybody looks; nothing is asked of Spark otherwise."""
+
+    def work(self, done: WorkDone) -> None:
+        """Spark is so far; called from another thread, and whatever it raises ends that alone."""
+
+
+def shows_work(progress: Progress) -> TypeGuard[WorkProgress]:
+    """Whether it is worth asking Spark how far it is."""
+    return bool(getattr(progress, "shows_work", False))
+
+
+class SideBySide:
+    """Pieces of work that run at the same time, whose rows, bytes and tasks are told as one sum."""
+
+    def __init__(self, progress: Progress, step: str) -> None:
+        self._progress, self._step = progress, step
+        self._parts: dict[int, WorkDone] = {}
+        self._begun = 0
+        self._lock = threading.Lock()
+
+    def part(self) -> Progress:
+        """What one of them tells of its work; its phases and notes are its own business."""
+        self._begun += 1
+        return _Part(self, self._begun) if shows_work(self._progress) else SILENT
+
+    def add(self, number: int, done: WorkDone) -> None:
+        """One of them is so far; of what it did in an earlier step the most counts."""
+        with self._lock:
+            before = self._parts.get(number, done)
+            self._parts[number] = WorkDone(
+                step=self._step,
+                rows=max(before.rows, done.rows),
+                read_bytes=max(before.read_bytes, done.read_bytes),
+                tasks=max(before.tasks, done.tasks),
+                total_tasks=max(before.total_tasks, done.total_tasks),
+            )
+            parts = self._parts.values()
+            if shows_work(self._progress):
+                self._progress.work(
+                    WorkDone(
+                        step=self._step,
+                        rows=sum(part.rows for part in parts),
+                        read_bytes=sum(part.read_bytes for part in parts),
+                        tasks=sum(part.tasks for part in parts),
+                        total_tasks=sum(part.total_tasks for part in parts),
+                    )
+                )
+
+
+_LEAST_FRACTION = 0.05
+_LEAST_SECONDS = 3.0
+
+
+def time_left(fraction: float | None, took: float, ago: float) -> float | None:
+    """How long a step goes on if the rest is as fast as what is done [s]; None where that says little.
+
+    The `fraction` was reached `took` seconds after the step began, `ago` seconds before now. Between two
+    looks that bring nothing new the estimate runs down; once it has, there is none. None too in the first
+    3 s, before a twentieth is done, where the end is not known, and where there was more than was said.
+    """
+    if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
+        return None
+    left = took * (1 - fraction) / fraction - ago
+    return left if left >= 0 else None
 
 
 class Silent:
@@ -33,6 +127,16 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+class _Part(Silent):
+    shows_work = True
+
+    def __init__(self, whole: SideBySide, number: int) -> None:
+        self._whole, self._number = whole, number
+
+    def work(self, done: WorkDone) -> None:
+        self._whole.add(self._number, done)
 
 
 class DeferredProgress:

@@ -205,13 +205,13 @@ LINES = {  # raised only by a commit that says why
     "audit": 5_900,  # statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
     "branch": 7_050,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 7_620,  # locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_730,  # how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
-    "floor": 1_600,  # limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_700,  # how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
@@ -224,7 +224,7 @@ LINES = {  # raised only by a commit that says why
     "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "slices": 2_560,  # conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
-    "spark": 6_180,  # functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
+    "spark": 6_660,  # looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_280,  # objects that come when they are read; accounts and servers of Azure; files that are linked or copied; places as locations, which two rooms had as texts
     "transfer": 7_600,  # workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)

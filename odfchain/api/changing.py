@@ -119,13 +119,18 @@ def revert(
     from odfchain.branch.reverting import RevertMeans, RevertRequest
     from odfchain.branch.reverting import revert as revert_block
     from odfchain.repo.points import named_block
+    from odfchain.spark.tally import Steps
+    from odfchain.spark.watching import watched
 
     check_head_is_ours(workspace, files, "revert", force=force)
     block = named_block(files, as_point(block))
     request = RevertRequest(
         block=block, resolve=resolution_of(resolve), message=message, system_time=system_time
     )
-    with foreign_keys(workspace, progress, violations, merging=True) as check:
+    with (
+        foreign_keys(workspace, progress, violations, merging=True) as check,
+        watched(progress, Steps.all_called("Reverting")),
+    ):
         means = RevertMeans(
             engine=engine_of(workspace),
             trusted=trust_of(workspace),

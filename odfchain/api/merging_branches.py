@@ -49,6 +49,8 @@ def merge_branches(
     """
     from odfchain.api.changing import check_head_is_ours
     from odfchain.branch.merging import merge_all
+    from odfchain.spark.tally import Steps
+    from odfchain.spark.watching import watched
 
     workspace = datasets[0]._workspace
     for dataset in datasets:
@@ -59,7 +61,10 @@ def merge_branches(
     requests = [
         _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
     ]
-    with _means(workspace, progress, violations, allow_drift=allow_drift) as means:
+    with (
+        _means(workspace, progress, violations, allow_drift=allow_drift) as means,
+        watched(progress, Steps.all_called("Merging")),
+    ):
         return merge_all(requests, means, dry_run=dry_run, progress=progress)
 
 

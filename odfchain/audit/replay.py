@@ -49,7 +49,7 @@ from odfchain.model.events import ExecuteTransform, OffsetInterval
 from odfchain.model.rebuild import unmarked
 from odfchain.model.sources import Transform
 from odfchain.model.timestamp import Timestamp
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import SILENT, Progress, SideBySide
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_config import TransformConfig
@@ -112,10 +112,12 @@ def replay_dataset(
         if isinstance(stored.block.event, ExecuteTransform)
     ]
     tail, head = hash_at(chain, after), hash_at(chain, verified.upto)
-    progress.phase(f"Replaying {dataset.alias}", len(wanted))
+    step = f"Replaying {dataset.alias}"
+    progress.phase(step, len(wanted))
+    together = SideBySide(progress, step)
     with _pool(jobs) as pool:
         running = [
-            (block, _started(pool, dataset, plan, engines))
+            (block, _started(pool, dataset, plan, engines, together.part()))
             for block, plan in _plans(dataset, wanted, find, tail, head)
         ]
         for block, work in running:
@@ -235,7 +237,11 @@ def engine_name(transform: Transform, config: TransformConfig) -> str:
 
 
 def _started(
-    pool: ThreadPoolExecutor, dataset: DatasetFiles, plan: RecordedStep | _Outcome, engines: ReplayEngines
+    pool: ThreadPoolExecutor,
+    dataset: DatasetFiles,
+    plan: RecordedStep | _Outcome,
+    engines: ReplayEngines,
+    progress: Progress,
 ) -> _Outcome | Future[_Outcome]:
     if isinstance(plan, _Outcome):
         return plan
@@ -244,13 +250,15 @@ def _started(
         engine = engines.find(transform)
     except (TransformError, DatasetNotFoundError) as error:
         return _Outcome(unchecked=error.message)
-    return pool.submit(_replayed, dataset, plan, engine, engines.name(transform))
+    return pool.submit(_replayed, dataset, plan, engine, engines.name(transform), progress)
 
 
-def _replayed(dataset: DatasetFiles, recorded: RecordedStep, engine: TransformEngine, name: str) -> _Outcome:
+def _replayed(
+    dataset: DatasetFiles, recorded: RecordedStep, engine: TransformEngine, name: str, progress: Progress
+) -> _Outcome:
     try:
         with dataset.staging() as folder:
-            done = execute_step(recorded.step, dataset, engine, folder, recorded.system_time)
+            done = execute_step(recorded.step, dataset, engine, folder, recorded.system_time, progress)
             differences = list(_differences(dataset, recorded, done))
             notes = tuple(_checkpoint_notes(recorded, done, name))
     except (JavaNotFoundError, StorageFullError):

@@ -55,6 +55,8 @@ from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
 from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
+from odfchain.spark.tally import Steps
+from odfchain.spark.watching import watched
 from odfchain.sql.query import check_queries, run_queries
 from odfchain.text import counted
 
@@ -272,24 +274,26 @@ class SparkTransformEngine:
         rows = [i.rows(session, folder, query.columns_of(i.given.query_alias)) for i in inputs]
         memory = StepMemory({name: _read_part(session, path) for name, path in step.parts.items()})
         progress.phase("Computing")
-        frame, promise = _result(query, step, rows, memory)
-        names = query.result.names
-        facts = write_output(
-            in_order(frame, names, request.vocab.event_time_column, query.kind),
-            names, target, request.vocab,
-            start_offset=request.next_offset,
-            system_time_ms=request.system_time.epoch_ms,
-            folder=folder, target=Path(request.new_data_path),
-            short=not small and query.kind is QueryKind.STATELESS and all(r.short for r in rows),
-            few=few,
-        )  # fmt: skip
+        with watched(progress, _steps(request)):
+            frame, promise = _result(query, step, rows, memory)
+            names = query.result.names
+            facts = write_output(
+                in_order(frame, names, request.vocab.event_time_column, query.kind),
+                names, target, request.vocab,
+                start_offset=request.next_offset,
+                system_time_ms=request.system_time.epoch_ms,
+                folder=folder, target=Path(request.new_data_path),
+                short=not small and query.kind is QueryKind.STATELESS and all(r.short for r in rows),
+                few=few,
+            )  # fmt: skip
         for note in notes_on_cut_times(facts.finer if facts is not None else {}):
             progress.note(note)
         watermark = step.output_watermark(promise)
         if query.kind is not QueryKind.STATELESS or len(inputs) > 1:
             left_out = _left_out(memory, rows, step)
             progress.phase("Remembering")
-            manifest = step.finish(memory, watermark, left_out, folder, few)
+            with watched(progress, Steps.all_called("Remembering")):
+                manifest = step.finish(memory, watermark, left_out, folder, few)
             for note in _notes(manifest):
                 progress.note(note)
         interval = None
@@ -500,6 +504,12 @@ def _with_version(request: TransformRequest) -> TransformRequest:
         return request
     version = archive.read_manifest(Path(request.prev_checkpoint_path)).engine_version
     return dataclasses.replace(request, transform=dataclasses.replace(request.transform, version=version))
+
+
+def _steps(request: TransformRequest) -> Steps:
+    """What a step reads, by the names that its query has for it."""
+    inputs = ", ".join(given.query_alias for given in request.query_inputs)
+    return Steps(reading=f"Reading {inputs}", merging="Computing", writing="Computing and writing")
 
 
 def _rows_of(request: TransformRequest) -> int:

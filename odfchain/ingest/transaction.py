@@ -22,7 +22,9 @@ from odfchain.slices.reader import open_parquet
 from odfchain.spark.columns import col
 from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS, session_for_few
 from odfchain.spark.input_frames import ROW_ID, FinerTimes, InputFrame, first_bad_row
+from odfchain.spark.tally import Steps
 from odfchain.spark.types import result_schema
+from odfchain.spark.watching import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +106,8 @@ def _stage(
     progress.phase(f"Merging {source.name}")
     notes: Sequence[str] = ()
     try:
-        written = write_input(session, state, frame, options, malformed=malformed)
+        with watched(progress, _steps(source, state, size, opened.rows)):
+            written = write_input(session, state, frame, options, malformed=malformed)
         notes = written.notes
     except NothingToCommitError as nothing:
         notes = nothing.notes
@@ -113,6 +116,16 @@ def _stage(
         for note in notes:
             progress.note(f"{source.name}: {note}")
     return written
+
+
+def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | None) -> Steps:
+    """What is known of an input; of rows that are read beside it, nothing is."""
+    if looks_back(state.merge) and state.next_offset:
+        size = rows = None
+    name = source.name.rstrip("/").rpartition("/")[2]
+    return Steps(
+        reading=f"Reading {name}", merging=f"Merging {name}", writing=f"Writing {name}", rows=rows, size=size
+    )
 
 
 def _are_few(source: FileInput, state: WriterState) -> bool:

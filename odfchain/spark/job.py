@@ -3,7 +3,7 @@
 A command to the JVM that is interrupted while its answer is awaited leaves that answer in the connection for
 the next command, PySpark's own clean-up first. So an action runs on a thread, which has a connection of its
 own, and only the waiting for it is interrupted. Its jobs bear a tag that no others bear: what runs at the
-same time in the same session is left alone.
+same time in the same session is left alone, and whoever shows progress sees this action alone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import EngineError
+from odfchain.spark.watching import following, is_watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,9 +73,25 @@ def run_job(
         EngineError: it took longer than `deadline` [s], or was cancelled.
     """
     on_main = threading.current_thread() is threading.main_thread()
-    if not on_main and deadline is None and cancellation is None:
+    here = not on_main and deadline is None and cancellation is None
+    if here and not is_watched():
         return action()
     tag = f"odfchain-{uuid.uuid4().hex}"
+    with following(session, tag):
+        if not here:
+            return _run_elsewhere(session, action, tag, deadline, cancellation)
+        with _tagged(session, tag):
+            return action()
+
+
+def _run_elsewhere(
+    session: SparkSession,
+    action: Callable[[], T],
+    tag: str,
+    deadline: float | None,
+    cancellation: Cancellation | None,
+) -> T:
+    """As `run_job`, on a thread of its own."""
 
     def tagged() -> T:
         _tag(session, tag)
@@ -97,6 +114,20 @@ def run_job(
         f"took longer than {_shown(deadline)}",
         hint="allow more time: --timeout, or transform.timeoutSeconds in the settings",
     )
+
+
+@contextlib.contextmanager
+def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
+    """Mark the jobs that this thread begins meanwhile."""
+    _tag(session, tag)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # Java has ended, and the action says so
+            if hasattr(session, "_jsparkSession"):
+                session.sparkContext.removeJobTag(tag)
+            else:
+                session.removeTag(tag)
 
 
 def _tag(session: SparkSession, tag: str) -> None:

@@ -13,6 +13,7 @@ from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
 from odfchain.spark.job import run_job
+from odfchain.spark.watching import counted, row_counter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +44,12 @@ def write_ordered(
         EngineError: anything else that Spark reports.
     """
 
+    counter = row_counter(frame.sparkSession)
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # imported on the worker
 
-        facts = write(batch.rename_columns(names) for batch in batches)
+        facts = write(batch.rename_columns(names) for batch in counted(batches, counter))
         if facts is not None:
             yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
 

@@ -77,6 +77,8 @@ class OpenedInput:
     """What the reader decided and the user should know."""
     malformed: Callable[[], BadInputError | None] | None = None
     """Finds a record with the wrong number of fields, after a failure."""
+    rows: int | None = None
+    """About how many, where that is known before they are read; for progress alone."""
 
 
 def declared_schema(read: ReadStep) -> ds.DataSchema | None:
@@ -154,12 +156,17 @@ def open_input(
             if path.stat().st_size == 0:
                 return _empty(session, path, schema)
             _check_parquet(path)
+            from odfchain.slices.reader import open_parquet
+
             readable, notes = in_microseconds(path, scratch)
+            with open_parquet(path) as stored:
+                rows = stored.metadata.num_rows
             plain, file = _linked(readable, scratch), str(path)
             return OpenedInput(
                 read_parquet(session(), plain, schema, file),
                 notes,
                 malformed=lambda: bad_parquet(session(), plain, schema, file),
+                rows=rows,
             )
         case _:
             return _open_document(session, path, read, schema, scratch)
@@ -244,6 +251,7 @@ def _open_csv(
         dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
         tuple(notes),
         malformed,
+        None if traits.multiline or traits.lines is None else traits.lines - options.header,
     )
 
 
@@ -356,7 +364,8 @@ def _open_lines(
         plain = scratch / f"transcoded-{uuid.uuid4().hex}"
         transcode(path, plain, encoding)
     form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
-    return _open_records(session, path, read, schema, LineFile(plain, form))
+    opened = _open_records(session, path, read, schema, LineFile(plain, form))
+    return dataclasses.replace(opened, rows=traits.lines)
 
 
 # --- documents that Spark cannot read --------------------------------------------------------------

@@ -47,6 +47,8 @@ class TextTraits:
     """There may be control characters besides line breaks and separators."""
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
+    lines: int | None = None
+    """How many there are, where a byte is enough to know their ends."""
 
     @property
     def plain(self) -> bool:
@@ -86,7 +88,7 @@ def scan_text(
     control_separator = separator if separator in _CONTROLS else b"\r"
     shape = _CsvShape(csv) if csv is not None and ascii_based else None
     size, lines = 0, 0
-    bom = False
+    bom, ended = False, True
     controls = not ascii_based
     lengths, bound = _LineLengths(LONGEST_SHORT_LINE), _LineLengths(INPUT.record_bytes)
     with storage_errors(path), path.open("rb") as stream:
@@ -110,17 +112,19 @@ def scan_text(
                 shape.add(chunk, low, first=size == 0, bom=bom)
             size += len(chunk)
             lines += low.newlines
+            ended = chunk.endswith(b"\n")
             if progress is not None:
                 progress(len(chunk))
         try:
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise _invalid(path, encoding, error, lines + 1) from None
+    known = lines + (not ended) if ascii_based else None
     irregular, multiline = csv is not None, False
     if shape is not None:
         irregular, multiline = shape.irregular, shape.multiline
         controls = controls or (shape.quotes and separator in _CONTROLS)
-    return TextTraits(size, bom, multiline, irregular, controls, lengths.long)
+    return TextTraits(size, bom, multiline, irregular, controls, lengths.long, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""What a terminal shows of Spark's work: what is known, in one line that fits."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.cli.support.progress_bar import TerminalProgress
+from odfchain.cli.support.work_line import work_line
+from odfchain.progress import WorkDone, shows_work
+
+READING = WorkDone(
+    step="Reading flights.csv", rows=3_100_000, total_rows=5_000_000, read_bytes=198_000_000,
+    total_bytes=309_000_000, tasks=7, total_tasks=12, seconds_left=21.4,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (100, "Reading flights.csv  3.1 of 5.0 M rows · 198 of 309 MB · 7 of 12 tasks · about 20 s left"),
+        (80, "Reading flights.csv  3.1 of 5.0 M rows · 198 of 309 MB · about 20 s left"),
+        (66, "Reading flights.csv  3.1 of 5.0 M rows · about 20 s left"),
+        (45, "Reading flights.csv  3.1 of 5.0 M rows"),
+        (36, "Reading flig….csv  3.1 of 5.0 M rows"),
+    ],
+)
+def test_what_does_not_fit_is_left_out(width: int, line: str) -> None:
+    assert work_line(READING, width) == line
+
+
+@pytest.mark.parametrize(
+    ("done", "line"),
+    [
+        (WorkDone(step="Computing"), "Computing"),
+        (WorkDone(step="Merging f", total_rows=900), "Merging f  900 rows"),
+        (WorkDone(step="Writing f", rows=1_203), "Writing f  1,203 rows"),
+        (WorkDone(step="Writing f", rows=5, total_rows=2 * 10**9), "Writing f  0.0 of 2.0 G rows"),
+        (WorkDone(step="Reading f", read_bytes=2_400_000_000), "Reading f  2.4 GB"),
+        (WorkDone(step="Reading f", read_bytes=2_400), "Reading f  2 kB"),
+        (WorkDone(step="Computing", total_tasks=1), "Computing"),
+        (WorkDone(step="Computing", tasks=3, total_tasks=1_000), "Computing  3 of 1,000 tasks"),
+    ],
+)
+def test_only_what_is_known_is_said(done: WorkDone, line: str) -> None:
+    assert work_line(done, 100) == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "a few seconds left"),
+        (4.9, "a few seconds left"),
+        (5, "about 5 s left"),
+        (57.4, "about 55 s left"),
+        (57.5, "about 1 min left"),
+        (3_500, "about 58 min left"),
+        (3_600, "about 1 h left"),
+        (4_900, "about 1 h 20 min left"),
+        (86_400, "about 24 h left"),
+        (3 * 86_400, "about 72 h left"),
+    ],
+)
+def test_the_time_left_is_no_finer_than_it_is_known(seconds: float, said: str) -> None:
+    assert work_line(WorkDone(step="f", seconds_left=seconds), 100) == f"f  {said}"
+
+
+@given(st.integers(0, 120), st.text(max_size=90), st.integers(0, 10**12), st.integers(0, 10**15))
+def test_every_line_fits(width: int, name: str, rows: int, size: int) -> None:
+    line = work_line(replace(READING, step=name, total_rows=rows, read_bytes=size, total_bytes=None), width)
+    assert len(line) <= width
+
+
+class Terminal(io.StringIO):
+    """A screen in memory."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    with TerminalProgress() as progress:
+        assert shows_work(progress)
+        progress.work(READING)  # nothing has begun
+        progress.phase("Merging flights.csv")
+        progress.work(READING)
+        progress.phase("Replaying flights.daily", 7)
+        progress.advance(2)
+        progress.work(WorkDone(step="Replaying flights.daily", rows=2_200_000))
+    progress.work(READING)  # too late
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()))
+    assert all(len(line) <= 80 for line in lines)
+    text = "\n".join(lines)
+    assert "Replaying flights.daily  2.2 M rows ━" in text
+    assert not shows_work(TerminalProgress(quiet=True))
+
+
+def test_nothing_is_asked_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert not shows_work(TerminalProgress())
