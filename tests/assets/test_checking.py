@@ -1,0 +1,304 @@
+"""The command that checks a lock: what it prints, how it ends, how it asks, and how little it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import socket
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import odfchain as odf
+from odfchain.assets import access, checking, probing
+from odfchain.assets.access import Access, Stores
+from odfchain.assets.checking import check_rows
+from odfchain.assets.hrefs import parse_href
+from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
+from odfchain.assets.probing import Probe, probe
+from odfchain.cli.main import main
+from odfchain.store.locations import Location
+from tests.kit.asset_cases import numbered_rows
+from tests.kit.lying_objects import BYTES, LyingObjects
+
+LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
+SHA_2, SHA_3, MD5 = (
+    start + hashlib.new(name, BYTES).hexdigest()
+    for start, name in (("1220", "sha256"), ("1620", "sha3_256"), ("d50110", "md5"))
+)
+
+
+@pytest.fixture
+def server() -> Iterator[LyingObjects]:
+    with LyingObjects({"/same.tif": {}, "/grown.tif": {"bytes": BYTES + b"8", "etag": '"abd"'}}) as found:
+        yield found
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An origin where nobody listens, and nobody will."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever does not answer is asked again at once."""
+    monkeypatch.setattr(access, "_RETRIES", 0)
+
+
+def lock_of(path: Path, hrefs: dict[str, str], facts: Facts = LOCKED) -> str:
+    """A lock file with an asset for each href."""
+    rows = [AssetRow("S2A", name, parse_href(href), facts) for name, href in hrefs.items()]
+    write_lock(table_of(rows, checksums=facts.file_checksum is not None), path / "assets.lock.parquet")
+    return str(path / "assets.lock.parquet")
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["assets", *words])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_what_is_printed_and_how_it_ends(
+    server: LyingObjects, nobody: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("same", "grown", "gone")
+    hrefs = {name: f"{server.origin}/{name}.tif" for name in names} | {"silent": f"{nobody}/x.tif"}
+    lock = lock_of(tmp_path, hrefs)
+    code, out, err = ran(capsys, "check", lock, "--allow-private")
+    assert code == 6
+    assert [line.split() for line in out.splitlines()[1:4]] == [
+        ["S2A", "gone", "missing", "no", "such", "object"],
+        ["S2A", "grown", "changed", "size", "7", "→", "8,", "etag"],
+        ["S2A", "silent", "unreachable", "HTTP", "error:", "error", "sending", "request"],
+    ]
+    assert err.strip() == "1 same, 1 changed, 1 missing, 1 unreachable"
+    # the same under the other tool's name, and in the forms for programs
+    code, out, _ = ran(capsys, "validate", lock, "--allow-private", "-o", "ndjson")
+    assert code == 6
+    found = {each["asset_key"]: each for each in map(json.loads, out.splitlines())}
+    assert found["same"] == {
+        "item_id": "S2A", "asset_key": "same", "store_type": "http", "store_container": server.origin,
+        "store_endpoint_url": None, "key": "same.tif", "valid": True, "errors": [], "status": "same",
+        "note": "",
+    }  # fmt: skip
+    assert {name: each["valid"] for name, each in found.items() if name != "same"} == dict.fromkeys(
+        ("grown", "gone", "silent"), False
+    )
+    assert found["grown"]["errors"] == ["size 7 → 8", "etag"]
+    code, out, _ = ran(capsys, "check", lock, "--allow-private", "-o", "json")
+    assert (code, json.loads(out)) == (6, list(found.values()))
+    code, out, _ = ran(capsys, "check", lock, "--allow-private", "-o", "html")
+    assert code == 6
+    assert out.startswith("<!DOCTYPE html>")
+    assert out.index(" missing</span>") < out.index(" unreachable</span>")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "code"),
+    [(["same"], 0), (["silent"], 8), (["same", "silent"], 8), (["gone", "silent"], 6), (["grown"], 6)],
+)
+def test_the_exit_code(
+    chosen: list[str], code: int, server: LyingObjects, nobody: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    names = ("same", "grown", "gone")
+    hrefs = {name: f"{server.origin}/{name}.tif" for name in names} | {"silent": f"{nobody}/x.tif"}
+    lock = lock_of(tmp_path, hrefs)
+    options = [word for name in chosen for word in ("--asset", name)]
+    for output in ("table", "html"):
+        assert ran(capsys, "check", lock, "--allow-private", *options, "-o", output)[0] == code
+
+
+def test_nothing_to_compare_is_a_note(
+    server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = lock_of(tmp_path, {"same": f"{server.origin}/same.tif"}, Facts())
+    code, out, err = ran(capsys, "check", lock, "--allow-private")
+    assert code == 0
+    assert "unknown" in out
+    assert "there is nothing that both the lock and the store say" in out
+    assert err.strip() == "1 unknown"
+
+
+def test_a_time_alone_is_a_note(
+    server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for time, shown in (("2015-10-21T07:28:00Z", ""), ("2014-01-01T00:00:00+00:00", "last modified 2014")):
+        lock = lock_of(tmp_path, {"same": f"{server.origin}/same.tif"}, Facts(7, '"abc"', time))
+        code, out, err = ran(capsys, "check", lock, "--allow-private")
+        assert (code, err.strip()) == (0, "1 same")
+        assert shown in out
+        assert bool(out) == bool(shown)
+
+
+# --- locks of others -----------------------------------------------------------------------------
+
+
+def test_a_package_is_checked_wherever_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "made"
+    (made / "assets").mkdir(parents=True)
+    (made / "assets" / "a.tif").write_bytes(BYTES)
+    lock_of(made, {"a": "assets/a.tif"}, Facts(7))
+    before = (made / "assets.lock.parquet").read_bytes()
+    shutil.make_archive(str(tmp_path / "package"), "zip", made)
+    shutil.rmtree(made)
+    with zipfile.ZipFile(tmp_path / "package.zip") as archive:
+        archive.extractall(tmp_path / "elsewhere")
+    there = tmp_path / "elsewhere" / "assets.lock.parquet"
+    assert there.read_bytes() == before
+    assert ran(capsys, "check", str(there), "--offline")[0] == 0
+    assert ran(capsys, "check", str(there))[0] == 0
+    (there.parent / "assets" / "a.tif").write_bytes(b"12345678")
+    assert ran(capsys, "check", str(there))[1].splitlines()[1].split()[:3] == ["S2A", "a", "changed"]
+    (there.parent / "assets" / "a.tif").unlink()
+    assert ran(capsys, "check", str(there))[1].splitlines()[1].split()[:3] == ["S2A", "a", "missing"]
+
+
+def test_absolute_paths_of_somebody_are_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.tif").write_bytes(BYTES)
+    lock = lock_of(tmp_path, {"a": str(tmp_path / "a.tif")}, Facts(7))
+    code, out, _ = ran(capsys, "check", lock)
+    assert code == 8
+    assert "an absolute path in a lock that was not made here" in out
+    assert ran(capsys, "check", lock, "--trust-files")[0] == 0
+
+
+def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = numbered_rows(3)
+    path = tmp_path / "x.parquet"
+    write_lock(table.append_column("href", table.column("key")), path)
+    for options in (["check"], ["check", "--offline"], ["href"], ["validate"]):
+        code, _, err = ran(capsys, *options, str(path))
+        assert code == 6
+        assert "column `href` is none of a lock's" in err
+    assert ran(capsys, "check", str(tmp_path / "none.parquet"))[0] == 4
+    with pytest.raises(odf.LockNotFoundError):
+        odf.AssetLock.read(tmp_path / "none.parquet")
+    with pytest.raises(odf.DamagedLockError):
+        odf.AssetLock.read(path)
+
+
+@pytest.mark.parametrize("checksum", [SHA_2, SHA_3, MD5])
+def test_checksums_are_read_when_that_is_asked_for(
+    checksum: str, server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = Facts(7, '"abc"', None, checksum)
+    lock = lock_of(
+        tmp_path, {"same": f"{server.origin}/same.tif", "grown": f"{server.origin}/grown.tif"}, facts
+    )
+    only = ("--asset", "same", "--allow-private")
+    assert ran(capsys, "check", lock, "--offline")[0] == 0
+    assert ran(capsys, "check", lock, *only, "--checksum")[0] == 0
+    server.answers["/same.tif"] = {"bytes": b"7654321"}
+    server.requests.clear()
+    assert ran(capsys, "check", lock, *only)[0] == 0, "the store says the same"
+    assert [method for method, *_ in server.requests] == ["HEAD"]
+    code, out, _ = ran(capsys, "check", lock, "--allow-private", "--checksum")
+    assert code == 6
+    assert [line.split()[1:] for line in out.splitlines()[1:]] == [
+        ["grown", "changed", "size", "7", "→", "8,", "etag"], ["same", "changed", "checksum"],
+    ]  # fmt: skip
+    assert ("GET", "/grown.tif") not in [(method, path) for method, path, _ in server.requests]
+    server.answers["/same.tif"]["get"] = 404
+    assert "missing" in ran(capsys, "check", lock, *only, "--checksum")[1]
+
+
+def test_a_lock_without_checksums_has_none_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = ran(capsys, "check", lock_of(tmp_path, {"a": "a.tif"}), "--checksum")
+    assert code == 2
+    assert "has no checksums" in err
+    assert ran(capsys, "check", str(tmp_path / "assets.lock.parquet"), "--offline", "-o", "html")[0] == 2
+
+
+# --- how stores are asked ------------------------------------------------------------------------
+
+
+def stores(folder: Path) -> Stores:
+    return Stores(Access(folder=folder, allow_private=True))
+
+
+def test_requests_have_half_a_minute_and_three_retries(
+    server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        access, "open_store", lambda place, limits, seconds, **_: asked.append((limits.retries, seconds))
+    )
+    stores(tmp_path).store_of(parse_href(f"{server.origin}/same.tif"))
+    assert asked == [(3, 30.0)]
+
+
+def test_as_many_requests_as_were_allowed_run_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most = 0, 0
+
+    async def asked(location: Location, _: Stores) -> Probe:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        for _turn in range(5):  # whoever may begin has begun by then
+            await asyncio.sleep(0)
+        running -= 1
+        return Probe(Facts(int(location.key)))
+
+    monkeypatch.setattr(probing, "probe", asked)
+    found = probing.probes_of([Location("s3", "b", None, str(n)) for n in range(50)], stores(tmp_path), 7)
+    assert most == 7
+    assert [each.facts for each in found] == [Facts(n) for n in range(50)], "in order"
+
+
+def test_who_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_SECONDS", 0.5)
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def silent() -> None:
+            for _ in range(3):
+                try:
+                    connection, _address = listening.accept()
+                except OSError:
+                    return
+                heard.append(connection.recv(4))
+                kept.append(connection)
+
+        kept: list[socket.socket] = []
+        thread = threading.Thread(target=silent, daemon=True)
+        thread.start()
+        origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        found = asyncio.run(probe(parse_href(f"{origin}/x.tif"), stores(tmp_path)))
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in kept:
+        connection.close()
+    assert not found.missing
+    assert found.problem
+    assert b"GET " not in heard
+
+
+def test_results_come_before_all_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = 0
+
+    def rows() -> Iterator[AssetRow]:
+        nonlocal given
+        for number in range(1_000):
+            given += 1
+            yield AssetRow(str(number), "B04", Location("file", None, None, "none.tif"))
+
+    monkeypatch.setattr(checking, "WINDOW", 100)
+    found = check_rows(rows(), stores(tmp_path))
+    assert next(found).status.value == "missing"
+    assert given == 100
