@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from odfchain.model.sources import WatermarkRule
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import WorkspaceConfig
-    from odfchain.transfer.partial import FetchOutcome, LocalSlices
+    from odfchain.transfer.partial import FetchOutcome
     from odfchain.transfer.pushing import PushOptions, PushOutcome, PushPlan
+    from odfchain.transfer.slice_counts import LocalSlices
     from odfchain.trust.signed_head import HeadSignature
     from odfchain.trust.signed_statements import SignedHead
 
@@ -421,7 +422,7 @@ class Dataset(Branching, Publishing, Upkeep):
 
     def local_slices(self) -> LocalSlices | None:
         """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""
-        from odfchain.transfer.partial import local_slices
+        from odfchain.transfer.slice_counts import local_slices
 
         return local_slices(self._files)
 

@@ -61,7 +61,8 @@ def readable_slices(
 
 def has_several_keys(chain: StoredChain) -> bool:
     """Whether the sources of a dataset tell its records apart by different keys."""
-    events = (stored.block.event for stored in chain.blocks if stored.sound)
+    kinds = AddPushSource.KIND, SetPollingSource.KIND
+    events = (stored.block.event for stored in chain.blocks.of(*kinds) if stored.sound)
     keys = {primary_key(e.merge) for e in events if isinstance(e, AddPushSource | SetPollingSource)}
     return len(keys) > 1
 

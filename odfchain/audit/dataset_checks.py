@@ -43,6 +43,7 @@ from odfchain.audit.walk import (
     Range,
     StoredChain,
     check_rules,
+    count_slices,
     describe_blocks,
     hash_at,
     read_chain,
@@ -190,8 +191,3 @@ def _check_data(
         check_profiles(dataset, chain, profiles, report, progress)
     elif profiles:
         report.skip([PROFILES], "it was not asked for (--profiles)")
-
-
-def count_slices(chain: StoredChain, upto: int) -> int:
-    """How many slices the chain names up to a block."""
-    return sum(s.block.new_data is not None for s in chain.blocks if s.number <= upto)

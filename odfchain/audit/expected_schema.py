@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from odfchain.audit.checks import SCHEMA, SYSTEM
-from odfchain.audit.walk import StoredBlock
+from odfchain.audit.stored_blocks import StoredBlock
 from odfchain.codec.arrow import from_arrow, to_arrow
 from odfchain.codec.raw_arrow import schema_of_event
 from odfchain.errors import OdfchainError

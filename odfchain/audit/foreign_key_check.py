@@ -24,6 +24,19 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import key_of_sources
 from odfchain.repo.declared_constraints import attached_text, recorded_constraints
 
+_DECLARING = tuple(
+    kind.KIND
+    for kind in (
+        ev.SetAttachments,
+        ev.SetDataSchema,
+        ev.SetVocab,
+        ev.SetPollingSource,
+        ev.DisablePollingSource,
+        ev.AddPushSource,
+        ev.DisablePushSource,
+    )
+)
+
 
 def check_foreign_keys(
     dataset: DatasetFiles,
@@ -39,7 +52,7 @@ def check_foreign_keys(
 
     `complete` says that the slices are all that there are.
     """
-    events = [stored.block.event for stored in reversed(chain.blocks) if stored.number <= upto]
+    events = [stored.block.event for stored in chain.blocks.of(*_DECLARING) if stored.number <= upto][::-1]
     attached = next((event for event in events if isinstance(event, ev.SetAttachments)), None)
     try:
         if attached is None or attached_text(attached) is None:

@@ -36,7 +36,7 @@ def check_signature(
         reason = "it was verified as of an earlier block: the newest one is what is signed"
         leave_out_signature(reason, report, required=required)
         return
-    head = chain.blocks[-1]
+    head = chain.blocks.newest
     try:
         content = read_head_signature(dataset.folder, dataset.ref)
     except StoreError as error:

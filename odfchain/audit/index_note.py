@@ -20,11 +20,11 @@ def note_index(dataset: DatasetFiles, chain: StoredChain, report: Report) -> Non
     except OSError:
         return
     index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
-    for stored in chain.blocks:
+    for stored in chain.blocks.rows():
         if (stored.number + 1) * ROW_BYTES > size:
             break  # blocks that it does not know yet
         row = index.row(stored.number)
-        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.block.event.KIND)):
+        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
             report.notes.append(
                 f"{path}: the index of the chain is damaged or old; it is made anew when used"
             )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from odfchain.audit.checks import INPUTS
 from odfchain.audit.report import Report
+from odfchain.audit.stored_blocks import StoredBlock
 from odfchain.audit.upstream import missing_input
 from odfchain.audit.walk import StoredChain
 from odfchain.chain.chain import HashedBlock, MetadataChain
@@ -128,13 +129,9 @@ def check_inputs(
 ) -> None:
     """The executions of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
     aliases = _aliases(chain)
-    continued = _continued(chain)
-    for stored in chain.within(after, upto):
-        event = stored.block.event
-        if not isinstance(event, ExecuteTransform):
-            continue
+    for stored, event, continued in _executions(chain, after, upto):
         path = dataset.folder / "blocks" / str(stored.name)
-        for item in event.query_inputs[continued.get(stored.number, len(event.query_inputs)) :]:
+        for item in event.query_inputs[continued:]:
             if item.prev_block_hash is not None or item.prev_offset is not None:
                 named = aliases.get(item.dataset_id)
                 where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
@@ -160,20 +157,23 @@ def check_inputs(
                 report.fault(INPUTS, path, message, stored.number)
 
 
-def _continued(chain: StoredChain) -> dict[int, int]:
-    """For each execution, as far as the chain can be believed, how many inputs the one before it had.
+def _executions(
+    chain: StoredChain, after: int, upto: int
+) -> Iterator[tuple[StoredBlock, ExecuteTransform, int]]:
+    """The executions of the blocks `(after, upto]`, each with how many inputs it was not the first to read.
 
-    Append rules compare these, by their places; what comes after them is read for the first time.
+    Append rules compare these with the execution before, by their places. As far as the chain can be
+    believed, what comes after them is read for the first time.
     """
-    found: dict[int, int] = {}
-    before = 0
-    for stored in chain.blocks if chain.complete else ():
+    before: int | None = 0 if chain.complete else None
+    for stored in chain.blocks.of(ExecuteTransform.KIND):
         if not stored.sound:
-            break
-        if isinstance(stored.block.event, ExecuteTransform):
-            found[stored.number] = before
-            before = len(stored.block.event.query_inputs)
-    return found
+            before = None
+        elif isinstance(event := stored.block.event, ExecuteTransform):
+            count = len(event.query_inputs)
+            if after < stored.number <= upto:
+                yield stored, event, count if before is None else before
+            before = None if before is None else count
 
 
 def _left_out(report: Report, reason: str, number: int, *, wanted: bool) -> None:
@@ -210,7 +210,7 @@ def _text(offset: int | None) -> str:
 
 def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
     found: dict[DatasetId, str] = {}
-    for stored in chain.blocks:
+    for stored in chain.blocks.of(SetTransform.KIND):
         if stored.sound and isinstance(stored.block.event, SetTransform):
             for item in stored.block.event.inputs:
                 if isinstance(item.dataset_ref, RemoteDatasetId) and item.alias is not None:

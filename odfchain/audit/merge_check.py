@@ -25,6 +25,7 @@ from odfchain.branch.judged_rows import Rows
 from odfchain.branch.merge_bases import MergeInput
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import DataEvent
+from odfchain.chain.index import MERGE
 from odfchain.errors import IngestError, ObjectNotFoundError, OdfchainError, SchemaError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import AUDIT
@@ -49,9 +50,9 @@ def check_merges(
     progress: Progress = SILENT,
 ) -> None:
     """The merges of the blocks `(after, upto]`, each where its record first appears."""
-    stored = [item for item in chain.blocks if item.sound and isinstance(item.block.event, AddData)]
+    carrying = (HashedBlock(item.name, item.block) for item in chain.blocks.newest_first(MERGE))
     damaged: list[tuple[HashedBlock, OdfchainError]] = []
-    merges = first_records((HashedBlock(item.name, item.block) for item in reversed(stored)), damaged)
+    merges = first_records(carrying, damaged)
     for block, error in damaged:
         if after < block.block.sequence_number <= upto:
             report.fault(MERGES, _path(dataset, block.hash), error.message, block.block.sequence_number)
@@ -82,8 +83,8 @@ class _Checking:
         progress: Progress,
     ) -> None:
         self._dataset, self._outcomes, self._find, self._report = dataset, outcomes, find, report
-        self._own = {item.name: item for item in chain.blocks}
-        self._blocks = {item.number: item for item in chain.blocks}
+        self._blocks = chain.blocks
+        self._own = {row.name: row.number for row in chain.blocks.rows()}
         self._graph = BlockGraph(dataset)
         self._sources = MergedSources(dataset, frozenset(self._own), jobs, progress)
 
@@ -127,19 +128,17 @@ class _Checking:
         """Whether the target is the block before the transaction."""
         target = self._own.get(merge.record.target)
         number = merge.block.block.sequence_number
-        between = range(target.number + 1 if target is not None else 0, number)
-        if (
-            target is not None
-            and target.number < number
-            and all(self._is_before_it(merge, n) for n in between)
-        ):
+        between = range(target + 1 if target is not None else 0, number)
+        if target is not None and target < number and all(self._is_before_it(merge, n) for n in between):
             return True
         self._fault(merge, f"the target that it records, {merge.record.target}, is not the block before it")
         return False
 
     def _is_before_it(self, merge: RecordedMerge, number: int) -> bool:
         """Whether a block may belong to the transaction of the merge."""
-        block = self._blocks[number].block
+        stored = self._blocks.numbered(number)
+        assert stored is not None  # noqa: S101 - the chain follows
+        block = stored.block
         return not isinstance(block.event, DataEvent) and block.system_time == merge.block.block.system_time
 
     def _input(self, merge: RecordedMerge) -> MergeInput | None:
@@ -158,8 +157,9 @@ class _Checking:
         return None
 
     def _reverted_wrongly(self, record: MergeRecord) -> str | None:
-        base = self._own.get(record.base[0]) if len(record.base) == 1 else None
-        if base is None or base.number > self._own[record.target].number:
+        number = self._own.get(record.base[0]) if len(record.base) == 1 else None
+        base = self._blocks.numbered(number) if number is not None else None
+        if base is None or base.number > self._own[record.target]:
             return "it reverts what is not one block before it"
         if base.block.prev_block_hash != record.source:
             return "its source is not the block before the one that it reverts"

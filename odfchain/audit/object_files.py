@@ -10,10 +10,12 @@ from odfchain.audit.checks import OF_ROWS, OFFSETS, PHYSICAL, PRESENT, SCHEMA
 from odfchain.audit.expected_schema import SchemaInForce
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import SliceJob, other_size
-from odfchain.audit.walk import StoredBlock, StoredChain
+from odfchain.audit.stored_blocks import StoredBlock
+from odfchain.audit.walk import StoredChain
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.errors import OdfchainError, StoreError
 from odfchain.ids.multihash import Multihash
-from odfchain.model.events import AddData, Checkpoint, ExecuteTransform
+from odfchain.model.events import AddData, Checkpoint, ExecuteTransform, SetDataSchema, SetVocab
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.local import LocalObjectStore
 from odfchain.text import one_line
@@ -30,7 +32,7 @@ def check_objects(
     partial = is_partial(dataset)
     in_force = SchemaInForce(believed=chain.complete)
     beginning = chain.complete
-    for stored in chain.blocks:
+    for stored in chain.blocks.of(*DATA_EVENTS, SetDataSchema.KIND, SetVocab.KIND):
         in_force.add(stored)
         event = stored.block.event
         inside = after < stored.number <= upto and stored.sound

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from odfchain.audit.checks import PHYSICAL, PRESENT
-from odfchain.audit.report import Fault, Report, Unchecked
+from odfchain.audit.report import Fault, Report
 from odfchain.codec.blocks import decode_block
 from odfchain.errors import CodecError, CorruptedPeerError, OdfchainError, StorageFullError, TransferError
 from odfchain.ids.multihash import Multihash
@@ -60,9 +60,7 @@ class RemoteCopy:
         for fault in report.faults:
             key = self._key(fault.file)
             if key in self.unreached:
-                blocks = () if fault.sequence_number is None else (fault.sequence_number,)
-                report.unchecked.append(Unchecked(self.unreached[key], blocks, fault.check))
-                report.skip([fault.check], self.unreached[key])
+                report.leave_out(self.unreached[key], fault.sequence_number, check=fault.check)
                 continue
             message = self.wrong.get(key, self._text(fault.message))
             check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check

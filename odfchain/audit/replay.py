@@ -108,8 +108,7 @@ def replay_dataset(
         return
     wanted = [
         HashedBlock(stored.name, stored.block)
-        for stored in chain.within(after, verified.upto)
-        if isinstance(stored.block.event, ExecuteTransform)
+        for stored in chain.within(after, verified.upto, ExecuteTransform.KIND)
     ]
     tail, head = hash_at(chain, after), hash_at(chain, verified.upto)
     step = f"Replaying {dataset.alias}"

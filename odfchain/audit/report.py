@@ -10,9 +10,10 @@ everything: what was found, what was looked at, what was not, and in which range
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from odfchain.audit.checks import CHECKS, SIGNATURE
 from odfchain.errors import ObjectCorruptedError, StoreError
@@ -59,6 +60,29 @@ class Unchecked:
 _SHOWN_BLOCKS = 8
 _SHOWN_ROWS = 20
 _MESSAGE_CHARACTERS = 2_000
+
+
+@dataclass(slots=True)
+class _LeftOut:
+    """Blocks of which something could not be checked for one reason."""
+
+    check: int | None = None
+    blocks: array[int] = field(default_factory=lambda: array("Q"))
+
+    def add(self, block: int) -> None:
+        """One more block, which may be there already; mostly it is the newest so far."""
+        if not self.blocks or block > self.blocks[-1] or block not in self.blocks:
+            self.blocks.append(block)
+
+
+class Lines(Protocol):
+    """What a report says of each block, oldest first; read as often as it is wanted."""
+
+    def __len__(self) -> int:
+        """How many blocks there are."""
+
+    def __iter__(self) -> Iterator[BlockLine]:
+        """The lines."""
 
 
 @dataclass(slots=True)
@@ -124,9 +148,8 @@ class Report:
     records: int = 0
     data_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
-    unchecked: list[Unchecked] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    lines: list[BlockLine] = field(default_factory=list)
+    lines: Lines = ()
     replay: Replay | None = None
     """None when it was not asked for, or the dataset is a root."""
     signature: SignatureLine = SignatureLine()
@@ -140,11 +163,17 @@ class Report:
     unjudged: set[Multihash] = field(default_factory=set)
     """Checkpoints of which only the bytes are known to be the recorded ones."""
     time: Timestamp = field(default_factory=Timestamp.now, compare=False)
+    _left_out: dict[str, _LeftOut] = field(default_factory=dict)
+
+    @property
+    def unchecked(self) -> list[Unchecked]:
+        """What was asked for and could not be checked, by reason."""
+        return [Unchecked(why, tuple(item.blocks), item.check) for why, item in self._left_out.items()]
 
     @property
     def ok(self) -> bool:
         """Whether all that was asked for was checked, and no fault was found."""
-        return not self.faults and not self.unchecked
+        return not self.faults and not self._left_out
 
     @property
     def verdict(self) -> str:
@@ -194,7 +223,7 @@ class Report:
 
     def not_run(self) -> list[tuple[list[int], str]]:
         """Checks that did not run, or not on everything, by reason; those that were asked for stand apart."""
-        known = {item.message for item in self.unchecked}
+        known = self._left_out.keys()
         found = []
         for reason in dict.fromkeys(self.reasons.values()):
             numbers = [n for n in CHECKS if self.reasons.get(n) == reason and self.state(n) == "notChecked"]
@@ -239,13 +268,10 @@ class Report:
         """Say that something that was asked for could not be checked; equal reasons become one item."""
         message = one_line(message, _MESSAGE_CHARACTERS)
         self.skip((*(() if check is None else (check,)), *also), message)
-        blocks = () if block is None else (block,)
-        for index, known in enumerate(self.unchecked):
-            if known.message == message:
-                merged = known.blocks + tuple(b for b in blocks if b not in known.blocks)
-                self.unchecked[index] = Unchecked(message, merged, known.check or check)
-                return
-        self.unchecked.append(Unchecked(message, blocks, check))
+        left = self._left_out.setdefault(message, _LeftOut(check))
+        left.check = left.check or check
+        if block is not None:
+            left.add(block)
 
     def sort(self) -> None:
         """Put the faults in the order of the chain, those of the whole dataset first."""
@@ -261,7 +287,8 @@ class Report:
 
 def _document(report: Report) -> dict[str, Any]:
     """The report of one dataset; keys and their order are those of the schema."""
-    hashes = {line.sequence_number: str(line.hash) for line in report.lines}
+    faulty = {fault.sequence_number for fault in report.faults}
+    hashes = {line.sequence_number: str(line.hash) for line in report.lines if line.sequence_number in faulty}
     return {
         "format": FORMAT,
         "tool": f"odfchain {__version__}",

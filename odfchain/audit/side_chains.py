@@ -25,7 +25,7 @@ from odfchain.audit.object_files import check_objects
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import check_system_times
 from odfchain.audit.slice_pass import read_slices
-from odfchain.audit.walk import StoredChain, check_rules, read_chain
+from odfchain.audit.walk import StoredChain, check_rules, count_slices, read_chain
 from odfchain.branch.intervals import Interval, MergedColumns, read_rows
 from odfchain.branch.row_diff import key_columns, same_rows
 from odfchain.digest.row_hash import Numbers
@@ -82,7 +82,7 @@ class MergedSources:
         report = self._report()
         opened = opened_at(self.dataset, head)
         chain = read_chain(opened, report, SILENT)
-        places = {stored.name: stored.number for stored in chain.blocks}
+        places = {row.name: row.number for row in chain.blocks.rows()}
         parting = max((number for name, number in places.items() if name in self.own), default=-1)
         return _SideChain(opened, chain, places, report, parting)
 
@@ -97,9 +97,7 @@ class MergedSources:
             return report
         if not self._keyed(side, after, readable, report):
             slices = [*self._earlier(side, after), *readable]
-            expected = sum(
-                stored.block.new_data is not None for stored in side.chain.blocks if stored.number <= upto
-            )
+            expected = count_slices(side.chain, upto)
             complete = side.chain.follows and len(slices) == expected
             in_force = not has_several_keys(side.chain)
             check_corrections(slices, report, complete=complete, in_force=in_force)

@@ -11,7 +11,7 @@ from typing import Any
 
 from odfchain.audit.checks import MANIFESTS
 from odfchain.audit.report import Report
-from odfchain.audit.walk import StoredChain
+from odfchain.audit.walk import StoredChain, hash_at
 from odfchain.errors import ObjectNotFoundError, OdfchainError
 from odfchain.ids.did import DatasetId
 from odfchain.manifest.published_objects import object_of, store_of_kind
@@ -44,13 +44,12 @@ def signed_lines(
         return []
     if content is None or dataset_id is None:
         return []
-    names = {stored.number: stored.name for stored in chain.blocks}
     found: list[SnapshotLine] = []
     for line in SNAPSHOTS.lines_of(content, dataset_id):
         item = line.statement
         if item is None:
             report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
-        elif names.get(item.sequence_number) != item.block:
+        elif hash_at(chain, item.sequence_number) != item.block:
             report.notes.append(
                 f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
                 f"{item.block}, which is not in this chain"

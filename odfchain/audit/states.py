@@ -18,6 +18,7 @@ from odfchain.audit.correction_check import ReadableSlice
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import UNREADABLE
 from odfchain.audit.walk import StoredChain
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.digest.row_hash import PAIR, Numbers
 from odfchain.errors import OdfchainError
 from odfchain.ids.multihash import Multihash
@@ -77,10 +78,12 @@ def check_states(
 
 
 def _named(dataset: DatasetFiles, chain: StoredChain, after: int, upto: int, report: Report) -> list[_Named]:
+    if not chain.blocks.has_checkpoints:
+        return []
     damaged = {fault.file for fault in report.faults}
     found: list[_Named] = []
     seen: set[Multihash] = set()
-    for stored in chain.within(after, upto):
+    for stored in chain.within(after, upto, *DATA_EVENTS):
         event = stored.block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_checkpoint is None:
             continue

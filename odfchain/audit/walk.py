@@ -8,13 +8,17 @@ accused. What depends on all earlier blocks (rules, names of columns, schemas) i
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
 from odfchain.audit.report import BlockLine, Report
+from odfchain.audit.stored_blocks import StoredBlock, StoredBlocks
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.earlier_blocks import ReplayHistory
+from odfchain.chain.index import MERGE
 from odfchain.chain.rules import check_append
 from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_bytes
@@ -22,10 +26,9 @@ from odfchain.errors import AppendError, CodecError, StoreError, UsageError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model.events import AddData, ExecuteTransform, Seed
-from odfchain.model.metadata_block import MetadataBlock
 from odfchain.progress import Progress
 from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.merge_record import MergeMode, first_records
+from odfchain.repo.merge_record import MergeMode, MergeRecord, first_records
 from odfchain.text import one_line
 from odfchain.trust.files import read_regular
 
@@ -45,31 +48,22 @@ EVERYTHING = Range()
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBlock:
-    """A block as it was found; one that is not `sound` does not hash to its name."""
-
-    name: Multihash
-    block: MetadataBlock
-    sound: bool
-    number: int
-    """Its sequence number; that of its place in the chain where it is not sound."""
-
-
-@dataclass(frozen=True, slots=True)
 class StoredChain:
-    """What could be read, oldest first; `complete` if it begins with the first block of the chain."""
+    """What could be read; `complete` if it begins with the first block of the chain."""
 
-    blocks: tuple[StoredBlock, ...] = ()
+    blocks: StoredBlocks = field(default_factory=StoredBlocks)
     complete: bool = False
 
     @property
     def follows(self) -> bool:
         """Whether everything that the chain says can be believed."""
-        return self.complete and all(stored.sound for stored in self.blocks)
+        return self.complete and self.blocks.sound
 
-    def within(self, after: int, upto: int) -> list[StoredBlock]:
-        """The sound blocks `(after, upto]`."""
-        return [stored for stored in self.blocks if after < stored.number <= upto and stored.sound]
+    def within(self, after: int, upto: int, *kinds: str) -> Iterator[StoredBlock]:
+        """The sound blocks `(after, upto]` with these events, oldest first."""
+        for stored in self.blocks.of(*kinds):
+            if after < stored.number <= upto and stored.sound:
+                yield stored
 
 
 def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> StoredChain:
@@ -89,19 +83,20 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
         report.notes.append(f"{reference}: the reference is not spelled as references are written: {head}")
     progress.phase(f"Reading the chain of {dataset.alias}")
     folder = dataset.folder / "blocks"
-    blocks: list[StoredBlock] = []
+    blocks = StoredBlocks()
     current: Multihash | None = head
     expected: int | None = None
     believed = True
     while current is not None:
-        item = _read(folder / str(current), current, expected, report, believed=believed)
-        if item is None:
+        read = _read(folder / str(current), current, expected, report, believed=believed)
+        if read is None:
             break
+        item, data = read
         progress.advance()
         report.blocks += 1
         if item.sound:
             _check_link(folder, item, expected, report)
-        blocks.append(item)
+        blocks.add(item, data)
         believed = item.sound
         expected = item.number - 1
         current = item.block.prev_block_hash
@@ -110,8 +105,7 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
     if not blocks and not os.path.lexists(folder / str(head)):
         # either of the two files may be the damaged one
         report.fault(HEAD, reference, f"the reference names a block that is not here: {head}")
-    blocks.reverse()
-    chain = StoredChain(tuple(blocks), bool(blocks) and blocks[0].block.prev_block_hash is None)
+    chain = StoredChain(blocks, bool(blocks) and blocks.oldest.block.prev_block_hash is None)
     _describe(chain, report)
     return chain
 
@@ -125,8 +119,8 @@ def _spelling(reference: Path) -> str:
 
 def _read(
     path: Path, name: Multihash, expected: int | None, report: Report, *, believed: bool
-) -> StoredBlock | None:
-    """The block in a file; None where the walk ends. A name that is only claimed accuses nothing."""
+) -> tuple[StoredBlock, bytes] | None:
+    """The block in a file, its bytes too; None where the walk ends. What is only claimed accuses nothing."""
     try:
         content = read_regular(path, LIMITS.block_bytes, follow=True)
         problem = "No such file or directory" if content is None else None
@@ -155,7 +149,7 @@ def _read(
     if not sound:
         report.fault(BLOCKS, path, f"the block's bytes hash to {actual}", expected)
     number = block.sequence_number if sound or expected is None else expected
-    return StoredBlock(name, block, sound, number)
+    return StoredBlock(name, block, sound, number), data
 
 
 def _check_link(folder: Path, item: StoredBlock, expected: int | None, report: Report) -> None:
@@ -175,8 +169,8 @@ def _check_link(folder: Path, item: StoredBlock, expected: int | None, report: R
 def _describe(chain: StoredChain, report: Report) -> None:
     if not chain.blocks:
         return
-    report.sequence_number = chain.blocks[-1].number
-    first = chain.blocks[0]
+    report.sequence_number = chain.blocks.newest.number
+    first = chain.blocks.oldest
     if first.sound and isinstance(first.block.event, Seed):
         report.dataset_id = str(first.block.event.dataset_id)
         report.kind = first.block.event.dataset_kind
@@ -191,7 +185,7 @@ def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tup
     Raises:
         UsageError: a block is not in the chain, or the range is the wrong way round.
     """
-    last = chain.blocks[-1].number if chain.blocks else -1
+    last = chain.blocks.newest.number if chain.blocks else -1
     after = -1 if span.after is None else _number(dataset, chain, span.after)
     upto = last if span.upto is None else _number(dataset, chain, span.upto)
     if after > upto:
@@ -203,33 +197,60 @@ def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tup
 
 
 def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
-    for stored in chain.blocks:
-        if name in (stored.name, stored.number):
-            return stored.number
+    for row in chain.blocks.rows():
+        if name in (row.name, row.number):
+            return row.number
     raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
 
 
 def hash_at(chain: StoredChain, number: int) -> Multihash | None:
     """The hash of the block with this number, None where there is none."""
-    return next((stored.name for stored in chain.blocks if stored.number == number), None)
+    return chain.blocks.name_of(number)
 
 
 def describe_blocks(chain: StoredChain, after: int, upto: int, report: Report) -> None:
     """One line of the report for each block of the range."""
-    sound = [HashedBlock(stored.name, stored.block) for stored in reversed(chain.blocks) if stored.sound]
-    merged = {item.block.hash: item.record for item in first_records(sound)}
-    for stored in chain.blocks:
-        if not after < stored.number <= upto:
-            continue
-        event, count, mark = stored.block.event, 0, None
-        if isinstance(event, AddData | ExecuteTransform) and stored.sound:
-            count = event.new_data.offset_interval.count if event.new_data is not None else 0
-            mark = event.new_watermark
-        record = merged.get(stored.name)
-        branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
-        report.lines.append(
-            BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
+    carrying = (HashedBlock(stored.name, stored.block) for stored in chain.blocks.newest_first(MERGE))
+    merged = {item.block.hash: item.record for item in first_records(carrying)}
+    report.lines = BlockLines(chain.blocks, after, upto, merged)
+
+
+class BlockLines:
+    """The lines of a report about the blocks of a range, made when they are asked for."""
+
+    def __init__(
+        self, blocks: StoredBlocks, after: int, upto: int, merged: Mapping[Multihash, MergeRecord]
+    ) -> None:
+        self._blocks, self._after, self._upto, self._merged = blocks, after, upto, merged
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockLines | list) and all(
+            one == another for one, another in zip_longest(self, other)
         )
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __len__(self) -> int:
+        return sum(self._after < row.number <= self._upto for row in self._blocks.rows())
+
+    def __iter__(self) -> Iterator[BlockLine]:
+        for stored in self._blocks:
+            if self._after < stored.number <= self._upto:
+                yield _line(stored, self._merged.get(stored.name))
+
+
+def _line(stored: StoredBlock, record: MergeRecord | None) -> BlockLine:
+    event, count, mark = stored.block.event, 0, None
+    if isinstance(event, AddData | ExecuteTransform) and stored.sound:
+        count = event.new_data.offset_interval.count if event.new_data is not None else 0
+        mark = event.new_watermark
+    branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
+    return BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
+
+
+def count_slices(chain: StoredChain, upto: int) -> int:
+    """How many slices the chain names up to a block."""
+    return sum(row.has_data for row in chain.blocks.rows() if row.number <= upto)
 
 
 # --- 4: append rules -------------------------------------------------------------------------------

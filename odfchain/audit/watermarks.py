@@ -13,7 +13,9 @@ from pathlib import Path
 from odfchain.audit.checks import WATERMARKS
 from odfchain.audit.report import Report
 from odfchain.audit.slice_checks import SliceOutcome
-from odfchain.audit.walk import StoredBlock, StoredChain
+from odfchain.audit.stored_blocks import StoredBlock
+from odfchain.audit.walk import StoredChain
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.errors import OdfchainError
 from odfchain.model.events import AddData, ExecuteTransform
 from odfchain.model.timestamp import Timestamp
@@ -39,7 +41,7 @@ def check_watermarks(
     last: Timestamp | None = None
     latest_ms: int | None = None
     known = chain.complete
-    for stored in chain.blocks:
+    for stored in chain.blocks.of(*DATA_EVENTS):
         if stored.number > upto:
             break
         if not stored.sound:

@@ -46,6 +46,7 @@ _COLUMNS = (*EVENT_KINDS, MERGE)
 _NONE = (1 << 64) - 1
 _BODY = struct.Struct(f"<32sB7x{len(_COLUMNS)}Q")
 _CRC = struct.Struct("<I4x")
+_LINK = struct.Struct("<32sBQ")
 ROW_BYTES = _BODY.size + _CRC.size
 _ROWS_AT_ONCE = 4096
 
@@ -165,31 +166,32 @@ class ChainIndex:
         if self._fits(head) is not None:
             self._head = head
             return
-        missing: list[Link] = []
+        missing = bytearray()  # a million links as objects would take 400 MB
         known: IndexRow | None = None
         for link in self._walk(head.hash):
             known = self._fits(link)
             if known is not None:
                 break
-            missing.append(link)
-        self._extend(known, reversed(missing))
+            missing += _LINK.pack(link.hash.digest, _COLUMNS.index(link.kind), link.sequence_number)
+        self._extend(known, missing)
         self._head = head
 
     def _fits(self, link: Link) -> IndexRow | None:
         row = self.row(link.sequence_number)
         return row if row is not None and (row.hash, row.kind) == (link.hash, link.event_kind) else None
 
-    def _extend(self, known: IndexRow | None, links: Iterator[Link]) -> None:
+    def _extend(self, known: IndexRow | None, newest_first: bytearray) -> None:
         nearest: list[int | None] = list(known.nearest) if known else [None] * len(_COLUMNS)
-        pending, start = bytearray(), -1
-        for link in links:
-            if start < 0:
-                start = link.sequence_number * ROW_BYTES
+        pending = bytearray()
+        for place in range(len(newest_first) - _LINK.size, -1, -_LINK.size):
+            digest, column, number = _LINK.unpack_from(newest_first, place)
+            link = Link(Multihash.sha3_256(digest), number, _COLUMNS[column])
             for kind in {link.kind, link.event_kind}:
-                nearest[_COLUMNS.index(kind)] = link.sequence_number
+                nearest[_COLUMNS.index(kind)] = number
             pending += _pack(IndexRow(link.hash, link.event_kind, tuple(nearest)))
-        if pending:
-            self._write(start, bytes(pending))
+            if place == 0 or len(pending) == _ROWS_AT_ONCE * ROW_BYTES:
+                self._write((number + 1) * ROW_BYTES - len(pending), bytes(pending))
+                pending.clear()
 
     def rebuild(self, head: Link) -> None:
         """Forget everything and index the chain anew."""

@@ -29,8 +29,9 @@ from odfchain.store.interfaces import HEAD
 from odfchain.transfer.beside_head import Beside, arriving
 from odfchain.transfer.differences import shortened
 from odfchain.transfer.merged_sources import merged_into, unknown_sources
-from odfchain.transfer.partial import is_partial, missing, selection_of
+from odfchain.transfer.partial import selection_of
 from odfchain.transfer.peer import AbsentError, Peer
+from odfchain.transfer.slice_counts import missing_slices
 from odfchain.transfer.slice_files import EVERYTHING
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.offered import refuse_unsigned
@@ -94,7 +95,7 @@ def pull_branch(
         len(beside.new),
         beside.arrival.objects,
         beside.arrival.bytes,
-        len(missing(dataset)) if is_partial(dataset) else 0,
+        missing_slices(dataset),
         signature,
         warnings=(f"{about} at {peer.where}: {signature.message}; it is not kept",) if wrong else (),
     )

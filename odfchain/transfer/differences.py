@@ -92,7 +92,7 @@ def blocks_of(source: Source, destination: Destination, found: Comparison) -> Bl
             return Descent(source.links, source.head).down_to(number)
         if isinstance(found, Ahead) and number >= first:
             return found.blocks[source.number - number]
-        return ours.chain.hashes(destination.head)[number]
+        return ours.chain.hash_at(number, destination.head)
 
     return block_at
 

@@ -48,14 +48,6 @@ class FetchOutcome:
     """Whether any of the condition can leave a slice out."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSlices:
-    """How many slices a chain names, and how many of them are here."""
-
-    present: int
-    total: int
-
-
 def mark_path(dataset: DatasetFiles) -> Path:
     """The file that marks a partial copy."""
     return dataset.folder / "info" / "partial"
@@ -126,28 +118,6 @@ def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
         BrokenChainError, StoreError, CodecError: the chain cannot be read.
     """
     return absent(dataset, data_objects(dataset))
-
-
-def missing(dataset: DatasetFiles) -> list[DataObject]:
-    """The slices among the missing objects, oldest first; all of them have offsets.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
-    return [found for found in missing_objects(dataset) if found.offsets is not None]
-
-
-def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
-    """How many slices of a partial copy are here; None for a dataset that is meant to be whole.
-
-    Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read.
-    """
-    if not is_partial(dataset):
-        return None
-    slices = [found for found in data_objects(dataset) if found.offsets is not None]
-    total = len({(found.key, found.size) for found in slices})
-    return LocalSlices(total - len(absent(dataset, slices)), total)
 
 
 def fetch_missing(

@@ -47,8 +47,6 @@ from odfchain.transfer.differences import (
 )
 from odfchain.transfer.partial import (
     incoming_folder,
-    is_partial,
-    missing,
     selection_of,
     set_selection,
     unmark,
@@ -56,6 +54,7 @@ from odfchain.transfer.partial import (
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.peer_links import Spool
 from odfchain.transfer.received import index_chain
+from odfchain.transfer.slice_counts import missing_slices
 from odfchain.transfer.snapshot_objects import bring_newest
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.examination import Examination
@@ -291,7 +290,6 @@ class _Pull:
         shutil.rmtree(self.area, ignore_errors=True)
         seen = Seen(source.number, self.head, self.statements.text)
         self.memory.remember(dataset.id, seen, lower=self.statements.forgets)
-        lacking = len(missing(dataset)) if is_partial(dataset) else 0
         return SyncOutcome(
             status,
             old,
@@ -299,7 +297,7 @@ class _Pull:
             blocks,
             self.arrival.objects,
             self.arrival.bytes + brought.bytes,
-            lacking,
+            missing_slices(dataset),
             self.statements.signature,
             self.statements.attestations,
             brought.objects,

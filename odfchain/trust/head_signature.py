@@ -15,8 +15,8 @@ _READS = 5
 def head_signature(dataset: StoredDataset) -> HeadSignature:
     """What the signature in the folder is worth for the head, or the branch, that the dataset is opened on.
 
-    A head that moves meanwhile is looked at again. The chain is read where the signature is of an earlier
-    block, to see whether that block is in it.
+    A head that moves meanwhile is looked at again. Where the signature is of an earlier block, that block is
+    looked up in the chain.
 
     Raises:
         BrokenChainError: the dataset has no head.
@@ -39,9 +39,6 @@ def _judge(dataset: StoredDataset, head: Multihash, content: bytes | None) -> He
         return check_branch(content, dataset.id, dataset.chain.ref, head)
     number = dataset.chain.get(head).sequence_number
 
-    def block_at(wanted: int) -> Multihash | None:
-        return next(
-            (name for name, block in dataset.chain.walk(head) if block.sequence_number == wanted), None
-        )
-
-    return check_head(content, dataset.id, head, number, block_at=block_at)
+    return check_head(
+        content, dataset.id, head, number, block_at=lambda wanted: dataset.chain.hash_at(wanted, head)
+    )

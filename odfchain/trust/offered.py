@@ -179,7 +179,6 @@ def keep_signature(
         StoreError, BrokenChainError: it cannot be written, or the chain not be read.
     """
     number = dataset.chain.get(head).sequence_number
-    hashes = dataset.chain.hashes
     with fsio.locked(dataset.folder / "info" / "lock"):
         if dataset.chain.head(HEAD) != head:
             return
@@ -187,7 +186,9 @@ def keep_signature(
             content = read_head_signature(dataset.folder)
         except StoreError:  # something else has its place; it is replaced
             content = b""
-        here = check_head(content, dataset_id, head, number, block_at=lambda n: hashes(head)[n])
+        here = check_head(
+            content, dataset_id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head)
+        )
         best = better(here, found, now)
         path = dataset.folder / HEAD_SIGNATURE_KEY
         if best is None and content is not None:
@@ -220,7 +221,7 @@ def better(one: HeadSignature, other: HeadSignature, now: Timestamp) -> bytes | 
 
 def chain_at(dataset: StoredDataset, head: Multihash) -> BlockAt:
     """The hashes of a local chain by number."""
-    known = dataset.chain.hashes(head)
+    known = dataset.chain.names(head)
     return lambda number: known[number] if number < len(known) else None
 
 

@@ -219,7 +219,7 @@ def other_places(scene: Scene) -> None:
 
 
 def odf_local(present: int, total: int) -> object:
-    from odfchain.transfer.partial import LocalSlices
+    from odfchain.transfer.slice_counts import LocalSlices
 
     return LocalSlices(present, total)
 

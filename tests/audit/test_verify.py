@@ -17,7 +17,7 @@ import pytest
 from odfchain.audit.checks import STATISTICS
 from odfchain.audit.dataset_checks import CHECKS, Report, verify_dataset
 from odfchain.audit.expected_schema import SchemaInForce
-from odfchain.audit.walk import StoredBlock
+from odfchain.audit.stored_blocks import StoredBlock
 from odfchain.chain.chain import link_blocks
 from odfchain.codec.arrow import from_arrow
 from odfchain.codec.raw_arrow import encode_raw_arrow

@@ -27,7 +27,7 @@ from odfchain.serve.server import RepositoryServer
 from odfchain.transfer import by_id
 from odfchain.transfer.aliases import is_copy
 from odfchain.transfer.catalog import RepositoryEntry
-from odfchain.transfer.partial import LocalSlices
+from odfchain.transfer.slice_counts import LocalSlices
 from odfchain.transfer.sync import SyncOptions, SyncStatus
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.support import derivative, manifest, unchanged

@@ -1,0 +1,46 @@
+"""Datasets of very many blocks, as `make bench` makes them, and what commands read of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.store.scratch import LocalScratch
+from tests.kit.opened_files import opened_files
+
+_MAKER = Path(__file__).parent.parent.parent / "bench" / "long_chain.py"
+
+
+def long_chain(workspace: Path, name: str, blocks: int) -> DatasetFiles:
+    """A dataset of a workspace with so many blocks, of whose slices none is here."""
+    spec = importlib.util.spec_from_file_location("long_chain", _MAKER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: DatasetFiles = module.long_chain(workspace, name, blocks)
+    return made
+
+
+@contextmanager
+def counted_reads(dataset: DatasetFiles) -> Iterator[Counter[str]]:
+    """How many block files are opened, and reads and bytes of the chain's index; full after the block."""
+    found: Counter[str] = Counter()
+    read = LocalScratch.read
+
+    def counted(scratch: LocalScratch, start: int, count: int) -> bytes:
+        data = read(scratch, start, count)
+        found["reads of the index"] += 1
+        found["bytes of the index"] += len(data)
+        return data
+
+    with pytest.MonkeyPatch.context() as patch, opened_files(dataset.folder / "blocks") as opened:
+        patch.setattr(LocalScratch, "read", counted)
+        yield found
+    found["blocks"] = sum(name.startswith("f1620") for name in opened)

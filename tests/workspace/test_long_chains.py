@@ -1,0 +1,140 @@
+"""What is asked of a dataset every day costs the same however long its chain is: counted, not timed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import odfchain
+from odfchain import Workspace
+from odfchain.chain.index import ROW_BYTES
+from odfchain.errors import ObjectNotFoundError
+from odfchain.model.events import SetInfo
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.store.interfaces import HEAD
+from odfchain.transfer.slice_counts import LocalSlices, local_slices
+from odfchain.transfer.sync import SyncStatus
+from odfchain.trust.head_signature import head_signature
+from odfchain.trust.signed_head import SignatureStatus
+from tests.kit.long_chains import counted_reads, long_chain
+
+SHORT, LONG = 100, 10_000
+
+
+def _log(dataset: DatasetFiles, workspace: Workspace) -> None:
+    assert len(list(workspace["long"].log(20))) == 20
+
+
+def _list(dataset: DatasetFiles, workspace: Workspace) -> None:
+    for found in workspace:
+        count = found.summary.head_block.sequence_number + 1
+        assert found.summary.record_count == 10 * count
+        assert found.data_size == 0
+        assert found.local_slices() == LocalSlices(0, count // 10)
+
+
+def _tail(dataset: DatasetFiles, workspace: Workspace) -> None:
+    with pytest.raises(ObjectNotFoundError, match="the slice is not here"):
+        workspace["long"].tail(5)
+
+
+def _schema(dataset: DatasetFiles, workspace: Workspace) -> None:
+    assert workspace["long"].schema is not None
+
+
+def _pull(dataset: DatasetFiles, workspace: Workspace) -> None:
+    pulled = workspace._sharing.pull("long").outcome
+    assert (pulled.status, pulled.blocks) == (SyncStatus.UP_TO_DATE, 0)
+    assert pulled.missing_slices == workspace["long"].summary.record_count // 100
+
+
+def _append(dataset: DatasetFiles, workspace: Workspace) -> None:
+    opened = DatasetFiles.open(dataset.folder)
+    state = DatasetState.read(opened.chain)
+    time = Timestamp.parse("2100-01-01T00:00:00Z")
+    commit(opened, state, [SetInfo(description="one more")], [], system_time=time)
+    opened.chain.set_ref(HEAD, state.head, expected=opened.chain.head())
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Workspace]:
+    """A short and a long chain, known as copies of others; each was listed once."""
+    found = {}
+    for blocks in (SHORT, LONG):
+        folder = tmp_path_factory.mktemp(f"{blocks}")
+        mine = long_chain(folder / "mine", "long", blocks)
+        theirs = folder / "theirs"
+        shutil.copytree(mine.folder, theirs, copy_function=os.link)
+        os.utime(mine.folder / "data", ns=(0, 0))  # as if it had been made a while ago
+        found[blocks] = odfchain.open(folder / "mine")
+        found[blocks]["long"].add_alias("pull", theirs.as_uri() + "/")
+        found[blocks]["long"].local_slices()
+    return found
+
+
+@pytest.mark.parametrize("ask", [_log, _list, _tail, _schema, _pull, _append])
+def test_what_is_read_does_not_grow_with_the_chain(
+    ask: Callable[[DatasetFiles, Workspace], None], copies: dict[int, Workspace]
+) -> None:
+    read: list[Counter[str]] = []
+    for workspace in copies.values():
+        files = workspace["long"]._files
+        with counted_reads(files) as found:
+            ask(files, workspace)
+        read.append(found)
+    assert read[0] == read[1]
+    assert read[0]["blocks"] < 60
+    assert read[0]["bytes of the index"] <= read[0]["reads of the index"] * ROW_BYTES
+
+
+def test_the_counts_of_slices_follow_the_chain_and_the_folder(tmp_path: Path) -> None:
+    dataset = long_chain(tmp_path, "long", 100)
+    data, kept = dataset.folder / "data", dataset.folder / "info" / "slice-counts"
+    assert local_slices(dataset) == LocalSlices(0, 10)
+    assert not kept.exists(), "the folder of slices is too new to tell when it changes"
+    os.utime(data, ns=(0, 0))
+    assert local_slices(dataset) == LocalSlices(0, 10)
+    kept.write_bytes(kept.read_bytes().replace(b'"total": 10', b'"total": 77'))
+    assert local_slices(dataset) == LocalSlices(0, 10), "a damaged file is not believed"
+
+    slices = [ref.slice for ref in DatasetState.read(dataset.chain).slices()]
+    (data / str(slices[3].physical_hash)).write_bytes(bytes(slices[3].size))
+    (data / str(slices[4].physical_hash)).write_bytes(b"of another size")
+    (data / ("f1620" + 64 * "0")).write_bytes(b"no slice of the chain")
+    assert local_slices(dataset) == LocalSlices(1, 10)
+    os.utime(data, ns=(1, 1))
+    assert local_slices(dataset) == LocalSlices(1, 10)
+
+    longer = long_chain(tmp_path, "long", 200)
+    assert local_slices(longer) == LocalSlices(1, 20), "the new blocks are counted on top"
+    opened = DatasetFiles.open(dataset.folder)
+    head = opened.chain.hash_at(59, opened.chain.head())
+    opened.chain.set_ref(HEAD, head, expected=opened.chain.head())
+    assert local_slices(opened) == LocalSlices(1, 6), "a head that went back is counted anew"
+
+
+def test_a_signature_of_an_earlier_block_is_looked_up(tmp_path: Path) -> None:
+    """Its block is found by the index: nobody walks back to it."""
+    workspace = Workspace.init(tmp_path)
+    text = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: mine, kind: Root, metadata: []}\n"
+    (dataset,) = workspace.add(text)
+    signed = (dataset.path / "refs" / "head.jws").read_bytes()
+    for number in range(60):
+        state = DatasetState.read(dataset._files.chain)
+        commit(dataset._files, state, [SetInfo(description=f"{number}")], [], system_time=Timestamp.now())
+    (dataset.path / "refs" / "head.jws").write_bytes(signed)
+    head_signature(DatasetFiles.open(dataset.path))  # from here on the index knows the blocks
+    files = DatasetFiles.open(dataset.path)
+    with counted_reads(files) as found:
+        judged = head_signature(files)
+    assert judged.status is SignatureStatus.UNSIGNED
+    assert judged.signed is not None
+    assert found["blocks"] < 5
