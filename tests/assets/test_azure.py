@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-from odfchain.api.asset_locks import AssetLock
+from odfchain.api.asset_locks import AssetLock, StoreOptions
+from odfchain.assets import relocating
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.checking import Status
 from odfchain.assets.hrefs import href_of, parse_href
-from odfchain.assets.lock_table import Facts
-from odfchain.assets.objects import PIECE
+from odfchain.assets.lock_table import AssetRow, Facts, table_of
+from odfchain.assets.objects import PIECE, read_small
+from odfchain.assets.probing import probe
 from odfchain.limits import FetchLimits
 from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES
@@ -144,3 +148,139 @@ def test_files_to_azure_and_within_it_and_away_again(
     back = within.relocate(str(tmp_path / "back"), folder=tmp_path)
     assert (tmp_path / "back/S2A/all").read_bytes() == large
     assert [row.facts for row in back.rows] == [Facts(7), Facts(len(large))]
+
+
+def test_a_copy_within_a_container_is_the_store_s(small: SmallAzure, tmp_path: Path) -> None:
+    create_container(small.endpoint, "scenes")
+    tag = put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
+    lock = derived(tmp_path, B04="az://scenes/x.tif")
+    small.requests.clear()
+    moved = lock.relocate("az://scenes/p")
+    assert small.sent("GET") == ["scenes/p/S2A/B04.tif"]  # which is not there
+    (copied,) = [headers for method, _, headers in small.requests if method == "PUT"]
+    assert copied["x-ms-copy-source"] == f"{small.endpoint}/scenes/x.tif"
+    assert small.blobs["scenes/p/S2A/B04.tif"][0] == BYTES
+    assert moved.rows[0].facts.etag not in (None, tag)
+
+
+def test_a_copy_of_what_changed_meanwhile_is_removed(
+    small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_container(small.endpoint, "scenes")
+    put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
+    lock = derived(tmp_path, B04="az://scenes/x.tif")
+
+    def changed(method: str, path: str) -> None:
+        if method == "PUT":
+            small.blobs["scenes/x.tif"] = (b"7654321", '"0x8D9"')
+
+    small.before = changed
+    removed = list[str]()
+    monkeypatch.setattr(relocating, "remove", lambda target, stores: removed.append(target.key))
+    moved = lock.relocate("az://scenes/p")
+    assert [(fault.error.exit_code, str(fault.error)) for fault in moved.faults] == [
+        (6, "changed since it was locked: etag")
+    ]
+    assert removed == ["p/S2A/B04.tif"]
+
+
+def test_case_36_what_changes_before_it_is_read_is_not_copied(small: SmallAzure, tmp_path: Path) -> None:
+    create_container(small.endpoint, "scenes")
+    put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
+    lock = derived(tmp_path, B04="az://scenes/x.tif")
+
+    def changed(method: str, path: str) -> None:
+        if method == "GET":
+            small.blobs["scenes/x.tif"] = (BYTES, '"0x8D9"')
+
+    small.before = changed
+    moved = lock.relocate(str(tmp_path / "a"))
+    assert [fault.error.exit_code for fault in moved.faults] == [6]
+    assert not (tmp_path / "a/S2A/B04.tif").exists()
+
+
+def headers_of(small: SmallAzure, location: Location, where: Stores) -> list[dict[str, str]]:
+    """What a probe and a reading of an object in a public container sent."""
+    small.requests.clear()
+    found = asyncio.run(probe(location, where))
+    assert found.facts is not None, found
+    assert found.facts.size_bytes == 7
+    assert read_small(location, where, 7) == BYTES
+    return [headers for _, _, headers in small.requests]
+
+
+def test_a_stranger_s_account_gets_no_key(
+    small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_container(small.endpoint, "open", public=True)
+    put(parse_href("az://open/x.tif"), BYTES, tmp_path)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2023-11-03&sig=s3cr3t")
+    monkeypatch.setenv("AZURE_STORAGE_TOKEN", "b34r3r")
+    monkeypatch.setenv("AZURE_ENCRYPTION_KEY", "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:1")
+    location = at(small, "open", "x.tif")
+    for headers in headers_of(small, location, stores(tmp_path, allow_private=True)):
+        assert set(headers) <= {"accept", "host", "user-agent", "x-ms-version"}
+    assert all("sig" not in target for target in small.targets)
+
+
+def test_an_account_that_the_user_named_is_signed_for(small: SmallAzure, tmp_path: Path) -> None:
+    create_container(small.endpoint, "scenes")
+    location = at(small, "scenes", "x.tif")
+    put(location, BYTES, tmp_path)
+    for headers in headers_of(small, location, stores(tmp_path, small.endpoint)):
+        assert headers["authorization"].startswith(f"SharedKey {ACCOUNT}:")
+    refused = asyncio.run(probe(location, stores(tmp_path, allow_private=True)))
+    assert refused.missing  # Azure says so to whoever may not read
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_signed"),
+    [
+        (f"https://{ACCOUNT}.blob.core.windows.net", True),
+        (f"https://{ACCOUNT}.blob.fabric.microsoft.com", True),
+        ("https://other.blob.core.windows.net", False),
+        (f"http://{ACCOUNT}.blob.core.windows.net", False),
+        (f"https://{ACCOUNT}.blob.core.windows.net:8443", False),
+        (f"https://{ACCOUNT}.blob.core.windows.net.evil.example", False),
+        (f"https://{ACCOUNT}.evil.example", False),
+        (f"https://{ACCOUNT}", False),
+        (f"https://evil.example/{ACCOUNT}", False),
+    ],
+)
+def test_which_accounts_are_signed_for(
+    small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, is_signed: bool
+) -> None:
+    location = Location("az", "c", endpoint, "x")
+    assert stores(tmp_path).is_signed(location) == is_signed
+    assert stores(tmp_path, endpoint).is_signed(location)
+    assert not stores(tmp_path).is_signed(replace(location, store="s3"))
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
+    assert not stores(tmp_path).is_signed(location)
+
+
+def test_a_wrong_key_is_told_as_such(
+    small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in does check signatures."""
+    create_container(small.endpoint, "scenes")
+    put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")
+    assert "403" in asyncio.run(probe(parse_href("az://scenes/x.tif"), stores(tmp_path))).problem
+
+
+@pytest.mark.parametrize(
+    "location", ["az://scenes/x.tif", "own"], ids=["no endpoint", "the account's endpoint"]
+)
+def test_exported_facts_are_as_the_store_wrote_them(small: SmallAzure, tmp_path: Path, location: str) -> None:
+    """Entity tags of Azure are texts in quotes like others: they are written to the file and read again."""
+    create_container(small.endpoint, "scenes")
+    tag = put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
+    row = AssetRow("S2A", "B04", parse_href(location) if ":" in location else at(small, "scenes", "x.tif"))
+    facts = asyncio.run(probe(row.location, stores(tmp_path, small.endpoint))).facts
+    assert facts is not None
+    AssetLock(table_of([replace(row, facts=facts)]), tmp_path).write(tmp_path / "x.parquet")
+    read = AssetLock.read(tmp_path / "x.parquet")
+    assert read.rows == [replace(row, facts=Facts(7, tag, "2015-10-21T07:28:00+00:00"))]
+    checked = read.check(stores=StoreOptions(endpoints=[small.endpoint]))
+    assert [each.status for each in checked] == [Status.SAME]

@@ -80,6 +80,8 @@ class SmallAzure:
         self.public: set[str] = set()
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         """Method, path, headers in lower case."""
+        self.targets: list[str] = []
+        """What was asked for, with queries."""
         self.before: Callable[[str, str], int | None] = lambda method, path: None
         """May do something first, and may answer with a status in place of the store."""
         self.lock = threading.Lock()
@@ -180,6 +182,7 @@ class SmallAzure:
                 path = unquote(urlsplit(self.path).path).removeprefix(f"/{ACCOUNT}/")
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 store.requests.append((self.command, path, headers))
+                store.targets.append(self.path)
                 status = store.before(self.command, path)
                 answer: tuple[int, bytes, dict[str, str]] = (status or 0, b"", {})
                 if status is None:
