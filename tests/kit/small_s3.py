@@ -116,6 +116,8 @@ class SmallS3:
                         return 412, b"", {}
                     if "if-match" in kept and kept["if-match"] != tag:
                         return (412 if held is not None else 404), b"", {}
+                    if "x-goog-copy-source" in headers:  # of Google's interface
+                        body = store.objects[unquote(headers["x-goog-copy-source"])]
                     store.objects[path] = body
                     return 200, b"", {"ETag": tag_of(body)}
                 if self.command == "POST":  # the bulk form of deleting
