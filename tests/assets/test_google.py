@@ -48,7 +48,9 @@ def test_objects_of_google_are_locked_checked_and_moved(google: SmallS3, tmp_pat
     assert (lock.rows[0].facts.size_bytes, lock.rows[0].facts.etag) == (7, tag_of(BYTES))
     within = lock.relocate("gs://scenes/q", layout="source-key", prefix="gs://scenes/p")
     assert [href_of(row.location) for row in within.rows] == ["gs://scenes/q/S2A/B04.tif"]
-    assert google.sent("GET").count("scenes/p/S2A/B04.tif") == 1  # when nothing was there: the copy is the store's
+    assert (
+        google.sent("GET").count("scenes/p/S2A/B04.tif") == 1
+    )  # when nothing was there: the copy is the store's
     back = within.relocate(str(tmp_path / "back"), folder=tmp_path)
     assert (tmp_path / back.rows[0].location.key).read_bytes() == BYTES
 

@@ -6,12 +6,14 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals
 from odfchain.assets import relocating
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.arrivals import Arrivals
@@ -169,40 +171,118 @@ def test_case_38_a_second_run_copies_the_rest(
     assert len(again.rows) == 5
 
 
-@pytest.mark.soak
+def command(lock: Path, new: Path) -> list[str]:
+    to = ["--to", "a", "-o", str(new), "--allow-private"]
+    return [str(ODFCHAIN), "assets", "relocate", str(lock), *to]
+
+
 def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
     server: LyingObjects, tmp_path: Path
 ) -> None:
-    lock, moved = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    lock, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
     write_lock(table_of(rows(server)), lock)
-    old = lock.read_bytes()
+    old, arrived = lock.read_bytes(), tmp_path / "new.parquet.arrived"
     held = threading.Event()
+    server.held.append(held)
     server.before = lambda method, path: held.wait() if method == "GET" and path > "/o/2.tif" else None
-    command = [
-        str(ODFCHAIN),
-        "assets",
-        "relocate",
-        str(lock),
-        "--to",
-        "a",
-        "-o",
-        str(moved),
-        "--allow-private",
-    ]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment())
-    arrived = tmp_path / "new.parquet.arrived"
-    wait_until(lambda: arrived.exists() and arrived.read_bytes().count(b"\n") == 3)
-    process.kill()
-    process.wait(TIMEOUT)
-    held.set()
-    assert (lock.read_bytes(), moved.exists()) == (old, False)
+    process = subprocess.Popen(command(lock, new), cwd=tmp_path, env=environment())
+    try:
+        wait_until(lambda: arrived.exists() and arrived.read_bytes().count(b"\n") == 3)
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+        held.set()
+    assert (lock.read_bytes(), new.exists()) == (old, False)
     server.before = lambda method, path: None
+    server.requests.clear()
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+        command(lock, new), cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
     )
     assert "copied 2 objects, 14 bytes; 3 were there" in done.stderr
-    assert not list(LockFile(moved).faults())
+    assert sorted(path for method, path, _ in server.requests if method == "GET") == ["/o/3.tif", "/o/4.tif"]
+    assert not list(LockFile(new).faults())
     assert not arrived.exists()
+
+
+def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: Path) -> None:
+    """Both have copied everything when they end, and what remembers their arrivals is gone."""
+    lock = AssetLock(table_of(rows(server)), tmp_path, True)
+    met = threading.Barrier(2)
+    # each waits for the other before its first object: they do run at once
+    first = {"left": 2}
+
+    def meet(method: str, path: str) -> None:
+        if path == "/o/0.tif" and method == "HEAD" and first["left"] > 0:
+            first["left"] -= 1
+            met.wait(TIMEOUT)
+
+    server.before = meet
+    arrived = tmp_path / "new.parquet.arrived"
+
+    def run(_: int) -> AssetLock:
+        found = lock.relocate(
+            str(tmp_path / "a"),
+            folder=tmp_path,
+            arrivals=arrived,
+            stores=StoreOptions(allow_private=True),
+        )
+        found.write(tmp_path / "new.parquet")
+        forget_arrivals(arrived)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(run, range(2))
+    assert one.faults == other.faults == ()
+    assert one.table == other.table == AssetLock.read(tmp_path / "new.parquet").table
+    assert [path.read_bytes() for path in sorted((tmp_path / "a/S2A").iterdir())] == [BYTES] * 5
+
+
+def test_damaged_lines_of_arrivals_are_not_believed(server: LyingObjects, tmp_path: Path) -> None:
+    to = Location.parse(f"file://{tmp_path}/a", folder=True)
+    moved(rows(server), to, tmp_path)
+    path = tmp_path / "arrivals"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+
+    def copied_after(data: bytes, **options: Any) -> int:
+        path.write_bytes(data)
+        return moved(rows(server), to, tmp_path, **options).copied
+
+    assert copied_after(whole) == 0
+    assert copied_after(whole[:-1]) == 1  # cut
+    assert copied_after(b"".join(lines[:2]) + lines[2][:40]) == 3
+    assert copied_after(lines[0] + b"\0\xff{}[]null\n" + b"".join(lines[2:])) == 1
+    for changed in (
+        (b'"size_bytes": 7', b'"size_bytes": 8'),
+        (b'"etag": null', b'"etag": "x"'),
+        (b'"copy": "', b'"copy": "0'),
+        (b'"sum": "', b'"sum": "0'),
+        (b'"sum"', b'"som"'),
+    ):
+        assert copied_after(lines[0].replace(*changed) + b"".join(lines[1:])) == 1, changed
+    assert copied_after(b"[1]\n7\nnull\n\n" + whole) == 0
+    assert copied_after(whole, checksum=True) == 5  # they have no checksum
+    assert copied_after(path.read_bytes(), checksum=True) == 0
+    other = Location.parse(f"file://{tmp_path}/b", folder=True)
+    assert moved(rows(server), other, tmp_path).copied == 5  # made for another target
+    (tmp_path / "a/S2A/B0.tif").write_bytes(b"123")
+    assert copied_after(whole, overwrite=True) == 1  # it is not there any more
+
+
+def test_a_line_that_was_cut_spoils_no_other(server: LyingObjects, tmp_path: Path) -> None:
+    to, path = Location.parse(f"file://{tmp_path}/a", folder=True), tmp_path / "arrivals"
+    moved(rows(server), to, tmp_path)
+    path.write_bytes(path.read_bytes()[:-10])
+    assert moved(rows(server), to, tmp_path).copied == 1
+    assert moved(rows(server), to, tmp_path).copied == 0
+
+
+def test_arrivals_in_a_folder_that_is_to_come(server: LyingObjects, tmp_path: Path) -> None:
+    lock = AssetLock(table_of(rows(server)), tmp_path, True)
+    arrived = tmp_path / "not/there/new.parquet.arrived"
+    found = lock.relocate(str(tmp_path / "a"), arrivals=arrived, stores=StoreOptions(allow_private=True))
+    assert not found.faults
+    assert arrived.read_bytes().count(b"\n") == 5
 
 
 def test_case_35_what_is_there_is_not_replaced(server: LyingObjects, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import socket
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -34,6 +35,10 @@ class SmallS3:
         """May answer with a status though the request was carried out."""
         self.lists: Callable[[str], bool] = lambda path: True
         """Whether a listing has an object already."""
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        """Parts of objects that are not complete, by the id of their upload."""
+        self.forgets = False
+        """Whether of parts only the lengths are kept."""
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = False
@@ -92,6 +97,10 @@ class SmallS3:
                     self.wfile.write(body)
 
             def _handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # who asked may be gone
+                    self._answer()
+
+            def _answer(self) -> None:
                 size = int(self.headers.get("content-length") or 0)
                 body = self.rfile.read(size)
                 path = unquote(urlsplit(self.path).path).lstrip("/")
@@ -99,11 +108,37 @@ class SmallS3:
                 store.requests.append((self.command, path, headers))
                 if (status := store.before(self.command, path)) is not None:
                     return self._reply(status)
+                query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
                 with store.lock:
-                    status, body, more = self._carry_out(path, body, headers)
+                    if "uploads" in query or "uploadId" in query:
+                        status, body, more = self._upload(path, query, body)
+                    else:
+                        status, body, more = self._carry_out(path, body, headers)
                 if (other := store.after(self.command, path)) is not None:
                     return self._reply(other)
                 return self._reply(status, body, **more)
+
+            def _upload(
+                self, path: str, query: dict[str, str], body: bytes
+            ) -> tuple[int, bytes, dict[str, str]]:
+                if "uploads" in query:
+                    name = f"upload{len(store.requests)}"
+                    store.uploads[name] = {}
+                    begun = f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
+                    return 200, begun.encode(), {}
+                name = query["uploadId"]
+                if self.command == "DELETE":
+                    return (204 if store.uploads.pop(name, None) is not None else 404), b"", {}
+                if self.command == "PUT":
+                    store.uploads[name][int(query["partNumber"])] = (
+                        bytes(len(body)) if store.forgets else body
+                    )
+                    return 200, b"", {"ETag": tag_of(body)}
+                parts = store.uploads.pop(name)
+                store.objects[path] = b"".join(parts[number] for number in sorted(parts))
+                tag = f"&quot;{'0' * 32}-{len(parts)}&quot;"
+                done = f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>"
+                return 200, done.encode(), {}
 
             def _carry_out(
                 self, path: str, body: bytes, headers: dict[str, str]
@@ -138,7 +173,7 @@ class SmallS3:
                     return 206, held[start:], {"ETag": str(tag), "Content-Range": shown}
                 return 200, held, {"ETag": str(tag)}
 
-            do_GET = do_HEAD = do_PUT = do_POST = _handle  # noqa: N815 - the library looks for these
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - the library looks for these
 
         return Handler
 
