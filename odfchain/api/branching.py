@@ -84,6 +84,7 @@ class Branching:
         from odfchain.api.branch_points import as_point, dataset_of
         from odfchain.branch.branches import create_branch
 
+        self._files.shared.refuse("making branches")
         point = None if at is None else as_point(at)
         return dataset_of(self._workspace, create_branch(self._files, name, point))
 

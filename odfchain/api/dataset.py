@@ -470,7 +470,9 @@ class Dataset(Branching, Publishing, Upkeep):
         """
         from odfchain.trust.signer import sign_head
 
-        return sign_head(self._workspace._files, self._files)
+        signed = sign_head(self._workspace._files, self._files)
+        self._files.shared.signed(self._files.folder)
+        return signed
 
     def signature(self) -> HeadSignature:
         """What the signature of the head is worth."""
@@ -500,10 +502,12 @@ class Dataset(Branching, Publishing, Upkeep):
         from odfchain.audit.verification import VerifyOptions
 
         workspace = self._workspace
-        return attest(
+        made = attest(
             workspace._files, self._files, workspace._engines.of, Path(key_file), VerifyOptions(**checks),
             faulty=faulty, progress=progress, now=None if now is None else as_time(now),
         )  # fmt: skip
+        self._files.shared.stated(self._files.folder)
+        return made
 
     def attestations(self) -> list[ListedAttestation]:
         """Each line of the dataset's attestations, valid or not."""
@@ -521,6 +525,7 @@ class Dataset(Branching, Publishing, Upkeep):
         from odfchain.audit.auditing import add_statement
 
         add_statement(self._workspace._files, self._files, text)
+        self._files.shared.stated(self._files.folder)
 
     # --- where data come from ----------------------------------------------------------------------
 

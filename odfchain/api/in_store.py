@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import UnsupportedPeerError
+from odfchain.repo.shared_store import STORE_FILE
 from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ def connect(root: Path, url: str) -> SharedStore:
 
     Raises:
         UnsupportedPeerError: not the URL of an object store.
+        AccessError: the user of this machine has not named its server.
         TransferError: the environment does not say what it needs.
     """
+    from odfchain.transfer.named_stores import NamedStores
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.shared_workspace import SharedWorkspace
 
-    return SharedWorkspace(root, PeerUrl.parse(url))
+    place = PeerUrl.parse(url)
+    NamedStores.of_user().check(place, root / STORE_FILE)
+    return SharedWorkspace(root, place)
 
 
 def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
@@ -33,6 +38,7 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     """
     if store is None:
         return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
+    from odfchain.transfer.named_stores import NamedStores
     from odfchain.transfer.repositories import parse_peer_url
     from odfchain.transfer.shared_place import make_place
 
@@ -44,4 +50,9 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
         )
     if not (parent / FOLDER).is_dir():
         make_place(url)
-    return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=connect)
+
+    def named(root: Path, text: str) -> SharedStore:  # it is the one that was given, or there was an error
+        NamedStores.of_user().add(url)
+        return connect(root, text)
+
+    return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=named)

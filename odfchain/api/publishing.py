@@ -66,7 +66,9 @@ class Publishing(Snapshots):
             signer = read_key_file(Path(key))
         elif workspace.has_key(state.seed.dataset_id):
             signer = workspace.key(state.seed.dataset_id)
-        return publish(self._files, state, kind, found.content, signer)
+        written = publish(self._files, state, kind, found.content, signer)
+        self._files.shared.stated(self._files.folder)
+        return written
 
     def published(self, kind: SnapshotKind | None = None) -> list[SnapshotLine]:
         """Who vouches for which manifest or profile: valid lines, of the newest blocks first.

@@ -33,6 +33,7 @@ class Upkeep:
         from odfchain.upkeep.rollback import plan_reset
 
         target = str(block) if isinstance(block, int) else block
+        self._files.shared.refuse("putting the head of a dataset back")
         return plan_reset(self._workspace._files, self._files, target)
 
     def reset(self, to: Block | ResetPlan, *, force: bool = False) -> str | None:
@@ -72,8 +73,8 @@ class Upkeep:
     ) -> FsckReport:
         """What is damaged or missing is in the report, and repaired where there is a good copy.
 
-        `source` is a URL or `repo/name` of any copy; it need not be trusted. `head` is what a lost head is to
-        be, when the caller knows it.
+        `source` is a URL or `repo/name` of any copy (default: the store that the dataset is in, if any); it
+        need not be trusted. `head` is what a lost head is to be, when the caller knows it.
 
         Raises:
             UsageError, BusyError: the head cannot be this dataset's, or something is being pulled in.
@@ -83,6 +84,7 @@ class Upkeep:
         from odfchain.upkeep.repair import FsckOptions, fsck
 
         options = FsckOptions(dry_run=dry_run, head=head)
+        source = source or self._files.shared.place(self._files.folder)
         opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
         with opened as peer:
             return fsck(self._workspace._files, self._files, peer, options, progress)
@@ -96,6 +98,7 @@ class Upkeep:
         from odfchain.upkeep.hard_compaction import CompactOptions, plan_compact
 
         chosen = CompactOptions(limits=limits or BatchLimits(), metadata_only=metadata_only)
+        self._files.shared.refuse("replacing blocks of a dataset")
         return plan_compact(self._workspace._files, self._files, chosen)
 
     def compact(

@@ -30,6 +30,9 @@ class SharedStore(Protocol):
     def where(self) -> str | None:
         """The URL of the store; None where the folder is all there is."""
 
+    def place(self, folder: Path) -> str | None:
+        """Where the store has a dataset; None where the folder is all there is."""
+
     def renew(self) -> None:
         """What was asked before is asked again when it is needed next."""
 
@@ -83,6 +86,10 @@ class OnlyHere:
     """The folder is all there is: nothing is asked of anybody."""
 
     where = None
+
+    def place(self, folder: Path) -> str | None:  # noqa: ARG002 - one signature
+        """As `SharedStore`."""
+        return None
 
     def renew(self) -> None:
         """As `SharedStore`."""

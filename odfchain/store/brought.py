@@ -15,6 +15,8 @@ class BroughtObjectStore(LocalObjectStore):
     `bring` puts an object into the store it is given, or leaves it as it is when there is none elsewhere.
     """
 
+    on_demand = True
+
     def __init__(self, folder: Path, bring: Callable[[LocalObjectStore, Multihash], None]) -> None:
         super().__init__(folder)
         self._bring = bring

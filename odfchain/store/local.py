@@ -35,6 +35,9 @@ _DISCARDED_AT_ONCE = 256
 class LocalObjectStore:
     """One folder, one file for each object, named by the base16 text of its multihash."""
 
+    on_demand = False
+    """Whether objects come from elsewhere when they are asked for."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._verified: dict[Multihash, _Stamp] = {}

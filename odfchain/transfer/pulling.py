@@ -233,6 +233,7 @@ class _Pull:
                 status, blocks, history = SyncStatus.UPDATED, found.blocks, dataset.chain.history(old)
                 received = self.arrival.check(links, blocks, history)
             else:
+                dataset.shared.refuse("replacing the history of a dataset")
                 status, blocks = SyncStatus.OVERWRITTEN, whole_chain(links, self.head)
                 received = self.arrival.check(links, blocks, None)
         given = self.options.selection

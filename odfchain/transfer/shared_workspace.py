@@ -80,6 +80,10 @@ class SharedWorkspace:
 
     # --- opening -----------------------------------------------------------------------------------
 
+    def place(self, folder: Path) -> str | None:
+        """As `SharedStore`."""
+        return f"{self._url.text}datasets/{folder.name}/"
+
     def renew(self) -> None:
         """As `SharedStore`."""
         self._names = None

@@ -256,6 +256,7 @@ class Sharing:
         """
         from odfchain.transfer.branch_pulling import pull_branch  # noqa: PLC0415 - few commands need it
 
+        dataset.shared.refuse("pulling branches")
         dataset, options = self._dataset(dataset), options or SyncOptions(parallel=self.config.parallel)
         known = fetched_branch(dataset, dataset.ref)
         place = source or (known.where if known is not None else None)

@@ -294,9 +294,9 @@ class _Fsck:
         self._progress.phase(
             f"Checking the files of {self._dataset.alias}", sum(item.size for item in wanted.values())
         )
-        partial = is_partial(self._dataset)
+        partial = is_partial(self._dataset) or self._dataset.data.on_demand
         for key, item in sorted(wanted.items(), key=lambda found: found[1].sequence_number):
-            if partial and not self._store(key.part).contains(key.name):
+            if partial and not (self._dataset.folder / str(key)).is_file():
                 self._report.absent += 1
                 continue
             self._object(key, item.size)

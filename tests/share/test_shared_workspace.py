@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import odfchain as odf
+from odfchain.api.key_files import create_key
 from odfchain.errors import (
+    AccessError,
     CorruptedPeerError,
     DatasetNotFoundError,
     NameCollisionError,
+    ObjectNotFoundError,
     RefConflictError,
     StoreError,
     UnsupportedPeerError,
@@ -26,8 +29,8 @@ from tests.kit.small_s3 import SmallS3
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    kit.environment(monkeypatch)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kit.environment(monkeypatch, tmp_path / "home")
 
 
 @pytest.fixture
@@ -117,6 +120,23 @@ def test_what_knows_folders_only_does_not_take_it_for_one(store: SmallS3, tmp_pa
     machine(store, tmp_path / "one")
     with pytest.raises(WorkspaceError, match="are in a store"):
         WorkspaceFiles.find(tmp_path / "one")
+
+
+def test_a_folder_that_was_copied_sends_no_credentials_anywhere(
+    store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(machine(store, tmp_path / "one"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "somebody else"))
+    store.requests.clear()
+    with pytest.raises(AccessError, match="you have not named its server") as caught:
+        odf.open(tmp_path / "one")
+    assert caught.value.hint is not None
+    assert store.requests == []
+    (tmp_path / "one" / ".odfchain" / "store").write_text("s3://elsewhere/x/")
+    assert odf.open(tmp_path / "one").store == "s3://elsewhere/x/"
+    (tmp_path / "one" / ".odfchain" / "store").write_text(store.url(PREFIX) + "/")
+    assert len(odf.init(tmp_path / "one", exists_ok=True, store=store.url(PREFIX))) == 1
+    assert len(odf.open(tmp_path / "one")) == 1
 
 
 # --- names ---------------------------------------------------------------------------------------------
@@ -261,12 +281,109 @@ def test_what_the_store_has_is_hashed_and_checked(store: SmallS3, tmp_path: Path
     assert WorkspaceFiles(other.path).dataset("cities").chain.head() == before
 
 
-def test_branches_are_refused(store: SmallS3, tmp_path: Path) -> None:
-    root = add(machine(store, tmp_path / "one"))
+def test_what_is_not_possible_yet_is_refused_before_anything_is_done(store: SmallS3, tmp_path: Path) -> None:
+    workspace = machine(store, tmp_path / "one")
+    root = add(workspace)
     head = root.chain.head()
     assert head is not None
+    dataset = workspace["cities"]
+    store.requests.clear()
+    refusals: tuple[Callable[[], object], ...] = (
+        lambda: dataset.create_branch("fix"),
+        lambda: dataset.pull_branch("fix", "file:///nowhere/x"),
+        lambda: dataset.reset(0),
+        dataset.compact,
+        workspace.serve,
+    )
+    for refused in refusals:
+        with pytest.raises(WorkspaceError, match="not possible in a workspace whose"):
+            refused()
     with pytest.raises(WorkspaceError, match="no branches yet"):
         root.chain.set_ref("fix", head, expected=None)
+    assert {method for method, _, _ in store.requests} <= {"GET"}
+    assert root.chain.head() == head
+
+
+# --- what is signed ------------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_a_dataset_travels(store: SmallS3, tmp_path: Path) -> None:
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    append(add(one), "a")
+    assert one["cities"].signature().status.value == other["cities"].signature().status.value == "signed"
+    create_key(tmp_path / "auditor.pem")
+    one["cities"].attest(tmp_path / "auditor.pem")
+    one["cities"].write_manifest()
+    append(one["cities"]._files, "b")
+    assert len(other["cities"].attestations()) == 1
+    (line,) = other["cities"].published()
+    assert other["cities"].published_document(line)
+    one["cities"].sign()
+    assert one["cities"].signature().status.value == "signed"
+
+
+def test_a_machine_without_the_key_commits_without_a_signature(
+    store: SmallS3, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    add(one)
+    append(other["cities"]._files, "a")
+    assert other["cities"].signature().status.value == "unsigned"
+    assert list(texts(one)) == ["a"]
+    assert "its newest blocks are not signed with the dataset's key, which is here" in capfd.readouterr().err
+    append(one["cities"]._files, "b")
+    assert other["cities"].signature().status.value == "signed"
+
+
+# --- with other places ---------------------------------------------------------------------------------
+
+
+def test_datasets_come_from_other_places_and_go_there(store: SmallS3, tmp_path: Path) -> None:
+    elsewhere = odf.init(tmp_path)
+    append(add(elsewhere, "lakes"), "a")
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    elsewhere["lakes"].push((tmp_path / "public" / "lakes").as_uri())
+    one.pull((tmp_path / "public" / "lakes").as_uri())
+    assert list(texts(other, "lakes")) == ["a"]
+    append(elsewhere["lakes"]._files, "b")
+    elsewhere["lakes"].push()
+    one.pull("lakes")
+    assert list(texts(other, "lakes")) == ["a", "b"]
+    other["lakes"].push((tmp_path / "mirror" / "lakes").as_uri())
+    back = odf.init(tmp_path / "back")
+    back.pull((tmp_path / "mirror" / "lakes").as_uri())
+    assert list(texts(back, "lakes")) == ["a", "b"]
+    direct = odf.init(tmp_path / "direct")
+    direct.pull(f"{store.url(PREFIX)}/datasets/{one['lakes']._files.folder.name}", name="lakes")
+    assert list(texts(direct, "lakes")) == ["a", "b"], "any node can read it in the store"
+
+
+def test_a_copy_without_slices_is_not_taken(store: SmallS3, tmp_path: Path) -> None:
+    elsewhere = odf.init(tmp_path)
+    append(add(elsewhere, "lakes"), "a")
+    elsewhere["lakes"].push((tmp_path / "public" / "lakes").as_uri())
+    one = machine(store, tmp_path / "one")
+    with pytest.raises(ObjectNotFoundError, match="not in s3"):
+        one.pull((tmp_path / "public" / "lakes").as_uri(), metadata_only=True)
+    assert list(one) == []
+
+
+def test_upkeep_of_what_is_here(store: SmallS3, tmp_path: Path) -> None:
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    append(add(one), "a")
+    assert list(texts(other)) == ["a"]
+    assert all(report.whole for report in other.fsck())
+    (slice_file,) = (other["cities"]._files.folder / "data").iterdir()
+    slice_file.unlink()
+    assert all(report.whole for report in other.fsck()), "it is not missing, it comes when it is read"
+    assert list(texts(other)) == ["a"]
+    slice_file.write_bytes(b"damaged")
+    (block,) = other["cities"]._files.folder.glob(f"blocks/{other['cities'].head}")
+    block.write_bytes(b"damaged")
+    assert [f.state.value for report in other.fsck() for f in report.findings] == ["repaired", "repaired"]
+    assert list(texts(other)) == ["a"]
+    other.gc()
+    assert list(texts(other)) == ["a"]
 
 
 # --- costs ---------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ MOST = 9
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    kit.environment(monkeypatch)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kit.environment(monkeypatch, tmp_path / "home")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if request.param != "shared":
         yield local if request.param == "local" else MemoryRefStore()
         return
-    environment(monkeypatch)
+    environment(monkeypatch, tmp_path)
     monkeypatch.setattr(shared_refs, "is_among", lambda peer, name, head: head == name)
     with SmallS3() as server:
         peer = ObjectPeer(PeerUrl.parse(server.url("bucket/x")))
