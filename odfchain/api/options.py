@@ -280,7 +280,7 @@ def ingest_options(
         elif value is not None and name in kinds:
             values[name] = _member(kinds[name], name, value)
     options = with_defaults(IngestOptions(**values), config.ingest)
-    return dataclasses.replace(options, system_columns=columns)
+    return dataclasses.replace(options, system_columns=columns, slice_bytes=config.slice.max_bytes)
 
 
 def _member(kind: Any, name: str, value: object) -> Any:

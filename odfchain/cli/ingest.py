@@ -44,6 +44,7 @@ def ingest_command(
     """Ingest files into a root dataset, in the order given.
 
     Each file becomes one transaction; all of them are published together, or none when one is refused.
+    A file beyond `slice.maxBytes` becomes several blocks.
     DATASET@BRANCH records them on a branch, and the head stays where it is.
     """
     if bool(files) == from_stdin:

@@ -40,7 +40,9 @@ class LookBack:
 
     recorded: Callable[[], RecordedRows]
     checkpoint: Checkpoint | None
-    """What the block is to name as its new checkpoint."""
+    """What the block is to name as its new checkpoint; of several, the last one."""
+    carried: Checkpoint | None = None
+    """What those before the last one name."""
     staged: StagedFile | None = None
     """The file of a checkpoint that was just made."""
 
@@ -66,7 +68,7 @@ def look_back(
     session: Callable[[], SparkSession],
     recorded: Callable[[], RecordedRows],
     checkpoint: Checkpoint | None,
-    new: RecordedSlice,
+    new: tuple[RecordedSlice, ...],
     strategy: MergeStrategy,
     schema: ds.DataSchema,
     vocabulary: DatasetVocabulary,
@@ -84,7 +86,7 @@ def look_back(
 
     def extended() -> RecordedRows:
         before = recorded()
-        return dataclasses.replace(before, slices=(*before.slices, new))
+        return dataclasses.replace(before, slices=(*before.slices, *new))
 
     if checkpoint is None and not keeps_state(strategy):
         return LookBack(extended, None)
@@ -92,10 +94,10 @@ def look_back(
     kept = checkpoint if after.checkpoint is not None else None
     key = primary_key(strategy)
     if not keeps_state(strategy) or not checkpoint_is_due(after.for_state(key)):
-        return LookBack(lambda: after, kept)
+        return LookBack(lambda: after, kept, carried=kept)
     made, staged = _write(session(), after.for_state(key), key, schema, vocabulary, staging)
     named = Checkpoint(physical_hash=staged.physical_hash, size=staged.path.stat().st_size)
-    return LookBack(lambda: dataclasses.replace(after, checkpoint=made), named, staged)
+    return LookBack(lambda: dataclasses.replace(after, checkpoint=made), named, carried=kept, staged=staged)
 
 
 def _write(

@@ -11,6 +11,7 @@ head: what was new before may not be new any more. Source: specification "Data I
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,8 @@ class IngestOptions:
     source's manifest says wins."""
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
     """Types of offsets and operations, where the dataset has no schema yet."""
+    slice_bytes: int = 0
+    """A larger input becomes several slices of about that size [bytes]; 0: always one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,9 @@ class InputOutcome:
     operations: dict[str, int]
     """Rows written for each operation (`+A`, `-R`, `-C`, `+C`)."""
     offsets: tuple[int, int] | None
-    """First and last offset of the slice."""
+    """First and last offset of what was written."""
+    slices: int = 0
+    """In how many slices it is, each in a block of its own."""
 
     @property
     def rows(self) -> int:
@@ -230,7 +235,7 @@ def _attempt(
             if options.batch is not None:
                 written = _with_batch(written, options.batch.after(state, plan.source_name))
             events += written.events
-            slices += [written.slice] if written.slice else []
+            slices += written.slices
             checkpoints += [written.checkpoint] if written.checkpoint else []
             outcomes.append(outcome_of(name, written))
             writer = written.state
@@ -247,13 +252,15 @@ def _attempt(
 
 
 def _with_batch(written: Written, batch: SourceState) -> Written:
-    """The transaction with the batch that it is of; one without anything new has none, and may come again."""
-    events = tuple(
-        dataclasses.replace(event, new_source_state=batch) if isinstance(event, AddData) else event
-        for event in written.events
-    )
+    """The transaction with the batch that it is of; one without anything new has none, and may come again.
+
+    Of several blocks with rows the last one has it, as with every state of a source.
+    """
+    *before, last = written.events
+    if isinstance(last, AddData):
+        last = dataclasses.replace(last, new_source_state=batch)
     return dataclasses.replace(
-        written, events=events, state=dataclasses.replace(written.state, source_state=batch)
+        written, events=(*before, last), state=dataclasses.replace(written.state, source_state=batch)
     )
 
 
@@ -293,18 +300,20 @@ def write_options(
         max_future=rule.max_future or options.max_future,
         allow_future=options.allow_future,
         system_columns=options.system_columns,
+        slice_bytes=options.slice_bytes,
     )
 
 
 def outcome_of(file: str, written: Written) -> InputOutcome:
     """What a transaction brought, for people."""
-    facts = written.facts
-    if facts is None:
+    if not written.facts:
         return InputOutcome(file, written.input_rows, {}, None)
     last = written.state.prev_offset
     assert last is not None  # noqa: S101 - a slice was written
-    operations = {OperationType.from_code(int(code)).value: n for code, n in facts.ops.items()}
-    return InputOutcome(file, written.input_rows, operations, (last - facts.rows + 1, last))
+    rows = sum(facts.rows for facts in written.facts)
+    counts = sum((Counter(facts.ops) for facts in written.facts), Counter[str]())
+    operations = {OperationType.from_code(int(code)).value: counts[code] for code in sorted(counts)}
+    return InputOutcome(file, written.input_rows, operations, (last - rows + 1, last), len(written.facts))
 
 
 def with_defaults(options: IngestOptions, config: IngestConfig) -> IngestOptions:

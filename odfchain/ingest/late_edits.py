@@ -55,8 +55,7 @@ def merge_with_edits(
         change = change.when(col(_EDITED), correction(new))
     timed = observed.withColumn(_TIME, col(new.vocabulary.event_time_column))
     out = exploded(timed, change.otherwise(F.array()), new, ROW_ID, _TIME)
-    op = col(new.vocabulary.operation_type_column)
-    order = [col(_TIME).asc_nulls_first(), col(ROW_ID).asc(), op.asc()]
+    order = (_TIME, ROW_ID, new.vocabulary.operation_type_column)
     return Merged(out, order, edits=seen, duplicates=left_out), compared.where(_EDITED)
 
 

@@ -55,7 +55,8 @@ class Merged:
     """Rows to append: operation and data columns (and `ROW_ID`), and the order they are to be written in."""
 
     frame: DataFrame
-    order: list[Column]
+    order: tuple[str, ...]
+    """The columns by which no two rows are alike; ascending, nulls first."""
     recorded: Observation | None = None
     """Observes `recorded`, the number of keys in the recorded state (Snapshot only)."""
     edits: Observation | None = None
@@ -148,7 +149,7 @@ def _with_operation(frame: DataFrame, new: MergeInput, code: int) -> DataFrame:
 
 
 def _in_order_of_time(new: MergeInput, frame: DataFrame) -> Merged:
-    return Merged(frame, [col(new.vocabulary.event_time_column).asc_nulls_first(), col(ROW_ID).asc()])
+    return Merged(frame, (new.vocabulary.event_time_column, ROW_ID))
 
 
 def _ledger(
@@ -267,8 +268,7 @@ def exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> 
 
 
 def _in_order_of_key(new: MergeInput, frame: DataFrame, key: tuple[str, ...]) -> Merged:
-    order = [col(name).asc_nulls_first() for name in key]
-    return Merged(frame, [*order, col(new.vocabulary.operation_type_column).asc()])
+    return Merged(frame, (*key, new.vocabulary.operation_type_column))
 
 
 # --- changelog and upsert streams (ODF 0.37) -------------------------------------------------------
@@ -282,7 +282,7 @@ def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
     names = [n for n in new.schema.names if n != op]
     frame = new.frame.select(checked.alias(op), col(ROW_ID), *[col(n) for n in names])
     # the order of the input within a key keeps multi-step histories intact
-    return Merged(frame, [*[col(name).asc_nulls_first() for name in key], col(ROW_ID).asc()])
+    return Merged(frame, (*key, ROW_ID))
 
 
 def _code(op: Column) -> Column:

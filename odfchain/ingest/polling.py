@@ -51,7 +51,7 @@ from odfchain.model.sources import (
 )
 from odfchain.model.timestamp import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.repo.commit import CommitCheck, StagedFile, commit, on_the_newest_head
+from odfchain.repo.commit import CommitCheck, commit, on_the_newest_head
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.watermark import check_manual, latest_believed, rule_of, watermark_event
@@ -164,12 +164,11 @@ def _recorded(
         idle = _PullTransaction() if fetched.has_more else _idle(dataset, options)
         return _PullTransaction((written,), idle.hashes, fetched.has_more)
     progress.phase("Committing")
-    slices: list[StagedFile] = [written.slice] if written.slice else []
     checkpoints = [written.checkpoint] if written.checkpoint else []
     late = None if fetched.has_more else by_system_time(written.state, rule, system_time, idle=False)
     events = [*written.events, *([late] if late is not None else [])]
     hashes = commit(
-        dataset, state, events, slices, checkpoints=checkpoints, system_time=system_time, check=check
+        dataset, state, events, written.slices, checkpoints=checkpoints, system_time=system_time, check=check
     )
     return _PullTransaction((outcome_of(fetched.name, written),), tuple(hashes), fetched.has_more)
 

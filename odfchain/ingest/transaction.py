@@ -86,7 +86,8 @@ def _stage(
 ) -> Written:
     size = source.path.stat().st_size if source.path.is_file() else None
     progress.phase(f"Checking {source.name}", size)
-    few = _are_few(source, state)
+    large = _is_large(source, options.slice_bytes)
+    few = not large and _are_few(source, state)
     if few:
         in_any, session = session, lambda: session_for_few(in_any())
     opened = open_input(session, source.path, source.read, scratch=options.staging, progress=progress.advance)
@@ -102,7 +103,7 @@ def _stage(
     elif frame is not None and declared_schema(source.read) is None:
         frame = fix_up(frame, state.vocabulary, operations=takes_operations(state.merge))
     if frame is not None:
-        frame = dataclasses.replace(frame, size=size, few=few)
+        frame = dataclasses.replace(frame, size=size, few=few, large=large)
     progress.phase(f"Merging {source.name}")
     notes: Sequence[str] = ()
     try:
@@ -126,6 +127,21 @@ def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | 
     return Steps(
         reading=f"Reading {name}", merging=f"Merging {name}", writing=f"Writing {name}", rows=rows, size=size
     )
+
+
+def _is_large(source: FileInput, slice_bytes: int) -> bool:
+    """Whether the input is larger than one slice may be: its file, or what is in one that is compressed."""
+    try:
+        if not slice_bytes:
+            return False
+        if not isinstance(source.read, ReadStepParquet):
+            return source.path.stat().st_size > slice_bytes
+        with open_parquet(source.path) as file:
+            footer = file.metadata
+            groups = range(footer.num_row_groups)
+            return bool(sum(footer.row_group(group).total_byte_size for group in groups) > slice_bytes)
+    except (OSError, BadInputError):
+        return False  # whoever reads it says what is wrong
 
 
 def _are_few(source: FileInput, state: WriterState) -> bool:

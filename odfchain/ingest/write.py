@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,8 @@ from odfchain.model.events import (
     AddData,
     Checkpoint,
     DatasetVocabulary,
+    DataSlice,
     MetadataEvent,
-    OffsetInterval,
     SourceState,
 )
 from odfchain.model.sources import (
@@ -145,6 +146,8 @@ class WriteOptions:
     """How far after the system time an event time may lie; None is no bound."""
     allow_future: bool = False
     """Take rows beyond that bound; the watermark stays within it."""
+    slice_bytes: int = 0
+    """A larger input becomes slices of at most so many bytes of values each; 0: always one."""
 
     @property
     def latest_believed(self) -> Timestamp | None:
@@ -157,10 +160,11 @@ class Written:
     """A transaction that is ready to be committed, and the state after it."""
 
     events: tuple[MetadataEvent, ...]
-    slice: StagedFile | None
+    slices: tuple[StagedFile, ...]
     checkpoint: StagedFile | None
     state: WriterState
-    facts: SliceFacts | None
+    facts: tuple[SliceFacts, ...]
+    """Of each slice."""
     input_rows: int
     notes: tuple[str, ...] = ()
     """What the user should know about how the input was made to fit."""
@@ -174,7 +178,9 @@ def write_input(
     *,
     malformed: Callable[[], OdfchainError | None] | None = None,
 ) -> Written:
-    """Merge an input into a dataset's history and write what is new as a slice in `options.staging`.
+    """Merge an input into a dataset's history and write what is new as slices in `options.staging`.
+
+    It is one slice, unless the input is larger than those may be.
 
     `source` is None for an empty input of unknown columns: only watermark and source state can change then,
     unless it is a snapshot, which says that nothing is left.
@@ -191,23 +197,23 @@ def write_input(
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
-        return _record(state, None, None, None, options, input_rows=0)
+        return _record(state, None, (), None, options, input_rows=0)
     data, target, notes = _settle_schema(state, source, options.system_columns)
     ran = _run(session, state, source, data, target, options, malformed)
     facts, input_rows = ran.facts, ran.input_rows
-    if facts is not None and not options.allow_future:
-        _refuse_future(session(), facts, ran.new, options)
-    if facts is not None and isinstance(state.merge, MergeStrategyChangelogStream):
-        _refuse_torn_corrections(session(), facts, ran.new, state.merge)
+    if not options.allow_future:
+        _refuse_future(session, facts, ran.new, options)
+    if isinstance(state.merge, MergeStrategyChangelogStream):
+        _refuse_torn_corrections(session, facts, ran.new, state.merge)
     _guard(state, facts, input_rows, ran.recorded, options)
     if ran.edits and options.late_edits is LateEdits.WARN:
         notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
     notes += ran.notes
     back = None
-    if facts is not None:
-        start = state.next_offset
-        new = RecordedSlice(
-            OffsetInterval(start=start, end=start + facts.rows - 1), functools.partial(Path, facts.path)
+    if facts:
+        new = tuple(
+            RecordedSlice(data_slice.offset_interval, functools.partial(Path, each.path))
+            for each, data_slice in zip(facts, _data_slices(facts, state.next_offset), strict=True)
         )
         back = look_back(
             session, state.recorded, state.checkpoint, new, state.merge, target, state.vocabulary,
@@ -238,7 +244,7 @@ def _settle_schema(
 @dataclass(frozen=True, slots=True)
 class _MergeRun:
     new: MergeInput
-    facts: SliceFacts | None
+    facts: tuple[SliceFacts, ...]
     input_rows: int
     recorded: int | None
     """Keys in the recorded state, where it is known."""
@@ -258,8 +264,6 @@ def _run(
 ) -> _MergeRun:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
-
-    from odfchain.spark.stage import write_frame
 
     vocabulary = state.vocabulary
     seen = Observation()
@@ -285,15 +289,13 @@ def _run(
         history = history.coalesce(1)
     merged, edited = _merge(new, history, state.merge, options)
     try:
-        facts = write_frame(
+        facts = _write_rows(
             _with_event_times(merged.frame, data, options, vocabulary),
             merged.order,
-            SliceSpec.of(
-                target, vocabulary, state.next_offset, options.system_time.epoch_ms, options.staging
-            ),
-            file=source.file,
-            short=source.short and _only_new_rows(state.merge, options.late_edits),
-            one_task=source.few,
+            target,
+            state,
+            source,
+            options,
         )
     except OdfchainError as error:
         cause = _diagnose(error, source, new, target, state.merge, malformed)
@@ -310,6 +312,34 @@ def _run(
         for times in (*finer, *([source.counted] if source.counted else [])):
             notes += notes_on_cut_times(times.counts())
     return _MergeRun(new, facts, rows, recorded, edits, notes)
+
+
+def _write_rows(
+    frame: DataFrame,
+    order: tuple[str, ...],
+    target: ds.DataSchema,
+    state: WriterState,
+    source: InputFrame,
+    options: WriteOptions,
+) -> tuple[SliceFacts, ...]:
+    from odfchain.spark.several_slices import write_slices
+    from odfchain.spark.stage import write_frame
+
+    spec = SliceSpec.of(
+        target, state.vocabulary, state.next_offset, options.system_time.epoch_ms, options.staging
+    )
+    short = source.short and _only_new_rows(state.merge, options.late_edits)
+    if source.large:
+        return write_slices(frame, order, spec, options.slice_bytes, file=source.file, short=short)
+    ordered = [col(name).asc_nulls_first() for name in order]
+    facts = write_frame(frame, ordered, spec, file=source.file, short=short, one_task=source.few)
+    return () if facts is None else (facts,)
+
+
+def _data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
+    """The slices as blocks name them, the first record of all at an offset."""
+    starts = itertools.accumulate((each.rows for each in facts), initial=start)
+    return [each.slice_at(first) for each, first in zip(facts, starts, strict=False)]
 
 
 def _microseconds_cut(source: InputFrame, data: ds.DataSchema) -> dict[str, Column]:
@@ -449,7 +479,7 @@ def _diagnose(
 
 def _guard(
     state: WriterState,
-    facts: SliceFacts | None,
+    facts: tuple[SliceFacts, ...],
     input_rows: int,
     recorded: int | None,
     options: WriteOptions,
@@ -465,7 +495,7 @@ def _guard(
             "recorded rows",
             flag="--allow-empty",
         )
-    retracted = facts.ops.get("1", 0) if facts else 0
+    retracted = sum(each.ops.get("1", 0) for each in facts)
     if recorded and retracted > options.max_retract_ratio * recorded:
         raise GuardError(
             f"the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
@@ -477,69 +507,91 @@ def _guard(
 def _record(
     state: WriterState,
     target: ds.DataSchema | None,
-    facts: SliceFacts | None,
+    facts: tuple[SliceFacts, ...],
     back: LookBack | None,
     options: WriteOptions,
     *,
     input_rows: int,
     notes: tuple[str, ...] = (),
 ) -> Written:
-    """The events that record a write, by the writer rules."""
-    watermark = _next_watermark(state, facts, options)
-    checkpoint = back.checkpoint if back else state.checkpoint
-    source_state = options.new_source_state or state.source_state
-    new_data = staged = None
-    if facts is not None:
-        new_data = facts.slice_at(state.next_offset)
-        staged = StagedFile(Path(facts.path), new_data.physical_hash, facts.footer)
+    """The events that record a write, by the writer rules.
+
+    Of several slices the last one says what comes of the input: whoever stops at one before it is told no
+    watermark that later rows lie behind, and not that the source was read.
+    """
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(schema_event(target, odf_form=state.odf_schema))
-    if new_data is not None or watermark != state.watermark or source_state != state.source_state:
-        events.append(
-            AddData(
-                prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
-                prev_offset=state.prev_offset,
-                new_data=new_data,
-                new_checkpoint=checkpoint,
-                new_watermark=watermark,
-                new_source_state=source_state,
-            )
-        )
+    after = dataclasses.replace(state, schema=target or state.schema)
+    slices = _data_slices(facts, state.next_offset)
+    for new_data in slices[:-1]:
+        before = after
+        carried = back.carried if back else None
+        after = dataclasses.replace(before, prev_offset=new_data.offset_interval.end, checkpoint=carried)
+        events.append(_add_data(before, after, new_data))
+    before, last = after, slices[-1] if slices else None
+    after = dataclasses.replace(
+        before,
+        prev_offset=last.offset_interval.end if last else before.prev_offset,
+        checkpoint=back.checkpoint if back else state.checkpoint,
+        watermark=_next_watermark(state, facts, options),
+        source_state=options.new_source_state or state.source_state,
+        recorded=back.recorded if back else state.recorded,
+    )
+    if last is not None or after.watermark != state.watermark or after.source_state != state.source_state:
+        events.append(_add_data(before, after, last))
     if not events:
         raise NothingToCommitError("nothing to commit", input_rows=input_rows, notes=notes)
-    after = dataclasses.replace(
-        state,
-        schema=target or state.schema,
-        prev_offset=new_data.offset_interval.end if new_data else state.prev_offset,
-        checkpoint=checkpoint,
-        watermark=watermark,
-        source_state=source_state,
-        recorded=back.recorded if back else state.recorded,
+    staged = tuple(
+        StagedFile(Path(each.path), new.physical_hash, each.footer)
+        for each, new in zip(facts, slices, strict=True)
     )
     return Written(tuple(events), staged, back.staged if back else None, after, facts, input_rows, notes)
 
 
-def _next_watermark(state: WriterState, facts: SliceFacts | None, options: WriteOptions) -> Timestamp | None:
+def _add_data(before: WriterState, after: WriterState, new_data: DataSlice | None) -> AddData:
+    return AddData(
+        prev_checkpoint=before.checkpoint.physical_hash if before.checkpoint else None,
+        prev_offset=before.prev_offset,
+        new_data=new_data,
+        new_checkpoint=after.checkpoint,
+        new_watermark=after.watermark,
+        new_source_state=after.source_state,
+    )
+
+
+def _next_watermark(
+    state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOptions
+) -> Timestamp | None:
     if options.new_watermark is not None:
         return options.new_watermark
-    latest = facts.max_event_time_ms if facts is not None else None
+    times = [each.max_event_time_ms for each in facts if each.max_event_time_ms is not None]
+    latest = max(times, default=None)
     return of_data(state.watermark, latest, options.watermark, options.system_time, options.latest_believed)
 
 
 def _refuse_torn_corrections(
-    session: SparkSession, facts: SliceFacts, new: MergeInput, merge: MergeStrategyChangelogStream
+    session: Callable[[], SparkSession],
+    facts: tuple[SliceFacts, ...],
+    new: MergeInput,
+    merge: MergeStrategyChangelogStream,
 ) -> None:
-    if facts.ops.keys() & {str(CORRECT_FROM), str(CORRECT_TO)}:
-        torn = run_job(session, lambda: first_torn_correction(new, merge.primary_key))
+    if any(each.ops.keys() & {str(CORRECT_FROM), str(CORRECT_TO)} for each in facts):
+        torn = run_job(session(), lambda: first_torn_correction(new, merge.primary_key))
         if torn is not None:
             raise torn
 
 
-def _refuse_future(session: SparkSession, facts: SliceFacts, new: MergeInput, options: WriteOptions) -> None:
-    bound, latest = options.latest_believed, facts.max_event_time_ms
-    if bound is None or latest is None or latest <= bound.epoch_ms:
-        return
-    if times := times_after(Path(facts.path), new.vocabulary, bound):
-        system_time, event_time = options.system_time, options.event_time
-        raise run_job(session, lambda: first_future_row(new, times, event_time, bound, system_time))
+def _refuse_future(
+    session: Callable[[], SparkSession],
+    facts: tuple[SliceFacts, ...],
+    new: MergeInput,
+    options: WriteOptions,
+) -> None:
+    bound, system_time, event_time = options.latest_believed, options.system_time, options.event_time
+    for each in facts:
+        latest = each.max_event_time_ms
+        if bound is None or latest is None or latest <= bound.epoch_ms:
+            continue
+        if times := times_after(Path(each.path), new.vocabulary, bound):
+            raise run_job(session(), lambda: first_future_row(new, times, event_time, bound, system_time))

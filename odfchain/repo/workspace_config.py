@@ -207,6 +207,14 @@ class BranchesConfig:
     """Slices of more than this are compared, merged and profiled by Spark, others in the process [bytes]."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceConfig:
+    """How large slices become."""
+
+    max_bytes: int = 512 << 20
+    """An input of more than this becomes several blocks, with slices of about this size [bytes]; 0: one."""
+
+
 MAX_PARALLEL = 100
 """Most objects that are transferred at the same time [count]."""
 
@@ -227,6 +235,7 @@ class WorkspaceConfig:
     query: QueryConfig = QueryConfig()
     branches: BranchesConfig = BranchesConfig()
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
+    slice: SliceConfig = SliceConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -280,6 +289,8 @@ content:
   snapshots:
     profile: demand         # profiles are written on demand, or with each commit of rows: demand, commit
     guard: ''               # a drift policy that commits of rows are held to, e.g. drift.yaml
+  slice:
+    maxBytes: 536870912     # an input of more bytes becomes several blocks, with slices of about that size
   datasets:
     systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """
@@ -313,6 +324,8 @@ def parse_config(data: bytes, source: str) -> WorkspaceConfig:
         raise ManifestError("must not be negative", path="branches.cacheBytes", source=source)
     if config.branches.spark_bytes < 0:
         raise ManifestError("must not be negative", path="branches.sparkBytes", source=source)
+    if config.slice.max_bytes < 0:
+        raise ManifestError("must not be negative", path="slice.maxBytes", source=source)
     if not 1 <= config.share.parallel <= MAX_PARALLEL:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
     return config

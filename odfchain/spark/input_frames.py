@@ -100,6 +100,8 @@ class InputFrame:
     """Of the file [bytes], where it was looked at."""
     few: bool = False
     """There are few rows, and their session is one for few rows (`odfchain.spark.few_rows`)."""
+    large: bool = False
+    """It is larger than one slice may be."""
     finer: Mapping[str, Column] = field(default_factory=dict)
     """How many times of a row were finer than their column, by column, as columns of the frame."""
     counted: FinerTimes | None = None

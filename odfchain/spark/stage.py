@@ -78,7 +78,7 @@ def write_ordered(
 
 
 @contextlib.contextmanager
-def _batches_by_rows(session: SparkSession) -> Iterator[None]:
+def batches_by_rows(session: SparkSession) -> Iterator[None]:
     """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time."""
     key = "spark.sql.execution.arrow.maxBytesPerBatch"
     before = session.conf.get(key, None)
@@ -90,6 +90,14 @@ def _batches_by_rows(session: SparkSession) -> Iterator[None]:
             session.conf.unset(key)
         else:
             session.conf.set(key, before)
+
+
+def given_columns(spec: SliceSpec) -> list[str]:
+    """The columns of a slice that whoever writes it is given, in order: all but offset and system time."""
+    import pyarrow as pa
+
+    made = {spec.vocabulary.offset_column, spec.vocabulary.system_time_column}
+    return [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
 
 
 def write_frame(
@@ -113,11 +121,8 @@ def write_frame(
         StorageFullError: the staging folder is full.
         EngineError: anything else that Spark reports.
     """
-    import pyarrow as pa
-
-    made = {spec.vocabulary.offset_column, spec.vocabulary.system_time_column}
-    names = [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
+    names = given_columns(spec)
     write = functools.partial(write_slice, spec=spec)
-    with _batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
+    with batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
         facts = write_ordered(frame, order, names, write, file=file, few=few, one_task=one_task)
     return None if facts is None else SliceFacts(**facts)

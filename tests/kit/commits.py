@@ -31,13 +31,16 @@ def make_dataset(folder: Path) -> DatasetFiles:
     return make_seeded(folder, RAW_SCHEMA)
 
 
-def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.AddData, StagedFile]:
-    path = staging / "slice"
+def transaction(
+    staging: Path, state: DatasetState, content: bytes, *, after: int = 0
+) -> tuple[ev.AddData, StagedFile]:
+    """A block with one record, after so many that are committed with it."""
+    start = after + (0 if state.last_offset is None else state.last_offset + 1)
+    path = staging / f"slice-{start}"
     path.write_bytes(content)
     name = hash_bytes(content)
-    start = 0 if state.last_offset is None else state.last_offset + 1
     event = ev.AddData(
-        prev_offset=state.last_offset,
+        prev_offset=start - 1 if start else None,
         new_data=ev.DataSlice(
             logical_hash=name,
             physical_hash=name,
@@ -48,8 +51,9 @@ def transaction(staging: Path, state: DatasetState, content: bytes) -> tuple[ev.
     return event, StagedFile(path, name)
 
 
-def run(dataset: DatasetFiles, content: bytes) -> None:
+def run(dataset: DatasetFiles, *contents: bytes) -> None:
+    """One commit with a block, and its slice, of each content."""
     state = DatasetState.read(dataset.chain)
     with dataset.staging() as staging:
-        event, staged = transaction(staging, state, content)
-        commit(dataset, state, [event], [staged], system_time=T)
+        made = [transaction(staging, state, content, after=n) for n, content in enumerate(contents)]
+        commit(dataset, state, [event for event, _ in made], [staged for _, staged in made], system_time=T)
