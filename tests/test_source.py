@@ -213,7 +213,7 @@ LINES = {  # raised only by a commit that says why
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
     "floor": 1_700,  # how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
-    "ingest": 8_080,  # ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
+    "ingest": 8_130,  # blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
     "model": 2100,
     "net": 1_870,  # requests of a library that follows redirects by itself
@@ -223,8 +223,8 @@ LINES = {  # raised only by a commit that says why
     "serve": 1_020,  # branches
     "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
-    "slices": 2_560,  # conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
-    "spark": 6_660,  # looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
+    "slices": 2_880,  # where an input is cut into several slices; conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
+    "spark": 6_830,  # several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_280,  # objects that come when they are read; accounts and servers of Azure; files that are linked or copied; places as locations, which two rooms had as texts
     "transfer": 7_810,  # servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)

@@ -20,45 +20,8 @@ from odfchain.ingest.write import WriterState
 from odfchain.model.sources import ReadStep, ReadStepCsv, ReadStepParquet
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS
+from tests.kit.keyed_inputs import COLUMNS, MERGES, row
 from tests.kit.support import manifest
-
-KEYED = "primaryKey: [key, part]"
-MERGES = {
-    "append": "{kind: Append}",
-    "ledger": f"{{kind: Ledger, {KEYED}}}",
-    "snapshot": f"{{kind: Snapshot, {KEYED}}}",
-    "changelog": f"{{kind: ChangelogStream, {KEYED}}}",
-    "upsert": f"{{kind: UpsertStream, {KEYED}}}",
-}
-COLUMNS = (
-    "key BIGINT",
-    "part STRING",
-    "event_time TIMESTAMP",
-    "day DATE",
-    "price DOUBLE",
-    "share FLOAT",
-    "amount DECIMAL(10, 2)",
-    "tags ARRAY<STRING>",
-    "place STRUCT<x: DOUBLE, names: ARRAY<STRING>>",
-    "sure BOOLEAN",
-)
-TIMES = [None, "2020-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "2020-01-01T00:00:00.001Z"]
-FLOATS = [None, "NaN", "-0.0", "0", "Infinity", "1e308", "0.1"]
-
-
-def row(draw: random.Random, key: int) -> dict[str, Any]:
-    return {
-        "key": key,
-        "part": draw.choice(["", "a", "ä", "\u0000", "a b"]),
-        "event_time": draw.choice(TIMES),
-        "day": draw.choice([None, "0001-01-01", "2020-02-29"]),
-        "price": draw.choice(FLOATS),
-        "share": draw.choice([None, "NaN", "-0.0", "0", "0.1"]),
-        "amount": draw.choice([None, "1.10", "-0.01", "12345678.90"]),
-        "tags": draw.choice([None, [], ["x", "ÿ"]]),
-        "place": draw.choice([None, {"x": "NaN", "names": ["b", ""]}, {"names": []}, {}]),
-        "sure": draw.choice([None, True, False]),
-    }
 
 
 def inputs(kind: str, draw: random.Random) -> list[str]:

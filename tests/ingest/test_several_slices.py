@@ -27,7 +27,7 @@ from odfchain.slices.writer import SliceFacts
 from odfchain.spark import several_slices
 from odfchain.spark.few_rows import INTERPRETED
 from odfchain.spark.session import SparkEngine
-from tests.ingest.test_few_rows import COLUMNS, MERGES, row
+from tests.kit.keyed_inputs import COLUMNS, MERGES, row
 from tests.kit.support import manifest
 
 BYTES = 2_048

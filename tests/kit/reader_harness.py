@@ -87,7 +87,7 @@ class Harness:
                 ),
                 malformed=opened.malformed,
             )
-            slices = [written.slice] if written.slice else []
+            slices = written.slices
             checkpoints = [written.checkpoint] if written.checkpoint else []
             commit(self.dataset, state, written.events, slices, checkpoints=checkpoints, system_time=now)
         return written
