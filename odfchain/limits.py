@@ -142,6 +142,30 @@ SHARING = SharingLimits()
 
 
 @dataclass(frozen=True, slots=True)
+class SmartLimits:
+    """Bounds on the smart transfer protocol (RFC-050)."""
+
+    message_bytes: int = 24 << 20
+    """One message [bytes]: blocks are lists of integers in it, four times their size."""
+    depth: int = 8
+    """Nesting of a message [levels]."""
+    items: int = 1_000
+    """Objects of one message [count]; more come in several."""
+    text_characters: int = 8_192
+    """A text in a message [characters]: a URL with a signature."""
+    blocks: int = 15_000
+    """Blocks of one batch [count]; the reference node closes at 16 MiB, about 17,000."""
+    batch_bytes: int = 16 << 20
+    """A batch [bytes]…"""
+    unpacked_bytes: int = 256 << 20
+    """…and unpacked."""
+
+
+SMART = SmartLimits()
+"""The limits in force for the smart protocol."""
+
+
+@dataclass(frozen=True, slots=True)
 class LineageLimits:
     """Bounds on questions about where records come from. What is left out is named, not dropped silently."""
 

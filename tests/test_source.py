@@ -28,7 +28,7 @@ LAYERS = (
     ("model",),
     ("codec",),
     ("slices",),
-    ("net",),
+    ("net", "smart"),
     ("store",),
     ("chain",),
     ("spark",),
@@ -211,7 +211,7 @@ LINES = {  # raised only by a commit that says why
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
-    "floor": 1_700,  # how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_750,  # limits on the smart protocol; limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_130,  # blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
@@ -220,14 +220,15 @@ LINES = {  # raised only by a commit that says why
     "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_625,  # how large slices become; where the truth of a workspace is; what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
-    "serve": 1_020,  # branches
+    "serve": 1_250,  # pulls over the smart protocol; branches
     "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
+    "smart": 1_100,  # the messages of the smart protocol, both sides of a conversation, batches
     "slices": 2_880,  # where an input is cut into several slices; conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_830,  # several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_280,  # objects that come when they are read; accounts and servers of Azure; files that are linked or copied; places as locations, which two rooms had as texts
-    "transfer": 7_810,  # servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
+    "transfer": 8_210,  # nodes; servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2050,
     "trust": 2_910,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays

@@ -32,7 +32,8 @@ def token_for(urls: Iterable[PeerUrl]) -> TokenUse | None:
         UsageError: it would go to more than one server.
     """
     token = os.environ.get(VARIABLE)
-    origins = {urlsplit(str(url))[:2] for url in urls if url.scheme in ("http", "https")} if token else set()
+    plain = [url.plain for url in urls] if token else []
+    origins = {urlsplit(str(url))[:2] for url in plain if url.scheme in ("http", "https")}
     if not token or not origins:
         return None
     if len(origins) > 1:

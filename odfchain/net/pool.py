@@ -7,6 +7,7 @@ password files and decoding there are none, and no URL is logged.
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -75,15 +76,17 @@ class HttpPool:
         name: str,
         secrets: Iterable[str],
         redirected: Callable[[Target], None] = lambda _: None,
+        by: Route | None = None,
     ) -> Iterator[tuple[Response, str]]:
         """The response at the end of all redirects, and what messages call it; read within the block.
 
-        `redirected` may refuse a target by an error of its own.
+        `redirected` may refuse a target by an error of its own. `by`: the way so far, where the first target
+        was named by a server.
 
         Raises:
             TransientError, FetchError: as `exchange`, or a redirect that is not followed.
         """
-        route, where = self.route(first, name), name
+        route, where = by or self.route(first, name), name
         while True:
             with self.exchange(route, headers(route), deadline=deadline, name=where) as response:
                 location = response.headers.location() if response.status in _REDIRECTS else None
@@ -149,6 +152,17 @@ class HttpPool:
         connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
         self._admit(connection)
         return connection
+
+    def dialled(self, route: Route, *, deadline: Deadline, name: str) -> socket.socket:
+        """A connected socket of the caller's own to the route's present target, TLS included.
+
+        Raises:
+            TransientError, FetchError: as `exchange`.
+        """
+        connection = dial(route, self._tls, limits=self._limits, deadline=deadline, name=name)
+        if connection.address is not None:
+            route.connected(connection.address)
+        return connection.socket
 
     def give_back(self, route: Route, connection: Connection, *, usable: bool) -> None:
         """Keep a lent connection for the next request if it can be used, or close it."""

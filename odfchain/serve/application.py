@@ -7,6 +7,7 @@
     /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.hints`)
     /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
     /{alias}/refs/NAME      branches that are published, with refs/NAME.jws and hints/refs
+    /{alias}/pull           a WebSocket: the smart protocol (`odfchain.serve.smart_pulls`)
 
 `alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
 That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
@@ -118,8 +119,11 @@ class Repository:
         # Chains keep caches that are for one thread; a request that asks one waits for the others.
         self._chains = threading.Lock()
 
-    async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
+        if scope["type"] == "websocket":
+            await self._pull(scope, receive, send)
+            return
         if scope["type"] != "http":
             raise NotImplementedError(f"{scope['type']!r} is not spoken here")
         try:
@@ -133,10 +137,19 @@ class Repository:
             if answer.file is not None:
                 answer.file.close()
 
+    async def _pull(self, scope: Message, receive: Receive, send: Send) -> None:
+        # loaded here: most clients speak the simple protocol
+        from odfchain.serve.smart_pulls import answer_pull  # noqa: PLC0415
+
+        *parts, last = _path(scope).split("/")
+        ref = _ref("/".join(parts)) if last == "pull" else None
+        dataset = self._published.dataset(ref) if ref is not None else None
+        await answer_pull(dataset, self._chains, scope, receive, send)
+
     async def _answer(self, scope: Message) -> _Answer:
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_ALLOWED
-        path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").removeprefix("/")
+        path = _path(scope)
         if path == "":
             return _current(scope, b"text/html; charset=utf-8", _page(await self._entries()))
         if path == INDEX_KEY:
@@ -187,6 +200,11 @@ class Repository:
 
         datasets = self._published.datasets()
         return await asyncio.to_thread(make)
+
+
+def _path(scope: Message) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1").removeprefix("/")
 
 
 def _key(parts: list[str]) -> tuple[int, str, ObjectKey | None]:

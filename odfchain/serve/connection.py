@@ -184,6 +184,15 @@ class Connection(HttpToolsProtocol):
         self.transport.write(_TOO_LARGE)
         self.transport.close()
 
+    def handle_websocket_upgrade(self) -> None:
+        """The connection goes on as a WebSocket; what was to be sent is sent, and nothing is held back."""
+        self._headers_done()
+        self._not_stalled()
+        self._unread.clear()  # a client says nothing before it is accepted
+        self._output.flush()
+        self.transport = self._output.below
+        super().handle_websocket_upgrade()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is expected any more."""
         self._headers_done()

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Self
 
 from odfchain.errors import TransferError
-from odfchain.limits import SHARING
+from odfchain.limits import SHARING, SMART
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import HOST, PORT
 from odfchain.serve.application import Branches, Message, Receive, Repository, Send, repository
@@ -93,7 +93,9 @@ class RepositoryServer:
             uvicorn.Config(
                 application,
                 http=Connection,
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=SMART.message_bytes,
+                ws_per_message_deflate=False,
                 loop="asyncio",
                 lifespan="off",
                 interface="asgi3",
@@ -228,7 +230,8 @@ def _told(application: Repository, on_request: Tell | None, problem: Tell) -> An
             if on_request is not None:
                 client = (scope.get("client") or ("?",))[0]
                 on_request(
-                    f"{client} {one_line(scope['method'])} {one_line(scope['path'])} {status or 'failed'}"
+                    f"{client} {one_line(scope.get('method', 'GET'))} {one_line(scope['path'])} "
+                    f"{status or ('ended' if scope['type'] == 'websocket' else 'failed')}"
                 )
 
     return told

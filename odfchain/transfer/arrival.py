@@ -55,14 +55,16 @@ class Arrival:
             yield links
             self.bytes += links.received
 
-    def source(self, links: PeerLinks, head: Multihash, *, known: int) -> Source:
-        """The peer as the source of a pull of `head`; `known` is the number of the newest local block.
+    def source(
+        self, links: PeerLinks, head: Multihash, *, known: int, after: Multihash | None = None
+    ) -> Source:
+        """The peer as the source of a pull of `head`; `after` is the newest local block, `known` its number.
 
         Raises:
             CorruptedPeerError, AccessError, TransferError: from the peer.
             StorageFullError, StoreError: what came cannot be kept.
         """
-        number = links.prepare(head, known)
+        number = links.prepare(head, known, after)
         self.progress.phase("Receiving blocks", max(0, number - known - 1))
         return Source(self.peer, head, number, links)
 

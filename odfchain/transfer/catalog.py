@@ -58,6 +58,7 @@ def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[Repos
         CorruptedPeerError: the index is malformed; the message says where.
         AccessError, TransferError: the repository refuses, cannot be reached, or lists too much.
     """
+    url = url.plain  # nodes are listed as servers are
     if url.scheme in ("http", "https"):
         found = list(_index_entries(url, options))
     elif url.scheme == "file":

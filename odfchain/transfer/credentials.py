@@ -33,7 +33,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
 
 def origin_of(url: PeerUrl) -> str | None:
     """The origin of a web URL (`https://host`, and the port where it is not the usual one), else None."""
-    parts = urlsplit(url.text)
+    parts = urlsplit(url.plain.text)
     scheme = parts.scheme.lower()
     if scheme not in _PORTS or not parts.hostname:
         return None
@@ -48,7 +48,7 @@ def origin_of(url: PeerUrl) -> str | None:
 
 def is_readable_on_the_way(url: PeerUrl) -> bool:
     """Whether what is sent to a URL can be read by others: plain http to another machine."""
-    return url.scheme == "http" and not is_this_machine(urlsplit(url.text).hostname or "")
+    return url.plain.scheme == "http" and not is_this_machine(urlsplit(url.text).hostname or "")
 
 
 def checked_token(text: str) -> str:

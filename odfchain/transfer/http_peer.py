@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 from odfchain.errors import AccessError, TransferError
@@ -20,7 +20,7 @@ from odfchain.net.pipeline import HttpPipeline
 from odfchain.net.pool import HttpPool, request_headers
 from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, Timing
-from odfchain.net.url import parse_target
+from odfchain.net.url import Target, parse_target
 from odfchain.net.wire import Response
 from odfchain.text import one_line
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
@@ -32,6 +32,17 @@ _SIGNED = tuple(file.value for file in SignedFile)
 _OPTIONAL = ("refs/", *(f"{part.value}/" for part in Part if part.describes))
 """Where datasets may lack files that are asked for."""
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How a file is asked for: where, with which headers, and who named that place."""
+
+    first: Target
+    headers: Callable[[Route, Sequence[tuple[str, str]]], bytes]
+    """Those of a request to the present target of a route, with some more of its own."""
+    by: Route | None = None
+    """The way to it, where a server has named it."""
 
 
 class HttpPeer(Peer):
@@ -84,15 +95,15 @@ class HttpPeer(Peer):
         Raises:
             AbsentError, TransientError, FetchError, AccessError, TransferError: as there.
         """
-        name = f"{self._where}{key}"
-        first = replace(self._base, path=self._base.path + key.encode("ascii"))
-        asked = [("Range", f"bytes={start}-")] if start else []
+        asked = self.request(key)
+        own = [("Range", f"bytes={start}-")] if start else []
         with self._pool.get(
-            first,
-            headers=lambda route: request_headers(route, self._given, asked),
+            asked.first,
+            headers=lambda route: asked.headers(route, own),
             deadline=deadline,
-            name=name,
+            name=f"{self._where}{key}",
             secrets=self._secrets,
+            by=asked.by,
         ) as (response, where):
             problem, start_here, total = self._problem(response, key, where), 0, response.length
             if start and response.status == 416:
@@ -106,6 +117,15 @@ class HttpPeer(Peer):
                 yield Opened(where, response, total, start_here, framed=not response.until_close)
         if problem is not None:  # raised here, so that the connection is kept
             raise problem
+
+    def request(self, key: str) -> Request:
+        """Where a file is asked for, and with which headers.
+
+        Raises:
+            AccessError, TransferError: it cannot be asked for.
+        """
+        first = replace(self._base, path=self._base.path + key.encode("ascii"))
+        return Request(first, lambda route, own: request_headers(route, self._given, own))
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         """Why the response does not bring the file, whole and as it is stored."""

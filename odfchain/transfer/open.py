@@ -75,8 +75,18 @@ def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
         AccessError: the token cannot be sent.
         TransferError: the URL names no server.
     """
+    if url.is_smart:
+        from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - most commands ask nobody
+        from odfchain.transfer.smart_peer import SmartPeer  # noqa: PLC0415 - as above
+
+        return SmartPeer(
+            url.plain,
+            replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects),
+            token=options.token_for(url),
+            parallel=options.parallel,
+        )
     if url.scheme in (*_WEB, *_IPFS):
-        from odfchain.transfer.http_peer import HttpPeer  # noqa: PLC0415 - most commands ask nobody
+        from odfchain.transfer.http_peer import HttpPeer  # noqa: PLC0415 - as above
         from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
 
         by_gateway = url.scheme in _IPFS
@@ -98,7 +108,7 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
         UnsupportedPeerError: nothing here speaks it.
         TransferError: the URL names no store.
     """
-    if url.scheme in (*_WEB, *_IPFS):
+    if url.is_smart or url.scheme in (*_WEB, *_IPFS):
         raise AccessError(
             f"{url}: a dataset can only be read over {url.scheme}, not written",
             hint="push to the folder or bucket behind it (file, s3, gs, az), or pull from the other side",

@@ -32,6 +32,7 @@ from odfchain.net.retry import (
 )
 from odfchain.net.wire import Body
 from odfchain.progress import Progress
+from odfchain.smart.block_batch import RawBlock
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.text import one_line
 from odfchain.transfer.hint_file import MOST_NAMES_BYTES, hint_bytes, parse_hint, parse_names
@@ -139,6 +140,16 @@ class Peer(ABC):
     def pipeline(self) -> BlockPipeline | None:
         """A way to ask for many blocks without waiting for each; None when none is known to work now."""
         return None
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - for nodes
+        """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files.
+
+        Each hashes to its name. Whether any of them is wanted shows when the chain is walked.
+        """
+        return iter(())
+
+    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:  # noqa: B027 - for nodes
+        """These objects, with their sizes [bytes], are going to be fetched."""
 
     @property
     def where(self) -> str:

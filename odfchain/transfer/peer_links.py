@@ -147,15 +147,23 @@ class PeerLinks:
         if self._prefetch is not None:
             self._prefetch.close()
 
-    def prepare(self, head: Multihash, known: int) -> int:
-        """Ask for the hint if the head is far above block `known`; returns the head's sequence number.
+    def prepare(self, head: Multihash, known: int, after: Multihash | None) -> int:
+        """Ask for what saves time if the head is above block `known`; returns the head's sequence number.
+
+        `after` is the newest block of the local dataset. Either the blocks above it come in one piece, or
+        the hint says which they are.
 
         Raises:
             CorruptedPeerError, AccessError, TransferError: from the peer.
             StorageFullError, StoreError: what came cannot be kept.
         """
         number = self.link(head).sequence_number
-        if known + _HINT_FROM < number < LIMITS.chain_blocks:
+        batched = 0
+        if number > known:
+            for block in self._peer.batch(after, number - known):
+                self._spool.add(block.hash, block.data)
+                batched += 1
+        if not batched and known + _HINT_FROM < number < LIMITS.chain_blocks:
             with contextlib.suppress(OdfchainError):  # it only saves time; what is wrong shows without it
                 hint = self._peer.hint(number + 1)
                 if hint:

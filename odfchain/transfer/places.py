@@ -31,6 +31,7 @@ class Place:
     @classmethod
     def of(cls, url: PeerUrl) -> Place:
         """The same for all spellings of a URL; users and passwords are no part of it."""
+        url = url.plain
         parts = urlsplit(url.text)
         path = unquote(parts.path)
         if url.scheme == "file":

@@ -37,7 +37,11 @@ INDEX_KEY = "datasets.json"
 """Beside the datasets of a repository: what there is (RFC-021)."""
 
 _OBJECT = re.compile(r"(blocks|data|checkpoints|manifests|profiles)/([!-~]{46,70})", re.ASCII)
-_SCHEMES = frozenset({"file", "http", "https", "s3", "gs", "az", "ipfs", "ipns"})
+_SMART = "odf+"
+"""Before the URL of a node: the smart protocol is spoken there (RFC-050)."""
+_SCHEMES = frozenset(
+    {"file", "http", "https", f"{_SMART}http", f"{_SMART}https", "s3", "gs", "az", "ipfs", "ipns"}
+)
 _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
 
 
@@ -110,7 +114,8 @@ class PeerUrl:
         if scheme not in _SCHEMES and not _ENDPOINT.fullmatch(scheme):
             raise UnsupportedPeerError(
                 f"{text}: datasets cannot be carried over {scheme or 'that'!r}",
-                hint="the schemes are file, http, https, s3, s3+http, s3+https, gs, az, ipfs and ipns",
+                hint="the schemes are file, http, https, odf+http, odf+https, s3, s3+http, s3+https, gs, az, "
+                "ipfs and ipns",
             )
         if parts.query or parts.fragment:
             raise UnsupportedPeerError(f"{text}: the URL of a dataset has no query and no fragment")
@@ -126,6 +131,16 @@ class PeerUrl:
     def scheme(self) -> str:
         """The protocol, in lower case."""
         return urlsplit(self.text).scheme.lower()
+
+    @property
+    def is_smart(self) -> bool:
+        """Whether a node is meant, with which the smart protocol is spoken."""
+        return self.scheme.startswith(_SMART)
+
+    @property
+    def plain(self) -> PeerUrl:
+        """The same place over the simple protocol: without `odf+`."""
+        return PeerUrl(self.text[len(_SMART) :]) if self.is_smart else self
 
     def dataset(self, path: str) -> PeerUrl:
         """The dataset of a repository at this URL; `path` is its alias."""

@@ -223,7 +223,7 @@ class _Pull:
         spool = Spool(self.area / "blocks")
         fsio.make_folder(spool.folder)
         with self._refusing(), self.arrival.links(spool, store) as links:
-            source = self.arrival.source(links, self.head, known=ours.link(old).sequence_number)
+            source = self.arrival.source(links, self.head, known=ours.link(old).sequence_number, after=old)
             found = compare(self.head, links, old, ours)
             self._guard(source, dataset, Destination(str(dataset.alias), old, ours, seed), found)
             if isinstance(found, Equal):

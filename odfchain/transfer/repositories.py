@@ -63,11 +63,6 @@ def parse_peer_url(text: str) -> PeerUrl:
     Raises:
         UnsupportedPeerError: not a URL, or of a protocol that is not spoken; the hint says what to write.
     """
-    if text.lower().startswith(("odf+http://", "odf+https://")):
-        raise UnsupportedPeerError(
-            f"{PeerUrl(text)}: the smart protocol of ODF nodes is not spoken here",
-            hint="a node can be read over the simple protocol: write the URL without 'odf+'",
-        )
     if "://" not in text and not text.startswith("file:"):
         raise UnsupportedPeerError(
             f"{text!r} is not a URL",

@@ -152,6 +152,7 @@ def bring(
         return 0
     fsio.make_folder(folder)
     _check_space(peer, folder, objects)
+    peer.announce([(item.key, item.size) for item in objects])
     progress.phase(f"Receiving {len(objects):,} objects", total)
     together = _Together(progress)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from odfchain.digest.physical import hash_bytes, hash_file
@@ -11,6 +11,7 @@ from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import Progress
+from odfchain.smart.block_batch import RawBlock
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
 from odfchain.trust.parties import SignedFile
 from tests.kit.scenario import Chain
@@ -58,6 +59,12 @@ class MemoryPeer:
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         self._note(HINT_KEY)
         return None if self.hinted is None else self.hinted[:limit]
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
+        return iter(())
+
+    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        pass
 
     def _body(self, key: ObjectKey) -> bytes:
         assert self.chain is not None

@@ -16,13 +16,12 @@ from odfchain.transfer.partial import (
     fetch_missing,
     is_partial,
     mark_path,
-    missing,
     missing_objects,
     selection_of,
 )
 from odfchain.transfer.public_layout import ObjectKey
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.slice_files import EVERYTHING, Selection
+from odfchain.transfer.slice_files import EVERYTHING, DataObject, Selection
 from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import ROWS, Chain, chain_of, time_of
@@ -45,6 +44,10 @@ def files_of(chain: Chain, *labels: str) -> set[str]:
     """The keys of the slices and checkpoints that these labels brought."""
     bodies = {f"{kind} {label}".encode() for label in labels for kind in ("slice", "checkpoint")}
     return {str(key) for key in chain.files if chain.objects[key] in bodies}
+
+
+def missing_slices(dataset: DatasetFiles) -> list[DataObject]:
+    return [item for item in missing_objects(dataset) if item.offsets is not None]
 
 
 def files_here(dataset: DatasetFiles) -> set[str]:
@@ -75,7 +78,7 @@ def test_a_partial_copy_has_the_whole_chain_and_what_was_asked_for(
     assert [b.hash for b in dataset.chain.walk()] == chain.hashes[::-1]
     assert files_here(dataset) == files_of(chain, *brought)
     assert is_partial(dataset)
-    assert found.missing_slices == len(missing(dataset)) == 4 - len(brought)
+    assert found.missing_slices == len(missing_slices(dataset)) == 4 - len(brought)
     assert selection_of(dataset) == Selection(**options)
 
 
@@ -89,7 +92,7 @@ def test_a_whole_copy_is_not_partial_and_misses_nothing(workspace: WorkspaceFile
 def test_what_is_missing_is_known_by_offsets_and_size(workspace: WorkspaceFiles) -> None:
     chain = chain_of(LABELS)
     pull(workspace, chain, last=2)
-    found = missing(workspace.dataset("name"))
+    found = missing_slices(workspace.dataset("name"))
     assert [m.key for m in found] == [
         ObjectKey.parse(key) for label in ("d1", "d2") for key in files_of(chain, label) if "data" in key
     ]
@@ -143,7 +146,7 @@ def test_a_whole_copy_becomes_partial_only_when_the_pull_succeeds(workspace: Wor
     assert not is_partial(dataset)
     pull(workspace, chain, last=1)
     assert is_partial(dataset)
-    assert len(missing(dataset)) == 2
+    assert len(missing_slices(dataset)) == 2
 
 
 def test_an_interrupted_partial_pull_does_not_bind_the_next(workspace: WorkspaceFiles) -> None:
@@ -213,7 +216,7 @@ def test_a_truncated_slice_counts_as_missing_and_is_repaired(workspace: Workspac
     dataset = workspace.dataset("name")
     (key,) = [key for key in chain.files if chain.objects[key] == b"slice d2"]
     (dataset.folder / str(key)).write_bytes(b"sli")
-    assert [m.key for m in missing(dataset)] == [key]
+    assert [m.key for m in missing_slices(dataset)] == [key]
     fetch_missing(dataset, MemoryPeer(chain))
     assert (dataset.folder / str(key)).read_bytes() == b"slice d2"
 

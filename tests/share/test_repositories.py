@@ -41,7 +41,7 @@ from odfchain.transfer.object_space import place_of
 from odfchain.transfer.open import open_writable
 from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.pushing import push_dataset
-from odfchain.transfer.repositories import REPOSITORY, Repositories, parse_peer_url
+from odfchain.transfer.repositories import REPOSITORY, Repositories
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Reply, Server
 from tests.kit.stand_ins import simulated_s3
@@ -108,8 +108,7 @@ def test_a_name_is_given_once_whatever_its_case(repositories: Repositories) -> N
 @pytest.mark.parametrize(
     ("url", "said", "hint"),
     [
-        ("odf+https://me:secret@node.example/", "smart protocol", "without 'odf+'"),
-        ("ODF+HTTP://node.example/", "smart protocol", "without 'odf+'"),
+        ("odf+ftp://me:secret@node.example/", "cannot be carried over", "odf\\+https"),
         ("/srv/repo", "is not a URL", "file:///"),
         ("ftp://example.com/", "cannot be carried over 'ftp'", "schemes"),
         ("https://example.com/?a=b", "no query", None),
@@ -228,16 +227,13 @@ def test_urls_are_joined(case: dict[str, Any], repositories: Repositories) -> No
         assert f"{url}{HEAD_KEY}" == case["ref"]
         assert case.get("block") in (None, f"{url}blocks/{{hash}}")
     elif "remote_alias" in case and case["repo_url"].startswith("odf+"):
-        # A node: what it would be asked over the smart protocol (`ws_pull`, `ws_push`) is not spoken, so it
-        # is refused as it stands; the same node over the simple protocol has the dataset where the case says.
-        with pytest.raises(UnsupportedPeerError, match="smart protocol"):
-            repositories.add(RepoName("repo"), case["repo_url"])
-        for name in ("ws_pull", "ws_push"):
-            if name in case:
-                with pytest.raises(UnsupportedPeerError, match=r"'wss?'"):
-                    parse_peer_url(case[name])
-        repositories.add(RepoName("repo"), case["repo_url"].removeprefix("odf+"))
-        assert resolve_remote(case["remote_alias"], repositories).text == case["dataset_url"]
+        repositories.add(RepoName("repo"), case["repo_url"])
+        url = resolve_remote(case["remote_alias"], repositories)
+        assert url.is_smart
+        assert url.plain.text == case["dataset_url"]
+        sockets = url.plain.text.replace("http", "ws", 1)
+        for name, last in (("ws_pull", "pull"), ("ws_push", "push")):
+            assert case.get(name) in (None, f"{sockets}{last}")
     elif "remote_alias" in case:
         repositories.add(RepoName("repo"), case["repo_url"])
         assert resolve_remote(case["remote_alias"], repositories).text == case["dataset_url"]

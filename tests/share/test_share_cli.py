@@ -175,7 +175,7 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
     ("args", "code", "said"),
     [
         (["ftp://example.com/cities"], 2, "datasets cannot be carried over 'ftp'"),
-        (["odf+https://example.com/cities"], 2, "without 'odf+'"),
+        (["odf+ftp://example.com/cities"], 2, "datasets cannot be carried over 'odf+ftp'"),
         (["https://example.com/cities?token=1"], 2, "has no query and no fragment"),
         (["https://example.com/%20"], 2, "say what to call it: --as NAME"),
         (["nobody/cities"], 4, "no dataset is called 'nobody/cities', and no repository 'nobody'"),

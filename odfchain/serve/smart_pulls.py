@@ -1,0 +1,195 @@
+"""Pulls over the smart transfer protocol: `/{alias}/pull`, a WebSocket in the same application.
+
+What is handed out is what the simple protocol hands out, blocks in one piece; the objects are where that
+protocol has them. Source: RFC-050.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from odfchain.chain.chain import MetadataChain
+from odfchain.errors import ChainError, ObjectNotFoundError
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import SMART
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.smart.block_batch import RawBlock, packed
+from odfchain.smart.client_flow import FAILED
+from odfchain.smart.server_flow import Closing, PullServing
+from odfchain.smart.smart_messages import (
+    VERSION,
+    BlocksBatch,
+    Header,
+    Internal,
+    InvalidInterval,
+    ObjectFile,
+    ObjectType,
+    Phase,
+    PullMethod,
+    PullPlan,
+    PullRequest,
+    PullStrategies,
+    PullStrategy,
+    Refusal,
+    TransferPlan,
+    TransferUrl,
+)
+from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.slice_files import objects_of
+
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
+_SILENT_SECONDS = 60.0
+"""A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
+_PARTS = {ObjectType.DATA_SLICE: Part.DATA, ObjectType.CHECKPOINT: Part.CHECKPOINT}
+
+
+@dataclass(slots=True)
+class DatasetSource:
+    """The dataset of one pull: a `PullSource`. Its chain is asked under a lock that others wait for."""
+
+    dataset: DatasetFiles
+    lock: threading.Lock
+    base: str
+    """The URL of the dataset."""
+    authorization: str | None
+    """What the caller gives to show who he is; his requests for objects need the same."""
+    _names: list[Multihash] = field(default_factory=list, init=False)
+
+    def plan(self, request: PullRequest) -> PullPlan | Refusal:
+        """As `PullSource`."""
+        with self.lock:
+            chain = self.dataset.chain
+            head = request.stop_at or chain.head()
+            if head is None:
+                return _too_much("The dataset is empty.")
+            try:
+                return self._plan(chain, head, request)
+            except (ChainError, ObjectNotFoundError):
+                tail = request.begin_after
+                if tail is None:
+                    raise
+                return Refusal(InvalidInterval(head=head, tail=tail))
+
+    def _plan(self, chain: MetadataChain, head: Multihash, request: PullRequest) -> PullPlan | Refusal:
+        self._names = []
+        objects = records = block_bytes = object_bytes = 0
+        tail = request.begin_after
+        if tail is not None and request.force_update_if_diverged and not chain.contains(tail):
+            tail = None
+        for name, block in chain.walk(head, tail=tail):
+            self._names.append(name)
+            if len(self._names) > SMART.blocks:
+                return _too_much("Too many blocks.")
+            block_bytes += len(chain.get_bytes(name))
+            for item in objects_of(block):
+                objects += 1
+                object_bytes += item.size
+                if item.offsets is not None:
+                    records += item.offsets.end - item.offsets.start + 1
+        self._names.reverse()
+        plan = TransferPlan(
+            num_blocks=len(self._names),
+            num_objects=objects,
+            num_records=records,
+            bytes_in_raw_blocks=block_bytes,
+            bytes_in_raw_objects=object_bytes,
+        )
+        return PullPlan(transfer_plan=plan)
+
+    def blocks(self) -> BlocksBatch:
+        """As `PullSource`."""
+        with self.lock:
+            chain = self.dataset.chain
+            return packed(RawBlock(name, chain.get_bytes(name)) for name in self._names)
+
+    def strategies(self, files: tuple[ObjectFile, ...]) -> PullStrategies:
+        """As `PullSource`."""
+        headers = [Header(name=VERSION[0], value=VERSION[1])]
+        if self.authorization is not None:
+            headers.append(Header(name="Authorization", value=self.authorization))
+        return PullStrategies(
+            object_transfer_strategies=tuple(
+                PullStrategy(
+                    object_file=file,
+                    pull_strategy=PullMethod.HTTP_DOWNLOAD,
+                    download_from=TransferUrl(
+                        url=f"{self.base}{ObjectKey(_PARTS[file.object_type], file.physical_hash)}",
+                        headers=tuple(headers),
+                        expires_at=None,
+                    ),
+                )
+                for file in files
+            )
+        )
+
+
+def _too_much(message: str) -> Refusal:
+    return Refusal(Internal(side="Pull", phase=Phase.INITIAL_REQUEST, error_message=message))
+
+
+async def answer_pull(
+    dataset: DatasetFiles | None, lock: threading.Lock, scope: _Message, receive: _Receive, send: _Send
+) -> None:
+    """Hold the conversation of one pull over a WebSocket that has not been accepted yet."""
+    fields = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    if fields.get(VERSION[0].encode()) != VERSION[1]:
+        await refuse_upgrade(send, 400, "Incompatible client version")
+        return
+    host = fields.get(b"host", "")
+    if dataset is None or not _HOST.fullmatch(host):
+        await refuse_upgrade(send, 404, "Dataset not found")
+        return
+    scheme = "https" if scope["scheme"] == "wss" else "http"
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").removesuffix("pull")
+    source = DatasetSource(dataset, lock, f"{scheme}://{host}{path}", fields.get(b"authorization"))
+    await send({"type": "websocket.accept"})
+    await _converse(PullServing(source), receive, send)
+
+
+async def _converse(serving: PullServing, receive: _Receive, send: _Send) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(_SILENT_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            await send(
+                {"type": "websocket.close", "code": FAILED, "reason": "Nothing was said for too long."}
+            )
+            return
+        if message["type"] == "websocket.disconnect":
+            return
+        if message["type"] != "websocket.receive":
+            continue
+        text = message.get("text")
+        if text is None:
+            closing: Closing | None = Closing(FAILED, "Messages are text.")
+        else:
+            closing, said = await asyncio.to_thread(_said, serving, text)
+            if said is not None:
+                await send({"type": "websocket.send", "text": said})
+        if closing is not None:
+            await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
+            return
+
+
+def _said(serving: PullServing, text: str) -> tuple[Closing | None, str | None]:
+    turn = serving.answer(text)
+    return turn.closing, turn.text
+
+
+async def refuse_upgrade(send: _Send, status: int, message: str) -> None:
+    """Answer with a status in place of a connection."""
+    body = json.dumps({"message": message}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})

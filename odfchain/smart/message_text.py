@@ -1,0 +1,209 @@
+"""Messages as texts and back: what is written is what the reference node writes.
+
+What a node adds to a document is passed over; what is missing, or is no such value, is refused, and where in
+the document that is, is said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import types
+import typing
+from enum import Enum
+from typing import Any, NoReturn
+
+from odfchain.errors import CorruptedPeerError, InvalidIdError
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import SMART
+from odfchain.model.timestamp import Timestamp
+from odfchain.smart.smart_messages import Internal, Message, Phase, Reason, Refusal, UploadProgress
+from odfchain.text import one_line
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
+
+
+def text_of(message: Message) -> str:
+    """The frame of a message."""
+    return json.dumps(document_of(message), separators=(",", ":"))
+
+
+def document_of(message: Message) -> dict[str, Any]:
+    """Its document."""
+    match message:
+        case Refusal(Internal() as reason):
+            phase = {reason.side: reason.phase.value}
+            return {"Err": {"Internal": {"phase": phase, "error_message": reason.error_message}}}
+        case Refusal(reason):
+            return {"Err": {type(reason).__name__: _plain(reason)}}
+        case UploadProgress(uploaded_objects_count=None):
+            return {"details": "Complete"}
+        case UploadProgress():
+            return {"details": {"Running": _plain(message)}}
+    plain: dict[str, Any] = _plain(message)
+    return {"Ok": plain} if message.IS_RESULT else plain
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, (Multihash, Timestamp)):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return list(value)
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, (Multihash, Timestamp)) else value
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def message_of(kind: type[Message], text: str) -> Any:
+    """The message of a kind that a frame holds; where the kind is a result, a `Refusal` may come instead.
+
+    Raises:
+        CorruptedPeerError: it is no such message; where in it, is said.
+        UnsupportedPeerError: it holds blocks in a form that is not understood.
+    """
+    tree = _tree(text)
+    if kind is UploadProgress:
+        return _progress(tree)
+    if kind is Refusal or (kind.IS_RESULT and isinstance(tree, dict) and "Err" in tree):
+        return _refusal(_member(tree, "Err", ""))
+    return _read(kind, _member(tree, "Ok", "") if kind.IS_RESULT else tree, "Ok" if kind.IS_RESULT else "")
+
+
+def refusal_of(text: str) -> Refusal | None:
+    """The refusal that a text is, such as the reason of a closed connection; None where it is none."""
+    try:
+        found = message_of(Refusal, text)
+    except CorruptedPeerError:
+        return None
+    return found if isinstance(found, Refusal) else None
+
+
+def _tree(text: str) -> Any:
+    if len(text) > SMART.message_bytes:
+        _refuse("", f"{len(text):,} characters; {SMART.message_bytes:,} are allowed")
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        sign = text[token.start()]
+        depth += (sign in "[{") - (sign in "]}")
+        if depth > SMART.depth:
+            _refuse("", f"lists and objects lie more than {SMART.depth} levels deep")
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except ValueError as error:
+        _refuse("", f"not JSON: {error}")
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _progress(tree: Any) -> UploadProgress:
+    details = _member(tree, "details", "")
+    if details == "Complete":
+        return UploadProgress()
+    running = _member(details, "Running", "details")
+    count = _read(int, _member(running, "uploaded_objects_count", "details.Running"), "details.Running")
+    return UploadProgress(uploaded_objects_count=count)
+
+
+def _refusal(tree: Any) -> Refusal:
+    if not isinstance(tree, dict) or len(tree) != 1:
+        _refuse("Err", "not one reason")
+    ((name, value),) = tree.items()
+    if name == "Internal":
+        phase = _member(value, "phase", "Err.Internal")
+        side, where = next(iter(phase.items())) if isinstance(phase, dict) and len(phase) == 1 else ("", "")
+        message = _read(str, _member(value, "error_message", "Err.Internal"), "Err.Internal.error_message")
+        at = _read(Phase, where, "Err.Internal.phase")
+        return Refusal(Internal(side=one_line(str(side)), phase=at, error_message=message))
+    if name not in _REASONS:
+        _refuse("Err", f"no reason is called {one_line(str(name))!r}")
+    return Refusal(_read(_REASONS[name], value, f"Err.{name}"))
+
+
+def _member(tree: Any, name: str, where: str) -> Any:
+    if not isinstance(tree, dict):
+        _refuse(where, "not an object")
+    if name not in tree:
+        _refuse(where, f"{name!r} is missing")
+    return tree[name]
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        (inner,) = (each for each in typing.get_args(hint) if each is not type(None))
+        return None if value is None else _read(inner, value, where)
+    if typing.get_origin(hint) is tuple:
+        return _items(typing.get_args(hint)[0], value, where)
+    if hint is bytes:
+        return _bytes(value, where)
+    if hint is bool:
+        return value if isinstance(value, bool) else _refuse(where, "neither true nor false")
+    if hint is int:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+        return value if is_count else _refuse(where, "no count")
+    if hint is str or hint is Multihash or hint is Timestamp or issubclass(hint, Enum):
+        return _text(hint, value, where)
+    return hint(
+        **{
+            name: _read(inner, _of(value, name, inner, where), f"{where}.{name}".removeprefix("."))
+            for name, inner in _hints(hint).items()
+        }
+    )
+
+
+def _of(tree: Any, name: str, hint: Any, where: str) -> Any:
+    """A member; one that may be null may be left out as well."""
+    if isinstance(hint, types.UnionType) and isinstance(tree, dict):
+        return tree.get(name)
+    return _member(tree, name, where)
+
+
+def _items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        _refuse(where, "not a list")
+    if len(value) > SMART.items:
+        _refuse(where, f"{len(value):,} items; {SMART.items:,} are allowed")
+    return tuple(_read(hint, item, f"{where}[{number}]") for number, item in enumerate(value))
+
+
+def _bytes(value: Any, where: str) -> bytes:
+    if not isinstance(value, list):
+        _refuse(where, "not a list of bytes")
+    if not set(map(type, value)) <= {int}:
+        _refuse(where, "holds what is no number")
+    try:
+        return bytes(value)
+    except ValueError:
+        _refuse(where, "holds a number that is no byte")
+
+
+def _text(hint: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        _refuse(where, "no text")
+    if len(value) > SMART.text_characters:
+        _refuse(where, f"a text of {len(value):,} characters")
+    try:
+        if hint is str:
+            return value
+        return hint(value) if issubclass(hint, Enum) else hint.parse(value)
+    except (InvalidIdError, ValueError):
+        _refuse(where, f"{one_line(value, 100)!r} is not what belongs there")
+
+
+def _refuse(where: str, what: str) -> NoReturn:
+    raise CorruptedPeerError(f"a message of the smart protocol: {f'{where}: ' if where else ''}{what}")

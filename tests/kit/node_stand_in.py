@@ -1,0 +1,83 @@
+"""A node that speaks the smart protocol as a test tells it to, on loopback: files by GET, words by WebSocket."""
+
+from __future__ import annotations
+
+import http
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.sync.server import Server, ServerConnection, serve
+
+Answer = Callable[[Any], Any]
+"""From the document of a message to that of its answer; bytes are sent as they are, None is silence."""
+
+
+@dataclass
+class Node:
+    """What it has, what it says, and what it was asked."""
+
+    files: Mapping[str, bytes]
+    """By path, from the slash on."""
+    answers: list[Answer]
+    """One for each message of a connection; then it waits for the end."""
+    status: int | None = None
+    """In place of a connection."""
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)
+    ended: list[tuple[int, str]] = field(default_factory=list)
+    url: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def request(self, connection: ServerConnection, request: Request) -> Response | None:
+        fields = {name.lower(): value for name, value in request.headers.raw_items()}
+        self.asked.append((request.path, fields))
+        if fields.get("upgrade") == "websocket" and self.status is None:
+            return None
+        content = self.files.get(request.path) if self.status is None or "upgrade" not in fields else None
+        status = http.HTTPStatus(200 if content is not None else self.status or 404)
+        body = content if content is not None else b'{"message": "no"}'
+        return Response(status.value, status.phrase, Headers({"Content-Length": str(len(body))}), body)
+
+    def talk(self, connection: ServerConnection) -> None:
+        try:
+            for answer in self.answers:
+                heard = json.loads(connection.recv(20))
+                self.said.append(heard)
+                reply = answer(heard)
+                if isinstance(reply, (bytes, str)):
+                    connection.send(reply)
+                elif reply is not None:
+                    connection.send(json.dumps(reply))
+            connection.recv(20)
+        except ConnectionClosed as closed:
+            if closed.rcvd is not None:
+                self.ended.append((closed.rcvd.code, closed.rcvd.reason))
+        finally:
+            self.done.set()
+
+
+@contextmanager
+def node(files: Mapping[str, bytes], *answers: Answer, status: int | None = None) -> Iterator[Node]:
+    """A node while it is needed."""
+    made = Node(files, list(answers), status)
+    with serve(made.talk, "127.0.0.1", 0, process_request=made.request, compression=None) as server:
+        made.url = f"http://127.0.0.1:{_port(server)}/"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _port(server: Server) -> int:
+    port: int = server.socket.getsockname()[1]
+    return port

@@ -1,0 +1,242 @@
+"""Messages and batches: whatever is said comes back, and whatever comes is bounded."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfchain.digest.physical import hash_bytes
+from odfchain.errors import CorruptedPeerError, OdfchainError, UnsupportedPeerError
+from odfchain.limits import LIMITS, SMART
+from odfchain.model.timestamp import Timestamp
+from odfchain.smart import smart_messages as m
+from odfchain.smart.block_batch import RawBlock, packed, readable, unpacked
+from odfchain.smart.message_text import document_of, message_of, refusal_of, text_of
+from odfchain.smart.server_flow import failed
+
+HASH = hash_bytes(b"a")
+hashes = st.binary(max_size=3).map(hash_bytes)
+counts = st.integers(0, 1 << 40)
+plans = st.builds(
+    m.TransferPlan,
+    num_blocks=counts, num_objects=counts, num_records=counts,
+    bytes_in_raw_blocks=counts, bytes_in_raw_objects=counts,
+)  # fmt: skip
+files = st.builds(m.ObjectFile, object_type=st.sampled_from(m.ObjectType), physical_hash=hashes, size=counts)
+headers = st.builds(m.Header, name=st.text(max_size=9), value=st.text(max_size=9))
+urls = st.builds(
+    m.TransferUrl,
+    url=st.text(max_size=20),
+    headers=st.lists(headers, max_size=3).map(tuple),
+    expires_at=st.none() | st.just(Timestamp.parse("2026-01-01T01:00:00Z")),
+)
+batches = st.builds(m.BlocksBatch, num_blocks=counts, payload=st.binary(max_size=50))
+reasons = st.one_of(
+    st.builds(m.InvalidInterval, head=hashes, tail=hashes),
+    st.builds(m.InvalidHead, actual_head=st.none() | hashes, expected_head=st.none() | hashes),
+    st.just(m.SeedBlockOverwriteRestricted()),
+    st.builds(m.RefCollision, dataset_id=st.text(max_size=81)),
+    st.builds(m.NameCollision, dataset_alias=st.text(max_size=200)),
+    st.builds(
+        m.Internal,
+        side=st.sampled_from(["Pull", "Push"]),
+        phase=st.sampled_from(m.Phase),
+        error_message=st.text(max_size=300),
+    ),
+)
+some = st.lists(files, max_size=3).map(tuple)
+everything = st.one_of(
+    st.just(m.Empty()),
+    st.just(m.Accepted()),
+    st.builds(
+        m.PullRequest, begin_after=st.none() | hashes, stop_at=st.none() | hashes,
+        force_update_if_diverged=st.booleans(),
+    ),
+    st.builds(m.PullPlan, transfer_plan=plans),
+    st.builds(m.PulledBlocks, blocks=batches),
+    st.builds(m.PullObjects, object_files=some),
+    st.builds(
+        m.PullStrategies,
+        object_transfer_strategies=st.lists(
+            st.builds(
+                m.PullStrategy, object_file=files, pull_strategy=st.just(m.PullMethod.HTTP_DOWNLOAD),
+                download_from=urls,
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
+    st.builds(m.PushRequest, current_head=st.none() | hashes, transfer_plan=plans),
+    st.builds(m.PushedBlocks, new_blocks=batches),
+    st.builds(m.PushObjects, object_files=some, is_truncated=st.booleans()),
+    st.builds(
+        m.PushStrategies,
+        object_transfer_strategies=st.lists(
+            st.builds(
+                m.PushStrategy, object_file=files, push_strategy=st.sampled_from(m.PushMethod),
+                upload_to=st.none() | urls,
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
+    st.builds(m.UploadProgress, uploaded_objects_count=st.none() | counts),
+    st.builds(m.Refusal, reasons),
+)  # fmt: skip
+
+
+@given(everything)
+def test_a_message_comes_back(message: m.Message) -> None:
+    assert message_of(type(message), text_of(message)) == message
+
+
+@given(reasons)
+def test_a_refusal_fits_into_the_end_of_a_connection(reason: m.Reason) -> None:
+    closing = failed(m.Refusal(reason)).closing
+    assert closing is not None
+    assert len(closing.reason.encode()) <= 123
+    found = refusal_of(closing.reason)
+    if found is None:  # a text that does not fit even when it is cut: hashes do not, texts of ours do
+        assert isinstance(reason, (m.InvalidInterval, m.InvalidHead, m.RefCollision))
+    else:
+        assert type(found.reason) is type(reason)
+
+
+def batch(**changed: Any) -> str:
+    made = document_of(m.PulledBlocks(blocks=packed([])))
+    made["blocks"] |= changed
+    return json.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (m.PulledBlocks, batch(payload=[1, 256]), "blocks.payload: holds a number that is no byte"),
+        (m.PulledBlocks, batch(payload=[-1]), "no byte"),
+        (m.PulledBlocks, batch(payload=["1"]), "no number"),
+        (m.PulledBlocks, batch(payload=[True]), "no number"),
+        (m.PulledBlocks, batch(payload="AAAA"), "not a list of bytes"),
+        (m.PulledBlocks, batch(num_blocks=-1), "blocks.num_blocks: no count"),
+        (m.PulledBlocks, batch(num_blocks=True), "no count"),
+        (m.PulledBlocks, "{}", "'blocks' is missing"),
+        (m.PulledBlocks, "[]", "not an object"),
+        (m.PulledBlocks, "{", "not JSON"),
+        (m.PulledBlocks, '{"blocks": NaN}', "NaN"),
+        (m.Empty, "[" * 9 + "]" * 9, "8 levels"),
+        (m.Empty, '{"a": "[[[[[[[[[[", "b": [[[[[[[[]]]]]]]]}', "8 levels"),
+        (m.PullRequest, '{"begin_after": "f1620aa"}', "begin_after"),
+        (m.PullPlan, '{"Err": {"Unheard": {}}}', "no reason is called 'Unheard'"),
+        (m.PullPlan, '{"Err": {}}', "not one reason"),
+        (m.PullPlan, '{"transfer_plan": {}}', "'Ok' is missing"),
+        (m.UploadProgress, '{"details": "Completed"}', "details"),
+        (m.PushRequest, '{"current_head": null, "transfer_plan": 1}', "transfer_plan: not an object"),
+    ],
+)
+def test_what_is_no_such_message_is_refused(kind: type[m.Message], text: str, said: str) -> None:
+    with pytest.raises(CorruptedPeerError) as refused:
+        message_of(kind, text)
+    assert said in str(refused.value)
+    assert refused.value.exit_code == 6
+
+
+@pytest.mark.parametrize("changed", [{"media_type": "application/zip"}, {"encoding": "base64"}])
+def test_blocks_in_another_form_are_named(changed: dict[str, str]) -> None:
+    with pytest.raises(UnsupportedPeerError, match=next(iter(changed.values()))) as refused:
+        message_of(m.PulledBlocks, batch(**changed))
+    assert refused.value.exit_code == 2
+
+
+def test_messages_and_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = m.ObjectFile(object_type=m.ObjectType.DATA_SLICE, physical_hash=HASH, size=1)
+    text = text_of(m.PullObjects(object_files=(one,) * (SMART.items + 1)))
+    with pytest.raises(CorruptedPeerError, match="1,001 items"):
+        message_of(m.PullObjects, text)
+    with pytest.raises(CorruptedPeerError, match="characters"):
+        message_of(m.Empty, " " * (SMART.message_bytes + 1))
+
+
+def test_a_member_that_a_node_adds_is_passed_over() -> None:
+    text = '{"begin_after": null, "stop_at": null, "force_update_if_diverged": false, "new": [1]}'
+    assert message_of(m.PullRequest, text) == m.PullRequest(begin_after=None)
+
+
+# --- batches -----------------------------------------------------------------------------------------
+
+BLOCKS = [RawBlock(hash_bytes(data), data) for data in (b"one", b"", b"x" * 1000)]
+
+
+def test_blocks_come_back_in_their_order() -> None:
+    assert unpacked(packed(BLOCKS)) == BLOCKS
+    assert packed(BLOCKS) == packed(BLOCKS)
+
+
+def pressed(fill: Callable[[tarfile.TarFile], None]) -> m.BlocksBatch:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        fill(tar)
+    return m.BlocksBatch(num_blocks=1, payload=stream.getvalue())
+
+
+def entry(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE) -> m.BlocksBatch:
+    def fill(tar: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.size, info.linkname = kind, len(data), str(HASH)
+        tar.addfile(info, io.BytesIO(data))
+
+    return pressed(fill)
+
+
+def zeros() -> m.BlocksBatch:
+    """A block of a megabyte too much, and the claim that more follows than may."""
+    head = tarfile.TarInfo("x" * 200)
+    head.type, head.size = tarfile.GNUTYPE_LONGNAME, 2 << 30
+    return m.BlocksBatch(num_blocks=1, payload=gzip.compress(head.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (entry(str(HASH), b"b"), "hashes to"),
+        (entry("../x", b"a"), "hashes to"),
+        (entry(f"./{HASH}", b"a"), "hashes to"),
+        (entry(str(HASH), kind=tarfile.SYMTYPE), "not an ordinary file"),
+        (entry(str(HASH), kind=tarfile.LNKTYPE), "not an ordinary file"),
+        (entry(str(HASH), kind=tarfile.FIFOTYPE), "not an ordinary file"),
+        (entry(str(HASH), bytes(LIMITS.block_bytes + 1)), "a block has at most"),
+        (m.BlocksBatch(num_blocks=1, payload=b"no gzip"), "not a gzip-compressed tar"),
+        (m.BlocksBatch(num_blocks=1, payload=packed(BLOCKS).payload[:-20]), "not a gzip-compressed tar"),
+        (m.BlocksBatch(num_blocks=1, payload=gzip.compress(b"no tar" * 200)), "not a gzip-compressed tar"),
+        (m.BlocksBatch(num_blocks=2, payload=packed(BLOCKS).payload), "3 blocks, though it says 2"),
+        (m.BlocksBatch(num_blocks=SMART.blocks + 1, payload=b""), "are allowed"),
+        (zeros(), "not a gzip-compressed tar"),
+    ],
+)
+def test_bad_batches_are_refused(bad: m.BlocksBatch, said: str) -> None:
+    with pytest.raises(CorruptedPeerError, match=said):
+        unpacked(bad)
+
+
+def test_what_came_before_a_fault_is_what_it_seems() -> None:
+    bent = bytearray(gzip.decompress(packed(BLOCKS).payload))
+    bent[-1024 - 1000] ^= 1  # in the last block
+    found: list[RawBlock] = []
+    with pytest.raises(CorruptedPeerError, match="hashes to"):
+        found.extend(readable(m.BlocksBatch(num_blocks=3, payload=gzip.compress(bent))))
+    assert found == BLOCKS[:2]
+
+
+def test_unpacking_ends_where_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = gzip.compress(bytes(SMART.unpacked_bytes // 16))
+    limits = type(SMART)(unpacked_bytes=1 << 20)
+    monkeypatch.setattr("odfchain.smart.block_batch.SMART", limits)
+    blocks = [RawBlock(hash_bytes(bytes(n)), bytes(n)) for n in range(1 << 19, (1 << 19) + 4)]
+    with pytest.raises(CorruptedPeerError, match="unpacks to more"):
+        unpacked(packed(blocks))
+    with pytest.raises(OdfchainError):
+        unpacked(m.BlocksBatch(num_blocks=1, payload=bomb))

@@ -1,0 +1,246 @@
+"""The recorded flows, message for message: as the client, and as the node."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.ids.multihash import Multihash
+from odfchain.smart.block_batch import packed, unpacked
+from odfchain.smart.client_flow import ClosedError, PullFlow, PushFlow, RefusedError
+from odfchain.smart.message_text import document_of, message_of, refusal_of
+from odfchain.smart.server_flow import FlowError, PullServing, PushServing, Turn
+from odfchain.smart.smart_messages import (
+    Message,
+    ObjectFile,
+    PulledBlocks,
+    PullObjects,
+    PullPlan,
+    PullRequest,
+    PullStrategies,
+    PushedBlocks,
+    PushObjects,
+    PushRequest,
+    PushStrategies,
+    Refusal,
+)
+
+ROOT = Path("fixtures/conformance")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message of a flow, or its end."""
+
+    by_client: bool
+    document: Any = None
+    close: tuple[int, str] | None = None
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.document)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    name: str
+    frames: list[Frame] = field(repr=False)
+
+    @property
+    def is_push(self) -> bool:
+        return "push" in self.name
+
+    def of(self, *, client: bool) -> list[Frame]:
+        return [frame for frame in self.frames if frame.by_client is client]
+
+
+def flows() -> Iterator[Recorded]:
+    sequences = json.loads((ROOT / "smart_sequences.json").read_text())
+    for name, steps in sequences.items():
+        if name.startswith(("pull", "push")):
+            frames = []
+            for step in steps:
+                if step["kind"] == "ws":
+                    frames.append(Frame(step["who"] == "C", step["json"]))
+                elif step["kind"] == "close":
+                    frames.append(Frame(step["who"] == "C", close=(step["code"], step.get("reason", ""))))
+            yield Recorded(name, frames)
+    for flow in json.loads((ROOT / "smart_live.json").read_text())["flows"]:
+        frames = [
+            Frame(m["from"] == "client", m.get("json"), tuple(m["close"]) if "close" in m else None)
+            for m in flow.get("messages", ())
+        ]
+        if frames:
+            yield Recorded(f"live {flow['id']}", frames)
+
+
+FLOWS = list(flows())
+
+
+def same(document: Any, recorded: Any) -> None:
+    """Equal, whatever the order of members; of batches the blocks are compared, not how they are pressed."""
+
+    def without_bytes(tree: Any) -> Any:
+        if isinstance(tree, dict) and "payload" in tree:
+            batch = message_of(PulledBlocks, json.dumps({"blocks": tree})).blocks
+            return {**tree, "payload": unpacked(batch)}
+        if isinstance(tree, dict):
+            return {name: without_bytes(value) for name, value in tree.items()}
+        return [without_bytes(item) for item in tree] if isinstance(tree, list) else tree
+
+    assert without_bytes(document) == without_bytes(recorded)
+
+
+class Script:
+    """A node that says what was recorded, to a client that must say what was recorded."""
+
+    where = "http://NODE/types/"
+
+    def __init__(self, flow: Recorded) -> None:
+        self._frames = deque(flow.frames)
+        self.closed: tuple[int, str] | None = None
+
+    def send(self, text: str) -> None:
+        frame = self._frames.popleft()
+        assert frame.by_client
+        same(json.loads(text), frame.document)
+
+    def receive(self, seconds: float | None) -> str | None:
+        if not self._frames or self._frames[0].by_client:
+            return None
+        frame = self._frames.popleft()
+        if frame.close is not None:
+            raise ClosedError(*frame.close)
+        return frame.text
+
+    def close(self, code: int, reason: str) -> None:
+        frame = self._frames.popleft()
+        assert frame.by_client
+        assert frame.close is not None
+        assert code == frame.close[0]
+        assert frame.close[1] in ("", reason)
+        self.closed = code, reason
+
+    def is_done(self) -> bool:
+        """Whether nothing is left but the node's echo of the end."""
+        return all(not frame.by_client and frame.close is not None for frame in self._frames)
+
+
+@pytest.mark.parametrize("flow", [f for f in FLOWS if not f.is_push], ids=lambda f: f.name)
+def test_a_client_pulls_as_recorded(flow: Recorded) -> None:
+    script, own = Script(flow), flow.of(client=True)
+    pull = PullFlow(script, 30)
+    begin_after = own[0].document["begin_after"]
+    lacking = own[2].document["object_files"] if len(own) > 2 and own[2].document else []
+    try:
+        plan = pull.plan(PullRequest(begin_after=Multihash.parse(begin_after) if begin_after else None))
+        if plan.num_blocks:
+            assert len(unpacked(pull.blocks())) == plan.num_blocks
+            if lacking:
+                asked = message_of(PullObjects, json.dumps({"object_files": lacking})).object_files
+                assert [s.object_file for s in pull.strategies(asked)] == list(asked)
+        pull.end()
+    except RefusedError as refused:
+        assert type(refused.reason).__name__ == next(iter(flow.of(client=False)[0].document["Err"]))
+        script.close(1000, "")
+    assert script.is_done()
+
+
+@pytest.mark.parametrize("flow", [f for f in FLOWS if f.is_push], ids=lambda f: f.name)
+def test_a_client_pushes_as_recorded(flow: Recorded) -> None:
+    script, own = Script(flow), flow.of(client=True)
+    push = PushFlow(script, 30)
+    try:
+        push.begin(message_of(PushRequest, own[0].text))
+        batch = message_of(PushedBlocks, own[1].text).new_blocks
+        push.send_blocks(packed(unpacked(batch)))
+        files = message_of(PushObjects, own[2].text).object_files
+        assert [s.object_file for s in push.strategies(files)] == list(files)
+        push.answer_pings(0, 0)
+        push.uploaded()
+        push.commit()
+        push.end()
+    except RefusedError as refused:
+        (last,) = flow.of(client=False)[-1:]
+        said = refusal_of(last.close[1] if last.close else last.text)
+        assert said == Refusal(refused.reason)
+        if last.close is None:
+            script.close(1000, "")
+    assert script.is_done()
+
+
+class Dataset:
+    """What is behind the recorded node: it knows what it answered then."""
+
+    def __init__(self, flow: Recorded) -> None:
+        self.said = deque(frame for frame in flow.of(client=False) if frame.document != {})
+        self.committed = False
+
+    def next(self, kind: type[Message]) -> Any:
+        frame = self.said.popleft()
+        if frame.close is not None:
+            refusal = refusal_of(frame.close[1])
+            assert refusal is not None
+            raise FlowError(refusal)
+        return message_of(kind, frame.text)
+
+    def plan(self, request: PullRequest) -> Any:
+        return self.next(PullPlan)
+
+    def blocks(self) -> Any:
+        return packed(unpacked(self.next(PulledBlocks).blocks))
+
+    def strategies(self, files: tuple[ObjectFile, ...]) -> Any:
+        found = self.next(PullStrategies)
+        assert [s.object_file for s in found.object_transfer_strategies] == list(files)
+        return found
+
+    def begin(self, request: PushRequest) -> Refusal | None:
+        found = self.said.popleft().document
+        return message_of(Refusal, json.dumps(found)) if "Err" in found else None
+
+    def take_blocks(self, batch: Any) -> Refusal | None:
+        assert len(unpacked(batch)) == batch.num_blocks
+        assert self.said.popleft().document == {"Ok": {}}
+        return None
+
+    def take_objects(self, files: tuple[ObjectFile, ...]) -> Any:
+        return self.next(PushStrategies)
+
+    def commit(self) -> None:
+        self.committed = True
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda f: f.name)
+def test_a_node_answers_as_recorded(flow: Recorded) -> None:
+    dataset = Dataset(flow)
+    serving = PushServing(dataset) if flow.is_push else PullServing(dataset)
+    waiting: deque[Turn] = deque()
+    for frame in flow.frames:
+        if frame.by_client:
+            assert not waiting, "the node had something to say"
+            if frame.close is None:
+                turn = serving.answer(frame.text)
+                waiting.extend([turn] if turn.message or turn.closing else [])
+        elif frame.document == {} and not waiting:
+            assert isinstance(serving, PushServing)
+            assert serving.asks_for_progress, "it is asked how far it is only while it uploads"
+        elif waiting:
+            turn = waiting.popleft()
+            if frame.close is not None:
+                assert turn.closing is not None
+                assert turn.closing.code == frame.close[0]
+                assert json.loads(turn.closing.reason) == json.loads(frame.close[1])
+            else:
+                assert turn.message is not None
+                same(document_of(turn.message), frame.document)
+        else:
+            assert frame.close is not None, "a message that was not asked for"
+    if flow.is_push and not dataset.said:
+        assert dataset.committed is ({} in [f.document for f in flow.of(client=False)[-1:]])

@@ -1,0 +1,338 @@
+"""Pulling from nodes: from our own server, and from ones that say what they should not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    DatasetsDivergedError,
+    DestinationAheadError,
+    OdfchainError,
+    TransferError,
+    UnsupportedPeerError,
+)
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import SMART
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.smart.block_batch import RawBlock, packed
+from odfchain.smart.message_text import document_of
+from odfchain.smart.smart_messages import PulledBlocks
+from odfchain.transfer.open import open_peer
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.sync import SyncOptions, SyncOutcome, SyncStatus
+from tests.kit.node_stand_in import Answer, Node, node
+from tests.kit.scenario import Chain, chain_of, install
+from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.support import tree_of
+
+NAME = DatasetAlias.parse("cities")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> WorkspaceFiles:
+    return WorkspaceFiles.init(tmp_path / "theirs")
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> WorkspaceFiles:
+    return WorkspaceFiles.init(tmp_path / "ours")
+
+
+def pull(workspace: WorkspaceFiles, url: str, **options: Any) -> SyncOutcome:
+    peer = open_peer(PeerUrl.parse(url))
+    try:
+        return pull_dataset(workspace, peer, NAME, SyncOptions(**options))
+    finally:
+        peer.close()
+
+
+class Log:
+    """What a server is asked for, by path."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def paths(self) -> list[str]:
+        found, self.lines = [line.split()[2].removeprefix("/cities/") for line in self.lines], []
+        return found
+
+
+# --- our own server ----------------------------------------------------------------------------------
+
+
+def test_blocks_come_in_one_piece(theirs: WorkspaceFiles, ours: WorkspaceFiles) -> None:
+    dataset, log = make_dataset(theirs, "cities", 100, 200_000, 300), Log()
+    with RepositoryServer(theirs, on_request=log.lines.append) as server:
+        url = f"odf+{server.url}cities"
+        assert pull(ours, url).status is SyncStatus.CREATED
+        asked = log.paths()
+        assert [path for path in asked if path.startswith("blocks/")] == [f"blocks/{dataset.chain.head()}"]
+        assert sorted(path for path in asked if path.startswith(("data/", "checkpoints/"))) == sorted(
+            f"{folder}/{name}"
+            for folder, store in (("data", dataset.data), ("checkpoints", dataset.checkpoints))
+            for name in store.names()
+        )
+        assert tree_of(ours.dataset(NAME).folder) == tree_of(dataset.folder)
+
+        assert pull(ours, url).status is SyncStatus.UP_TO_DATE
+        assert not any(path.endswith("pull") for path in log.paths()), "nothing new needs no connection"
+
+        for size in (1, 2):
+            add_slice(dataset, size)
+        found = pull(ours, url)
+        assert (found.status, found.blocks) == (SyncStatus.UPDATED, 2)
+        assert tree_of(ours.dataset(NAME).folder) == tree_of(dataset.folder)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (["seed", "schema", "d1", "d2"], ["seed", "schema", "d1"]),
+        (["seed", "schema", "d1", "x", "y"], ["seed", "schema", "d1", "d2", "d3"]),
+    ],
+)
+def test_chains_that_are_not_one_line_are_told_as_by_the_simple_protocol(
+    here: list[str], there: list[str], theirs: WorkspaceFiles, ours: WorkspaceFiles
+) -> None:
+    install(theirs, "cities", chain_of(there))
+    install(ours, "cities", chain_of(here))
+    said = []
+    with RepositoryServer(theirs) as server:
+        for scheme in ("", "odf+"):
+            with pytest.raises((DestinationAheadError, DatasetsDivergedError)) as refused:
+                pull(ours, f"{scheme}{server.url}cities")
+            said.append((type(refused.value), str(refused.value), refused.value.hint))
+    assert said[0] == said[1]
+
+
+def test_a_chain_that_is_overwritten_comes_in_one_piece_as_well(
+    theirs: WorkspaceFiles, ours: WorkspaceFiles
+) -> None:
+    install(theirs, "cities", chain_of(["seed", "schema", "d1", "d2", "d3"]))
+    install(ours, "cities", chain_of(["seed", "schema", "x"]))
+    with RepositoryServer(theirs) as server:
+        assert pull(ours, f"odf+{server.url}cities", force=True).status is SyncStatus.OVERWRITTEN
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "said"),
+    [
+        ("cities", {}, 400, "Incompatible client version"),
+        ("cities", {"x-odf-smtp-version": "2"}, 400, "Incompatible client version"),
+        ("towns", {"x-odf-smtp-version": "1"}, 404, "Dataset not found"),
+    ],
+)
+def test_a_connection_that_is_refused_is_answered_with_a_status(
+    path: str, headers: dict[str, str], status: int, said: str, theirs: WorkspaceFiles
+) -> None:
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    make_dataset(theirs, "cities")
+    with RepositoryServer(theirs) as server:
+        url = server.url.replace("http", "ws", 1) + f"{path}/pull"
+        with pytest.raises(InvalidStatus) as refused:
+            connect(url, additional_headers=headers, proxy=None, legacy=True)
+    assert refused.value.response.status_code == status
+    assert said in (refused.value.response.body or b"").decode()
+
+
+# --- nodes that lie ----------------------------------------------------------------------------------
+
+CHAIN = chain_of(["seed", "schema", "d1", "x", "d2", "y"])
+
+
+def files_of(chain: Chain) -> dict[str, bytes]:
+    found = {f"/cities/{key}": data for key, data in chain.objects.items()}
+    return found | {"/cities/refs/head": str(chain.head).encode()}
+
+
+def raw(chain: Chain) -> list[RawBlock]:
+    return [RawBlock(name, chain.objects[ObjectKey(Part.BLOCK, name)]) for name in chain.hashes]
+
+
+def plan(_: Any) -> Any:
+    names = ("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects")
+    return {"Ok": {"transfer_plan": {"num_blocks": len(CHAIN.hashes)} | dict.fromkeys(names, 0)}}
+
+
+def batch(blocks: list[RawBlock], **changed: Any) -> Answer:
+    document = document_of(PulledBlocks(blocks=packed(blocks)))
+    document["blocks"] |= changed
+    return lambda _: document
+
+
+def addresses(of: Callable[[Node, str], str], made: list[Node], **more: Any) -> Answer:
+    def answer(asked: Any) -> Any:
+        found = []
+        for file in asked["object_files"]:
+            part = "data" if file["object_type"] == "DataSlice" else "checkpoints"
+            url = of(made[0], f"cities/{part}/{file['physical_hash']}")
+            given = {"url": url, "headers": [], "expires_at": None} | more
+            found.append({"object_file": file, "pull_strategy": "HttpDownload", "download_from": given})
+        return {"object_transfer_strategies": found}
+
+    return answer
+
+
+def honest(made: Node, path: str) -> str:
+    return f"{made.url}{path}"
+
+
+def talk(ours: WorkspaceFiles, *answers: Answer, status: int | None = None) -> Node:
+    """What a node was asked by a pull from it."""
+    made: list[Node] = []
+    with node(files_of(CHAIN), *answers, status=status) as found:
+        made.append(found)
+        MADE[:] = made
+        pull(ours, f"odf+{found.url}cities")
+        assert found.done.wait(20)
+    return found
+
+
+MADE: list[Node] = []
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        raw(CHAIN)[::-1],
+        raw(CHAIN)[2:4],
+        [],
+        raw(CHAIN) + raw(chain_of(["seed2", "a", "b"])),
+    ],
+    ids=["unordered", "incomplete", "empty", "padded"],
+)
+def test_a_batch_that_is_not_what_it_should_be_is_only_slower(
+    blocks: list[RawBlock], ours: WorkspaceFiles
+) -> None:
+    found = talk(ours, plan, batch(blocks), addresses(honest, MADE))
+    assert tree_of(ours.dataset(NAME).folder)["refs/head"] == str(CHAIN.head).encode()
+    assert found.ended == [(1000, "Client pull flow succeeded")]
+    assert found.said[0] == {"begin_after": None, "stop_at": None, "force_update_if_diverged": False}
+
+
+def test_a_block_that_hashes_otherwise_is_asked_for_alone(ours: WorkspaceFiles) -> None:
+    bent = [
+        block if n != 3 else RawBlock(block.hash, block.data + b"x") for n, block in enumerate(raw(CHAIN))
+    ]
+    found = talk(ours, plan, batch(bent), addresses(honest, MADE))
+    assert f"/cities/blocks/{CHAIN.hashes[3]}" in [path for path, _ in found.asked]
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "said"),
+    [
+        ([lambda _: "no JSON"], CorruptedPeerError, "not JSON"),
+        ([lambda _: b"\0\1"], CorruptedPeerError, "no text"),
+        ([lambda _: {"Ok": {}}], CorruptedPeerError, "transfer_plan"),
+        ([plan, batch([], payload=[256])], CorruptedPeerError, "no byte"),
+        ([plan, batch([], media_type="application/zip")], UnsupportedPeerError, "application/zip"),
+        ([lambda _: "x" * ((24 << 20) + 1)], CorruptedPeerError, "no message"),
+        (
+            [
+                lambda _: {
+                    "Err": {"Internal": {"phase": {"Pull": "InitialRequest"}, "error_message": "\x1b[2Jno"}}
+                }
+            ],
+            TransferError,
+            "refuses",
+        ),
+    ],
+)
+def test_a_node_that_says_something_else_is_named(
+    answers: list[Answer], error: type[OdfchainError], said: str, ours: WorkspaceFiles
+) -> None:
+    with pytest.raises(error, match=said) as refused:
+        talk(ours, *answers)
+    assert "\x1b" not in str(refused.value)
+    assert list((ours.root / "datasets").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "hint"),
+    [(401, AccessError, "login"), (403, AccessError, "whose token"), (404, UnsupportedPeerError, "odf\\+"),
+     (400, UnsupportedPeerError, "version"), (503, UnsupportedPeerError, "odf\\+")],
+)  # fmt: skip
+def test_a_node_that_takes_no_connection_says_why(
+    status: int, error: type[OdfchainError], hint: str, ours: WorkspaceFiles
+) -> None:
+    with pytest.raises(error, match=f"HTTP status {status}") as refused:
+        talk(ours, status=status)
+    assert re.search(hint, refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://169.254.169.254/latest", "private"),
+        ("http://127.0.0.1:1/x", "private"),
+        ("file:///etc/passwd", "only http and https"),
+        ("gopher://h/x", "only http and https"),
+        ("http://[::1]:9/x", "private"),
+    ],
+)
+def test_an_address_that_a_stranger_names_is_judged_like_a_redirect(
+    url: str, said: str, ours: WorkspaceFiles
+) -> None:
+    with pytest.raises(TransferError, match=said):
+        talk(ours, plan, batch(raw(CHAIN)), addresses(lambda *_: url, MADE))
+
+
+def test_only_the_given_headers_are_sent_and_none_that_steer_the_connection(ours: WorkspaceFiles) -> None:
+    given = [
+        {"name": "X-Signed", "value": "yes"},
+        {"name": "Host", "value": "elsewhere"},
+        {"name": "Cookie", "value": "a=b"},
+        {"name": "Proxy-Authorization", "value": "c"},
+        {"name": "Content-Length", "value": "7"},
+    ]
+    made: list[Node] = []
+    files = files_of(CHAIN)
+    files |= {f"{path}?sig=1": data for path, data in files.items()}
+    signed = addresses(lambda n, p: f"{n.url}{p}?sig=1", made, headers=given)
+    with node(files, plan, batch(raw(CHAIN)), signed) as n:
+        made.append(n)
+        peer = open_peer(PeerUrl.parse(f"odf+{n.url}cities"))
+        peer._given = [("Authorization", "Bearer OURS")]  # type: ignore[attr-defined]
+        pull_dataset(ours, peer, NAME)
+        peer.close()
+    objects = [fields for path, fields in n.asked if path.endswith("?sig=1")]
+    assert len(objects) == 4
+    for fields in objects:
+        assert fields["x-signed"] == "yes"
+        assert fields["host"] == n.url.split("/")[2]
+        assert not fields.keys() & {"authorization", "cookie", "proxy-authorization", "content-length"}
+
+
+def test_an_address_that_is_refused_or_has_expired_is_asked_for_again(ours: WorkspaceFiles) -> None:
+    made: list[Node] = []
+    old = addresses(lambda n, p: f"{n.url}gone/{p}", made, expires_at="2020-01-01T00:00:00Z")
+    new = addresses(honest, made)
+    chain = chain_of(["seed", "schema", "d1"])
+
+    def once(asked: Any) -> Any:
+        return {"object_transfer_strategies": old(asked)["object_transfer_strategies"][:1]}
+
+    with node(files_of(chain), plan, batch(raw(chain)), once, new) as n:
+        made.append(n)
+        pull(ours, f"odf+{n.url}cities")
+    assert not any(path.startswith("/gone") for path, _ in n.asked)
+    assert len(n.said) == 4
+
+
+def test_a_long_chain_is_walked(ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odfchain.transfer.smart_peer.SMART", replace(SMART, blocks=3))
+    with node(files_of(CHAIN)) as n:
+        pull(ours, f"odf+{n.url}cities")
+    assert not any(path.endswith("/pull") for path, _ in n.asked)
