@@ -120,9 +120,11 @@ def _stage(
 
 
 def _steps(source: FileInput, state: WriterState, size: int | None, rows: int | None) -> Steps:
-    """What is known of an input; of rows that are read beside it, nothing is."""
+    """What is known of an input; not how much is read beside it, nor how much of a Parquet file."""
     if looks_back(state.merge) and state.next_offset:
         size = rows = None
+    if isinstance(source.read, ReadStepParquet):
+        size = None
     name = source.name.rstrip("/").rpartition("/")[2]
     return Steps(
         reading=f"Reading {name}", merging=f"Merging {name}", writing=f"Writing {name}", rows=rows, size=size

@@ -50,6 +50,9 @@ class Stage:
         return dataclasses.replace(self, **{f: max(getattr(self, f), getattr(older, f)) for f in _GROWING})
 
 
+_OVER = 1.05
+"""Each task reads beyond the end of its part of a text, to the end of the line."""
+
 _GROWING = ("tasks", "ended_tasks", "ended", "read_bytes", "read_rows", "taken_rows", "handed_rows")
 
 
@@ -59,7 +62,7 @@ class Tally:
     The steps are reading (stages that take no rows from others), merging (those that do) and writing (once a
     worker has written rows). The part that is done is, in this order of trust: rows written of those that
     were handed over, bytes read of those of the file, rows read of those that the file has, tasks ended of
-    at least two.
+    at least two in the stages that run. What stages after them will take is in none of it.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -97,15 +100,20 @@ class Tally:
             )  # fmt: skip
         known = [s for s in self._stages.values() if s.reads is reads]
         tasks, total_tasks = sum(s.ended_tasks for s in known), sum(s.tasks for s in known)
-        of_tasks = tasks / total_tasks if total_tasks > 1 else None
+        at_once = sum(s.tasks for s in begun)
+        of_tasks = sum(s.ended_tasks for s in begun) / at_once if at_once > 1 else None
         if not reads:
-            rows = sum(s.taken_rows for s in known)
+            # rows may go through several such stages; each is one row all the same
+            total = sum(s.handed_rows for s in self._stages.values() if s.reads)
             return WorkDone(
-                step=steps.merging, rows=rows, total_rows=_at_least(handed, rows),
-                tasks=tasks, total_tasks=total_tasks, fraction=of_tasks,
+                step=steps.merging, rows=min(total, sum(s.taken_rows for s in known)),
+                total_rows=total or None, tasks=tasks, total_tasks=total_tasks, fraction=of_tasks,
             )  # fmt: skip
         rows = sum(s.read_rows for s in known)
-        total_rows, total_bytes = _at_least(steps.rows, rows), _at_least(steps.size, read)
+        total_rows, total_bytes = _at_least(steps.rows, rows), steps.size
+        if total_bytes is not None and total_bytes < read <= total_bytes * _OVER:
+            read = total_bytes
+        total_bytes = _at_least(total_bytes, read)
         parts = (_part(read, total_bytes), _part(rows, total_rows), of_tasks)
         return WorkDone(
             step=steps.reading, rows=rows, total_rows=total_rows, read_bytes=read, total_bytes=total_bytes,

@@ -142,6 +142,36 @@ def test_reading_merging_writing() -> None:
     assert done == WorkDone(step="Writing f", rows=900, total_rows=900, fraction=1, seconds_left=0)
 
 
+def test_rows_that_are_merged_in_two_stages_are_as_many_as_were_read() -> None:
+    """What is known of tasks says nothing of the stage after them: there is no time once that runs."""
+    tally = Tally(STEPS)
+    read = Stage(number=0, reads=True, ended=True, tasks=2, ended_tasks=2, handed_rows=900)
+    beside = replace(read, number=1, handed_rows=300)
+    merging = Stage(number=2, reads=False, tasks=2, ended_tasks=1, taken_rows=700, handed_rows=600)
+    tally.add([read, beside, replace(merging, ended_tasks=0)], now=0)
+    done = tally.add([merging], now=6)
+    assert done == WorkDone(
+        step="Merging f", rows=700, total_rows=1_200, tasks=1, total_tasks=2, fraction=0.5, seconds_left=6
+    )
+    merged = replace(merging, ended=True, ended_tasks=2, taken_rows=1_200, handed_rows=1_000)
+    ordering = Stage(number=3, reads=False, tasks=1, taken_rows=1_000)
+    done = tally.add([merged, ordering], now=12)
+    assert done == WorkDone(step="Merging f", rows=1_200, total_rows=1_200, tasks=2, total_tasks=3)
+    done = tally.add([ordering], now=13, written=500)
+    assert done is not None
+    assert done.total_rows == 1_000
+
+
+def test_tasks_read_a_little_more_than_there_is() -> None:
+    tally, stage = Tally(STEPS), Stage(number=0, reads=True, tasks=1, read_bytes=5_100)
+    over = tally.add([stage], now=1)
+    assert over is not None
+    assert (over.read_bytes, over.total_bytes) == (5_000, 5_000)
+    far = tally.add([replace(stage, read_bytes=6_000)], now=2)
+    assert far is not None
+    assert (far.read_bytes, far.total_bytes, far.fraction) == (6_000, None, None)
+
+
 def test_a_stage_that_is_tried_again_takes_nothing_back() -> None:
     tally, stage = Tally(STEPS), Stage(number=0, reads=True, tasks=4, ended_tasks=3, read_rows=700)
     tally.add([stage], now=1, written=5)

@@ -35,10 +35,10 @@ def _rows(done: WorkDone) -> str:
 
 
 def _size(done: WorkDone) -> str:
-    if not done.read_bytes:
-        return ""
     most = done.total_bytes or done.read_bytes
-    unit, size = next((u for u in (("GB", 10**9), ("MB", 10**6)) if most >= u[1]), ("kB", 10**3))
+    if not done.read_bytes or most < 10**6:
+        return ""
+    unit, size = ("GB", 10**9) if most >= 10**9 else ("MB", 10**6)
     digits = 1 if unit == "GB" else 0
     shown = f"{done.read_bytes / size:,.{digits}f}"
     return f"{shown} {unit}" if done.total_bytes is None else f"{shown} of {most / size:,.{digits}f} {unit}"
