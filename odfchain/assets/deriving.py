@@ -142,19 +142,20 @@ def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
 
 def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
     """Each asset once: documents that say the same twice are no fault."""
-    found = dict[tuple[str, str], NamedAsset]()
+    found, faults, hint = dict[tuple[str, str], NamedAsset](), list[str](), None
     for asset in named:
         first = found.setdefault((asset.item_id, asset.asset_key), asset)
-        if first is asset or first == asset:
+        if first == asset:
             continue
         label = f"{one_line(asset.item_id)} {one_line(asset.asset_key)}"
-        if first.collection != asset.collection:
-            one, other = (one_line(each.collection or "no collection") for each in (first, asset))
-            raise AssetError(
-                f"{label}: in two collections, {one} and {other}",
-                hint="ids are unique inside a collection only: make a lock for each collection",
-            )
-        raise AssetError(f"{label}: named twice, at different places")
+        if first.collection == asset.collection:
+            faults.append(f"{label}: named twice, at different places")
+            continue
+        one, other = (one_line(each.collection or "no collection") for each in (first, asset))
+        faults.append(f"{label}: in two collections, {one} and {other}")
+        hint = "ids are unique inside a collection only: make a lock for each collection"
+    if faults:
+        raise AssetError("\n  ".join(faults), hint=hint)
     return list(found.values())
 
 

@@ -21,10 +21,13 @@ from odfchain.assets.objects import read_small
 from odfchain.assets.stac_documents import (
     JSON,
     LINES,
+    TABLES,
+    NoDocumentError,
     bytes_of,
     checked_size,
     documents_of,
     features_of,
+    files_like_documents,
     kind_of,
     parsed,
 )
@@ -37,7 +40,6 @@ from odfchain.text import one_line
 
 METADATA = "metadata"
 """The key of an asset that describes others; left out unless it is asked for."""
-_TABLES = (".parquet", ".geoparquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,8 @@ class StacReader:
     documents: int = 0
     items: int = 0
     _seen: set[str] = field(default_factory=set)
+    _files: set[str] = field(default_factory=set)
+    """Of assets, where their names are like those of documents."""
 
     def assets(self, source: str) -> Iterator[NamedAsset]:
         """The wanted assets of a file, a folder of files, a URL, or `-` for standard input.
@@ -113,13 +117,25 @@ class StacReader:
         elif "://" in source:
             yield from self._document(source, depth=0)
         elif Path(source).is_dir():
-            for path in sorted(Path(source).rglob("*")):
-                if path.suffix.lower() in (*JSON, *_TABLES) and path.is_file() and not _is_lock(path):
-                    yield from self._document(str(path.resolve()), depth=0)
+            yield from self._folder(Path(source))
         elif Path(source).exists():
             yield from self._document(str(Path(source).resolve()), depth=0)
         else:
             raise UsageError(f"{source}: there is no such file")
+
+    def _folder(self, folder: Path) -> Iterator[NamedAsset]:
+        """The assets of a folder's documents; what is no document has to be the file of an asset."""
+        strays = dict[str, NoDocumentError]()
+        for path in sorted(folder.rglob("*")):
+            if path.suffix.lower() in (*JSON, *TABLES) and path.is_file() and not _is_lock(path):
+                place = str(path.resolve())
+                try:
+                    yield from self._document(place, depth=0)
+                except NoDocumentError as error:
+                    strays[place] = error
+        for place, stray in strays.items():
+            if place not in self._files:
+                raise stray
 
     def _document(self, place: str, depth: int) -> Iterator[NamedAsset]:
         if place in self._seen:
@@ -133,7 +149,7 @@ class StacReader:
         self._seen.add(place)
         self.documents += 1
         name = place.lower()
-        if name.endswith(_TABLES):
+        if name.endswith(TABLES):
             if "://" in place:
                 raise AssetError(
                     f"{public_href(place)}: STAC GeoParquet is read from files",
@@ -178,9 +194,12 @@ class StacReader:
     def _item(self, item: Mapping[str, Any], place: str | None) -> Iterator[NamedAsset]:
         name, assets = item.get("id"), item.get("assets")
         if not isinstance(name, str) or not name or not isinstance(assets, dict):
-            raise AssetError(f"{public_href(place or 'a document')}: an Item without an id or without assets")
+            raise NoDocumentError(
+                f"{public_href(place or 'a document')}: an Item without an id or without assets"
+            )
         self.items += 1
         base = _self_link(item) or place
+        self._files.update(files_like_documents(item, base))
         collection, properties = item.get("collection"), item.get("properties")
         collection = collection if isinstance(collection, str) else None
         # the columns of STAC GeoParquet are the properties themselves
@@ -209,7 +228,7 @@ class StacReader:
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if "id" not in names or "assets" not in names:
-                raise AssetError(f"{path}: not STAC GeoParquet: there is no column `id` or `assets`")
+                raise NoDocumentError(f"{path}: not STAC GeoParquet: there is no column `id` or `assets`")
             for batch in file.batches([name for name in wanted if name in names]):
                 for row in batch.to_pylist():
                     row["assets"] = {k: v for k, v in _members(row["assets"]) if _is_said(v)}
@@ -218,7 +237,7 @@ class StacReader:
 
 def _is_lock(path: Path) -> bool:
     """Whether a file in a folder of documents is the lock of a package."""
-    if path.suffix.lower() not in _TABLES:
+    if path.suffix.lower() not in TABLES:
         return False
     with open_parquet(path) as file:
         return KIND in (file.metadata.metadata or {})

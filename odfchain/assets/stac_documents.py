@@ -1,4 +1,9 @@
-"""Documents of STAC as JSON: read within bounds, and told apart. Source: STAC 1.0 and 1.1; RFC-047."""
+"""Documents of STAC as JSON: read within bounds, and told apart.
+
+In a folder of documents lie files of assets, too, and some of those are JSON or Parquet. What is no document
+is told by an error of its own, so that who reads a folder can see whether an Item names it.
+Source: STAC 1.0 and 1.1; RFC-047.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from odfchain.assets.hrefs import public_href
+from odfchain.assets.hrefs import parse_href, public_href
 from odfchain.errors import AssetError, UsageError
 from odfchain.limits import ASSETS
 from odfchain.store import fsio
@@ -15,6 +20,11 @@ from odfchain.store import fsio
 LINES = (".ndjson", ".jsonl", ".ndgeojson", ".geojsonl")
 """Files with a document on each line."""
 JSON = (".json", ".geojson", *LINES)
+TABLES = (".parquet", ".geoparquet")
+
+
+class NoDocumentError(AssetError):
+    """A file is no document of STAC."""
 
 
 def bytes_of(path: Path) -> bytes:
@@ -22,7 +32,7 @@ def bytes_of(path: Path) -> bytes:
 
     Raises:
         UsageError: there is no such file.
-        AssetError: more bytes than a document may have.
+        NoDocumentError: more bytes than a document may have.
     """
     data = fsio.read_start(path, ASSETS.document_bytes + 1)
     if data is None:
@@ -34,10 +44,10 @@ def checked_size(data: bytes, name: str) -> bytes:
     """The bytes of a document, as they are.
 
     Raises:
-        AssetError: more than a document may have.
+        NoDocumentError: more than a document may have.
     """
     if len(data) > ASSETS.document_bytes:
-        raise AssetError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
+        raise NoDocumentError(f"{name}: more than {ASSETS.document_bytes:,} bytes")
     return data
 
 
@@ -45,7 +55,7 @@ def documents_of(data: bytes, name: str) -> Iterator[Any]:
     """The documents of a text with one on each line, or with a single one on several lines.
 
     Raises:
-        AssetError: a line is not JSON.
+        NoDocumentError: a line is not JSON.
     """
     lines = data.splitlines()
     if len(lines) != 1 and (not lines or not lines[0].rstrip().endswith(b"}")):  # one document, indented
@@ -60,19 +70,19 @@ def parsed(data: bytes, name: str) -> Any:
     """What a JSON text says; NaN and its kin are none.
 
     Raises:
-        AssetError: it is not JSON.
+        NoDocumentError: it is not JSON.
     """
     try:
         return json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise AssetError(f"{public_href(name)}: not JSON") from None
+        raise NoDocumentError(f"{public_href(name)}: not JSON") from None
 
 
 def kind_of(document: Any, name: str | None) -> str:
     """`Feature`, `FeatureCollection`, `Catalog` or `Collection`; catalogs before STAC 1.0 did not say so.
 
     Raises:
-        AssetError: not a document of STAC.
+        NoDocumentError: not a document of STAC.
     """
     if isinstance(document, dict):
         old = "Catalog" if "stac_version" in document and isinstance(document.get("links"), list) else None
@@ -81,7 +91,7 @@ def kind_of(document: Any, name: str | None) -> str:
             return str(kind)
         if kind == "FeatureCollection" and isinstance(document.get("features"), list):
             return "FeatureCollection"
-    raise AssetError(
+    raise NoDocumentError(
         f"{public_href(name or 'a document')}: not an Item, an ItemCollection or a catalog of STAC"
     )
 
@@ -90,12 +100,26 @@ def features_of(document: Mapping[str, Any], name: str | None) -> Iterator[Any]:
     """The Items of an ItemCollection.
 
     Raises:
-        AssetError: one of its features is none.
+        NoDocumentError: one of its features is none.
     """
     for feature in document["features"]:
         if kind_of(feature, name) != "Feature":
-            raise AssetError(f"{public_href(name or 'a document')}: one of its features is not an Item")
+            raise NoDocumentError(f"{public_href(name or 'a document')}: one of its features is not an Item")
         yield feature
+
+
+def files_like_documents(item: Mapping[str, Any], base: str | None) -> Iterator[str]:
+    """The paths of an Item's assets that lie in files which by their names could be documents."""
+    assets = item.get("assets")
+    for asset in assets.values() if isinstance(assets, dict) else ():
+        href = asset.get("href") if isinstance(asset, dict) else None
+        if isinstance(href, str) and href.lower().endswith((*JSON, *TABLES)):
+            try:
+                location = parse_href(href, base)
+            except AssetError:
+                continue
+            if location.store == "file":
+                yield location.key
 
 
 def _no_number(text: str) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("pystac")  # an extra; the tests' own environment has it
 
@@ -16,12 +19,14 @@ from pystac.errors import STACValidationError
 
 import odfchain as odf
 from odfchain.assets.access import Access, Stores
-from odfchain.assets.hrefs import checked_location, parse_href
+from odfchain.assets.hrefs import checked_location, href_of, parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
 from odfchain.assets.projecting import ProjectOptions, project, projected_item
 from odfchain.assets.stac import Selection, StacReader
+from odfchain.assets.storage_schemes import placed
 from odfchain.cli.main import main
-from odfchain.errors import AssetError, NameCollisionError, UsageError
+from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
+from odfchain.store.locations import Location
 from tests.kit.stac_validation import check_stac
 
 FIXTURE = json.loads(Path("fixtures/assets/projection.json").read_text())
@@ -161,6 +166,87 @@ def test_items_that_were_rows_of_a_table() -> None:
     check_stac(found)
 
 
+ENDPOINTS = {
+    "s3": [
+        None,
+        "http://minio:9000",
+        "https://minio:9000",
+        "http://minio:9000/a",
+        "http://[::1]:9000",
+        "https://h",
+    ],
+    "az": [
+        None,
+        "https://acct.blob.core.windows.net",
+        "https://zz.blob.core.windows.net",
+        "http://h:10000/acct",
+    ],
+}
+SCHEMES = st.fixed_dictionaries(
+    {},
+    optional={
+        "minio:9000": st.sampled_from(["http://minio:9000", "https://minio:9000/", "http://{x}:9000"]).map(
+            lambda url: {"type": "custom-s3", "platform": url, "x": "minio"}
+        ),
+        "h": st.just({"type": "aws-s3", "platform": "https://{bucket}.s3.{region}.amazonaws.com"}),
+        "z": st.sampled_from(["acct", "Foo", "zz"]).map(
+            lambda name: {
+                "type": "ms-azure",
+                "platform": "https://{account}.blob.core.windows.net",
+                "account": name,
+            }
+        ),
+        "t": st.just({"type": "custom-s3", "platform": "https://{bucket}.h"}),
+    },
+)
+
+
+@st.composite
+def locations(draw: st.DrawFn) -> Location:
+    store = draw(st.sampled_from(["s3", "az", "gs", "https", "file"]))
+    key = draw(st.sampled_from(["k", "a b.tif", "ä/ö.tif", "x%y", "q?z", "h#1", "a+b"]))
+    container = {"https": "https://h:81", "file": None}.get(store, draw(st.sampled_from(["bbb", "m.m"])))
+    endpoint = draw(st.sampled_from(ENDPOINTS.get(store, [None])))
+    return checked_location(store, container, endpoint, f"/data/{key}" if store == "file" else key)
+
+
+@st.composite
+def places(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"href": href_of(draw(locations()))}
+    if names and draw(st.booleans()):
+        found["storage:refs"] = draw(st.lists(st.sampled_from(names), unique=True))
+    return found
+
+
+@pytest.mark.soak
+@given(data=st.data(), version=st.sampled_from(VERSIONS), primary=st.booleans(), keep=st.booleans())
+def test_whatever_is_written_is_valid_and_comes_back(
+    data: st.DataObject, version: str, primary: bool, keep: bool
+) -> None:
+    schemes = data.draw(SCHEMES)
+    parts: dict[str, Any] = {key: data.draw(places(sorted(schemes))) for key in ("thumbnail", "B04")}
+    for part in parts.values():
+        others = {
+            n: data.draw(places(sorted(schemes))) for n in ("locked", "original") if data.draw(st.booleans())
+        }
+        if others:
+            part["alternate"] = others
+    if schemes:
+        parts |= {"schemes": schemes, "stac_extensions": ["storage/v2.0.0"]}
+    document = item(version, **parts)
+    check_stac(document)
+    row = AssetRow("a", "thumbnail", data.draw(locations()), Facts(7))
+    found, _ = written(document, row, primary=primary, keep_version=keep)
+    check_stac(found)
+    assert written(found, row, primary=primary, keep_version=keep)[0] == found
+    assert found["assets"]["B04"] == document["assets"]["B04"]
+    place = found["assets"]["thumbnail"] if primary else found["assets"]["thumbnail"]["alternate"]["locked"]
+    back = placed(
+        parse_href(place["href"]), found["properties"].get("storage:schemes"), place.get("storage:refs")
+    )
+    assert back == row.location
+
+
 def test_files_beside_the_lock_are_named_from_where_the_item_lies() -> None:
     row = AssetRow("a", "thumbnail", parse_href("assets/t b.png"), Facts(7))
     found, _ = projected_item(item(), {row.key: row}, Path("/lock/stac/a"), options(primary=True))
@@ -264,6 +350,27 @@ def test_older_catalogs_are_brought_up_to_date(tmp_path: Path) -> None:
         found = json.loads((tmp_path / "out" / name).read_text())
         assert found["stac_version"] == "1.1.0"
         check_stac(found)
+
+
+def test_files_of_assets_are_no_documents(tmp_path: Path) -> None:
+    names = {"MTL.json": "[1]", "area.geojson": '{"type": "Feature", "properties": {}, "geometry": null}'}
+    (tmp_path / "in").mkdir()
+    for name, text in names.items():
+        (tmp_path / "in" / name).write_text(text)
+    document = item(**{name.partition(".")[0]: {"href": f"./{name}"} for name in names})
+    (tmp_path / "in" / "a.json").write_text(json.dumps(document))
+    assert project(str(tmp_path / "in"), {}, tmp_path / "out", options()).documents == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.json"]
+    (tmp_path / "in" / "more.json").write_text("[1]")
+    with pytest.raises(AssetError, match=r"more\.json: not an Item"):
+        project(str(tmp_path / "in"), {}, tmp_path / "other", options())
+
+
+def test_the_library_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(item()))
+    monkeypatch.setitem(sys.modules, "pystac", None)
+    with pytest.raises(EngineError, match="needs pystac"):
+        project(str(tmp_path / "a.json"), {}, tmp_path / "out", options())
 
 
 def test_nothing_is_written_unless_all_is_in_order(tmp_path: Path) -> None:

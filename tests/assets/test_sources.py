@@ -164,6 +164,23 @@ def test_a_package_with_its_lock_is_a_folder_of_documents(tmp_path: Path) -> Non
     assert hrefs(tmp_path, str(tmp_path)) == {"a": f"file://{tmp_path}/assets/B04.tif"}
 
 
+def test_files_of_assets_in_a_folder_are_no_documents(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "table.parquet")
+    (tmp_path / "MTL.json").write_text('{"LANDSAT": 1}')
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "area.geojson").write_text('{"type": "Feature", "properties": {}, "geometry": null}')
+    names = ("table.parquet", "MTL.json", "broken.json", "area.geojson")
+    assets = {name.partition(".")[0]: {"href": f"./{name}"} for name in names}
+    (tmp_path / "z.json").write_text(json.dumps({**item("z"), "assets": assets}))
+    found, faults = named(tmp_path, str(tmp_path), assets=frozenset({"MTL"}))
+    assert [asset.location.key for asset in found] == [f"{tmp_path}/MTL.json"]
+    assert not faults
+    del assets["broken"]
+    (tmp_path / "z.json").write_text(json.dumps({**item("z"), "assets": assets}))
+    with pytest.raises(AssetError, match=r"broken\.json: not JSON"):
+        named(tmp_path, str(tmp_path))
+
+
 def test_absolute_links_are_followed_and_files_of_this_machine_are_not_named_by_servers(
     tmp_path: Path,
 ) -> None:
