@@ -205,7 +205,7 @@ class StacReader:
         # the columns of STAC GeoParquet are the properties themselves
         schemes = (properties if isinstance(properties, dict) else item).get(SCHEMES)
         for key, asset in assets.items():
-            if isinstance(asset, dict) and self.selection.wants(name, key):
+            if self.selection.wants(name, key):
                 try:
                     location, size = self._located(name, key, asset, base, schemes)
                     _allowed(location, place)
@@ -215,11 +215,11 @@ class StacReader:
                     yield NamedAsset(name, key, collection, location, size)
 
     def _located(
-        self, item: str, key: str, asset: Mapping[str, Any], base: str | None, schemes: object
+        self, item: str, key: str, asset: object, base: str | None, schemes: object
     ) -> tuple[Location, int | None]:
         _check_name("the Item's id", item)
         _check_name("the asset's key", key)
-        chosen, href, size = _chosen(asset, self.selection.alternate)
+        chosen, href, size = _chosen(asset if isinstance(asset, dict) else {}, self.selection.alternate)
         location = parse_href(href, base, strip_query=self.selection.strip_query)
         return placed(location, schemes, chosen.get(REFS)), size
 
@@ -244,7 +244,7 @@ def _is_lock(path: Path) -> bool:
 
 
 def _check_name(what: str, text: str) -> None:
-    size = len(text) if text.isascii() else len(text.encode())
+    size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
     if not size or not text.isprintable() or size > ASSETS.text_bytes:
         raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
 

@@ -278,6 +278,7 @@ def test_all_faults_of_a_run_are_told(tmp_path: Path) -> None:
         "b": {"href": "x.tif"},
         "c": {},
         "d": {"href": "https://u:secret@h/x"},
+        "null": None,
         "": {"href": "x.tif"},
         "e\n": {"href": "x.tif"},
         "\ud800": {"href": "x.tif"},
