@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from odfchain.limits import FetchLimits
 from odfchain.net import public_proxy
 from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
+from tests.kit.servers import Reply, Server
+from tests.kit.stand_ins import write_certificate
 from tests.kit.support import IMPORTABLE
 
 PUBLIC = "127.0.0.2"
@@ -92,6 +95,18 @@ def test_redirects_to_private_addresses_by_tls_are_refused(public: LyingObjects,
         assert f"leads to 127.0.0.1:{port}" in probed(f"{public.origin}/x.tif", stores(tmp_path)).problem
         with pytest.raises(BlockingIOError):
             listening.accept()
+
+
+def test_an_object_behind_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_ALLOW_INVALID_CERTIFICATES", "true")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(write_certificate(tmp_path / "certificate.pem", "odf.example"))
+    headers = {"ETag": '"abc"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    with Server(lambda _: Reply(headers=headers, body=BYTES), host=PUBLIC, tls=tls) as server:
+        where = stores(tmp_path)
+        assert probed(server.url("/x.tif"), where).facts == FACTS
+        assert read_small(parse_href(server.url("/x.tif")), where, 7) == BYTES
+        assert [request.target for request in server.requests] == ["/x.tif", "/x.tif"]
 
 
 def test_redirects_among_public_addresses_are_followed(public: LyingObjects, tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import odfchain as odf
 from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals
+from odfchain.api.lock_datasets import record_lock
+from odfchain.api.templates import manifest_template
 from odfchain.assets import relocating
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.arrivals import Arrivals
@@ -27,6 +30,9 @@ from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
 from tests.kit.small_s3 import SmallS3
+
+if TYPE_CHECKING:
+    from odfchain.spark.session import SparkEngine
 
 NAMES = json.loads(Path("fixtures/assets/relocation.json").read_text())["names"]
 LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
@@ -233,8 +239,38 @@ def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: P
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(run, range(2))
     assert one.faults == other.faults == ()
+    assert not arrived.exists()
     assert one.table == other.table == AssetLock.read(tmp_path / "new.parquet").table
     assert [path.read_bytes() for path in sorted((tmp_path / "a/S2A").iterdir())] == [BYTES] * 5
+
+
+@pytest.mark.soak
+def test_two_relocations_into_one_dataset_at_once(
+    server: LyingObjects, tmp_path: Path, engine: SparkEngine
+) -> None:
+    """One of them records the rows, the other has nothing new to say."""
+    lock = AssetLock(table_of(rows(server)), tmp_path, True)
+    assert engine.session  # which begins once
+    workspace = odf.init(tmp_path / "w")
+    workspace.add(manifest_template(odf.DatasetAlias.parse("s2.mirror"), "assets"))
+    met = threading.Barrier(2)
+
+    def run(_: int) -> bool:
+        here = odf.open(tmp_path / "w")
+        here._engines.spark = engine
+        found = lock.relocate(
+            str(tmp_path / "a"), folder=tmp_path, arrivals=tmp_path / "arrived",
+            stores=StoreOptions(allow_private=True),
+        )  # fmt: skip
+        met.wait(TIMEOUT)
+        return record_lock(here["s2.mirror"], found).up_to_date
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(run, range(2))) == [False, True]
+    workspace._engines.spark = engine
+    recorded = workspace["s2.mirror"].lock()
+    assert [Path(href).name for href in recorded.hrefs()] == [f"B{n}.tif" for n in range(5)]
+    assert workspace["s2.mirror"].verify(replay=True).ok
 
 
 def test_damaged_lines_of_arrivals_are_not_believed(server: LyingObjects, tmp_path: Path) -> None:
