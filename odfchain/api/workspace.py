@@ -549,7 +549,7 @@ class Workspace:
         Raises:
             DatasetNotFoundError: there is no such dataset.
         """
-        self._files.delete(self._current().dataset(ref))
+        self._files.delete(self._current().damaged_or_not(ref))
 
     def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.

@@ -86,6 +86,7 @@ def verify_datasets(
     upstream = upstream_at_hand(workspace, files) if options.recursive else Upstream(files)
     reports = []
     for item in upstream.datasets:
+        item.shared.current(item.folder)
         scope = Scope(
             span=Range(after=options.after, upto=options.upto)
             if (item.folder, item.ref) in named

@@ -45,6 +45,13 @@ class SharedStore(Protocol):
             CorruptedPeerError: what is there is damaged; what is here stays.
         """
 
+    def current(self, folder: Path) -> None:
+        """As `opening`, of the dataset in a folder; one that could only be listed raises what it is.
+
+        Raises:
+            CorruptedPeerError: as `opening`.
+        """
+
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
         """The references of a dataset; its head moves in the store first."""
 
@@ -95,6 +102,9 @@ class OnlyHere:
         """As `SharedStore`."""
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
+        """As `SharedStore`."""
+
+    def current(self, folder: Path) -> None:
         """As `SharedStore`."""
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - one signature

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.chain.chain import link_blocks
 from odfchain.errors import (
+    CorruptedPeerError,
     DatasetNotFoundError,
     NameCollisionError,
     NotAWorkspaceError,
@@ -190,6 +191,18 @@ class WorkspaceFiles:
         raise DatasetNotFoundError(
             f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
         )
+
+    def damaged_or_not(self, ref: str | DatasetRef) -> DatasetFiles:
+        """As `dataset`, also where the store has something else that cannot be taken over.
+
+        Raises:
+            InvalidIdError, DatasetNotFoundError: as `dataset`.
+        """
+        try:
+            return self.dataset(ref)
+        except (StoreError, CorruptedPeerError):
+            found = dataclasses.replace(self, shared=ONLY_HERE).dataset(ref)
+            return self._open(found.folder)
 
     def matching(self, text: str) -> list[DatasetFiles]:
         """Every dataset that a reference or a `%` pattern names.

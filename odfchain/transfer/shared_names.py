@@ -152,5 +152,5 @@ def _tagged(listed: Listed) -> str:
 
 
 def by_id(names: Iterable[Name]) -> dict[DatasetId, Name]:
-    """The names of datasets; of two that are being exchanged by somebody, either."""
+    """The names of datasets; of two, which a renaming that was killed leaves, the last one."""
     return {name.dataset_id: name for name in names}

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from odfchain.errors import (
     ChainsDifferError,
+    CorruptedPeerError,
     NameCollisionError,
     ObjectNotFoundError,
     OdfchainError,
@@ -55,8 +56,6 @@ from odfchain.trust.signed_head import read_head_signature
 from odfchain.trust.signed_statements import read_head
 from odfchain.trust.signer import warn
 
-_ON_DEMAND = SyncOptions(on_demand=True)
-
 
 class SharedWorkspace:
     """The store behind one workspace folder; fulfils `odfchain.repo.shared_store.SharedStore`."""
@@ -74,7 +73,7 @@ class SharedWorkspace:
         self._limits = limits
         self._space = ObjectSpace(url, limits)
         self._shared_names = SharedNames(self._space, root / "run" / "names.json")
-        self._names: dict[DatasetId, Name] | None = None
+        self._names: list[Name] | None = None
         self._opened: set[DatasetId] = set()
         self._heads: dict[DatasetId, KnownHead] = {}
 
@@ -91,10 +90,9 @@ class SharedWorkspace:
 
     def opening(self, ref: DatasetId | DatasetAlias | None) -> None:
         """As `SharedStore`."""
-        names = self._settled()
         wanted = [
             name
-            for name in names.values()
+            for name in by_id(self._settled()).values()
             if name.dataset_id not in self._opened and (ref is None or ref in (name.dataset_id, name.alias))
         ]
         if not wanted:
@@ -102,9 +100,19 @@ class SharedWorkspace:
         with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="heads") as pool:
             heads = list(pool.map(lambda name: self._ask(name.dataset_id), wanted))
         for name, head in zip(wanted, heads, strict=True):
-            if head is not None and head != self._local_head(name.dataset_id):
-                self._bring(name)
-            self._opened.add(name.dataset_id)
+            try:
+                if head is not None and head != self._local_head(name.dataset_id):
+                    self._bring(name)
+            except (CorruptedPeerError, StoreError) as error:
+                if ref is not None:
+                    raise
+                warn(f"{name.alias}: {error.message}")  # one that is damaged must not hide the others
+            else:
+                self._opened.add(name.dataset_id)
+
+    def current(self, folder: Path) -> None:
+        """As `SharedStore`."""
+        self.opening(DatasetId.from_multibase(folder.name))
 
     def _ask(self, dataset_id: DatasetId) -> Multihash | None:
         found = self._known(dataset_id).seen = self._peer(dataset_id).versioned_head()
@@ -115,7 +123,8 @@ class SharedWorkspace:
         here = WorkspaceFiles(self._root)
         peer = self._peer(name.dataset_id)
         try:
-            outcome = pull_dataset(here, peer, name.alias, _ON_DEMAND, SILENT)
+            options = SyncOptions(on_demand=True, dataset_id=name.dataset_id)
+            outcome = pull_dataset(here, peer, name.alias, options, SILENT)
         except ChainsDifferError as error:
             raise StoreError(
                 f"{peer.where}: the history there does not continue what was seen here: {error.message}",
@@ -129,10 +138,11 @@ class SharedWorkspace:
         for text in outcome.warnings:
             warn(text)
 
-    def _settled(self) -> dict[DatasetId, Name]:
+    def _settled(self) -> list[Name]:
         """The names in the store, after which those here go."""
         if self._names is None:
-            names = by_id(self._shared_names.all())
+            found = self._shared_names.all()
+            names = by_id(found)
             with fsio.locked(self._root / "lock"):
                 for folder in self._folders():
                     dataset_id = DatasetId.from_multibase(folder.name)
@@ -142,7 +152,7 @@ class SharedWorkspace:
                         self._set_aside(folder, Name(dataset_id, here))
                     elif str(name.alias) != str(here):
                         fsio.replace_file(folder / "info" / "alias", str(name.alias).encode())
-            self._names = names
+            self._names = found
         return self._names
 
     def _set_aside(self, folder: Path, name: Name) -> None:
@@ -245,25 +255,33 @@ class SharedWorkspace:
             if there is None:
                 peer.remove()  # nobody knows of it
             raise
-        if self._names is not None:
-            self._names[name.dataset_id] = name
+        self._renamed(name.dataset_id, name)
         self._opened.add(name.dataset_id)
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
         """As `SharedStore`."""
         self._shared_names.claim(Name(dataset_id, new))
-        if old.key != new.key:
-            self._shared_names.give_up(Name(dataset_id, old))
-        if self._names is not None:
-            self._names[dataset_id] = Name(dataset_id, new)
+        self._give_up(dataset_id, old, but=new)
+        self._renamed(dataset_id, Name(dataset_id, new))
 
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         """As `SharedStore`."""
-        self._shared_names.give_up(Name(dataset_id, alias))
+        self._give_up(dataset_id, alias)
         self._peer(dataset_id).remove()
         self._heads.pop(dataset_id, None)
+        self._renamed(dataset_id, None)
+
+    def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
+        """No name but one means the dataset; a renaming that was killed has left it two."""
+        known = [name.alias for name in self._names or () if name.dataset_id == dataset_id]
+        for old in dict.fromkeys((alias, *known)):
+            if old != but:
+                self._shared_names.give_up(Name(dataset_id, old))
+
+    def _renamed(self, dataset_id: DatasetId, name: Name | None) -> None:
         if self._names is not None:
-            self._names.pop(dataset_id, None)
+            others = [known for known in self._names if known.dataset_id != dataset_id]
+            self._names = others if name is None else [*others, name]
 
     def signed(self, folder: Path) -> None:
         """As `SharedStore`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
+from odfchain.api import Workspace
 from odfchain.api.key_files import create_key
 from odfchain.errors import (
     AccessError,
@@ -259,8 +260,36 @@ def test_a_store_that_was_set_back_is_not_followed(store: SmallS3, tmp_path: Pat
     assert texts(other) == ["a"]
     store.objects.update({key: data for key, data in old.items() if "refs/" in key})
     for workspace in (one, other):
-        with pytest.raises(StoreError, match="does not continue what was seen here"):
-            texts(workspace)
+        for act in (texts, Workspace.verify):
+            with pytest.raises(StoreError, match="does not continue what was seen here"):
+                act(workspace)
+        assert len(workspace) == 1
+    one.delete("cities")
+    assert list(one) == []
+
+
+def test_another_dataset_under_an_id_is_not_taken(store: SmallS3, tmp_path: Path) -> None:
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    cities, lakes = add(one).folder.name, add(one, "lakes").folder.name
+    for key, data in objects(store, cities).items():
+        store.objects[f"{PREFIX}/{key.replace(cities, lakes)}"] = data
+    assert [str(dataset.alias) for dataset in other] == ["cities"]
+    for workspace in (one, other):
+        with pytest.raises((CorruptedPeerError, StoreError)):
+            texts(workspace, "lakes")
+
+
+def test_a_renaming_that_was_killed_is_made_good(store: SmallS3, tmp_path: Path) -> None:
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    add(one)
+    store.before = lambda method, path: 403 if method == "PUT" and path.endswith("names/cities") else None
+    with pytest.raises(AccessError):
+        one.rename("cities", "towns")
+    store.before = lambda *_: None
+    assert [str(dataset.alias) for dataset in other] == ["towns"]
+    other.rename("towns", "villages")
+    assert [str(dataset.alias) for dataset in one] == ["villages"]
+    assert {key for key, data in objects(store, "names/").items() if data} == {"names/villages"}
 
 
 def test_what_the_store_has_is_hashed_and_checked(store: SmallS3, tmp_path: Path) -> None:
