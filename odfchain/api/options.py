@@ -128,6 +128,8 @@ class CheckKeywords(TypedDict, total=False):
     """Check what comes after this block."""
     upto: BlockName | None
     """Check up to this block, which is included."""
+    last: int | None
+    """Check so many of the newest blocks, and read the chain no further."""
     require_signature: bool
     """An unsigned head is a fault, not only a note."""
     profiles: bool

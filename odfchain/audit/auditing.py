@@ -14,7 +14,6 @@ from odfchain.audit.remote import remote_copy
 from odfchain.audit.report import FAULTY, Report
 from odfchain.audit.upstream import inputs_tree
 from odfchain.audit.verification import EnginesFor, VerifyOptions, finder, trusted_auditors, verify_datasets
-from odfchain.audit.walk import Range
 from odfchain.errors import BrokenChainError, UsageError
 from odfchain.ids.did import DatasetId, DidKey
 from odfchain.ids.multihash import Multihash
@@ -97,7 +96,7 @@ def verify_remote(
         ) as copy,
     ):
         scope = Scope(
-            span=Range(after=options.after, upto=options.upto),
+            span=options.span,
             jobs=options.jobs,
             require_signature=options.require_signature,
             profiles=options.profiles,

@@ -113,13 +113,13 @@ def examine(
         UsageError: the range names blocks that are not in the chain, or in the wrong order.
     """
     report = Report("unknown", dataset.label, None)
-    chain = read_chain(dataset, report, progress)
+    chain = read_chain(dataset, report, progress, last=scope.span.last)
     if not chain.blocks:
         report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")
         report.sort()
         return Verified(report, chain, -1, -1)
     after, upto = resolve_range(dataset, chain, scope.span)
-    report.after = hash_at(chain, after) if scope.span.after is not None else None
+    report.after = hash_at(chain, after) if scope.span.after is not None or chain.newest is not None else None
     report.upto = hash_at(chain, upto) if scope.span.upto is not None else None
     describe_blocks(chain, after, upto, report)
     check_rules(dataset, chain, after, upto, report)
@@ -176,7 +176,7 @@ def _check_data(
         check_inputs(dataset, chain, after, upto, inputs, report, wanted=scope.inputs_wanted)
     check_watermarks(dataset, chain, after, upto, outcomes, inputs.watermarks, report)
     readable = readable_slices(dataset, jobs, outcomes)
-    complete = chain.follows and len(readable) == count_slices(chain, upto)
+    complete = chain.follows and chain.newest is None and len(readable) == count_slices(chain, upto)
     check_corrections(readable, report, complete=complete, in_force=not has_several_keys(chain))
     check_states(dataset, chain, after, upto, readable, report, complete=complete)
     check_foreign_keys(dataset, chain, upto, readable, find, report, complete=complete)

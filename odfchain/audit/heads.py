@@ -45,7 +45,15 @@ def check_signature(
         return
     if dataset.ref == HEAD:
         found = check_head(
-            content, dataset_id, head.name, head.number, block_at=lambda number: hash_at(chain, number)
+            content,
+            dataset_id,
+            head.name,
+            head.number,
+            block_at=lambda number: (
+                hash_at(chain, number)
+                if chain.newest is None or number >= chain.newest
+                else dataset.chain.hash_at(number, head.name)
+            ),
         )
     else:
         found = check_branch(content, dataset_id, dataset.ref, head.name)
@@ -109,6 +117,8 @@ def attested(
                 is_trusted(item.auditor, trusted),
             )
         )
+        if chain.newest is not None and item.sequence_number < chain.newest:
+            continue
         if hash_at(chain, item.sequence_number) == item.head:
             found.append(item)
         else:

@@ -59,6 +59,9 @@ def check_merges(
     asked = [merge for merge in merges if after < merge.block.block.sequence_number <= upto]
     if not asked:
         return
+    if chain.newest is not None:
+        report.skip([MERGES], "the newest blocks alone were read")
+        return
     if not chain.follows:
         report.skip([MERGES], "the chain is damaged, so what it merged cannot be found")
         return

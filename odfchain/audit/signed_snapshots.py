@@ -49,6 +49,8 @@ def signed_lines(
         item = line.statement
         if item is None:
             report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
+        elif chain.newest is not None and item.sequence_number < chain.newest:
+            continue
         elif hash_at(chain, item.sequence_number) != item.block:
             report.notes.append(
                 f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "

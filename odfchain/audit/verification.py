@@ -46,6 +46,8 @@ class VerifyOptions:
     """Check what comes after this block."""
     upto: BlockName | None = None
     """Check up to this block, which is included."""
+    last: int | None = None
+    """Check so many of the newest blocks, and read the chain no further."""
     require_signature: bool = False
     """An unsigned head is a fault."""
     profiles: bool = False
@@ -53,10 +55,30 @@ class VerifyOptions:
     trusted_by: int = 0
     """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: no blocks at all, two ranges, or a replay from blocks that are not read.
+        """
+        if self.last is None:
+            return
+        if self.last < 1:
+            raise UsageError(f"the number of newest blocks is at least 1, not {self.last}")
+        if self.after is not None or self.upto is not None:
+            raise UsageError("the newest blocks are a range: without another one")
+        if self.replay:
+            raise UsageError("a replay reads the whole chain; without one the newest blocks alone are read")
+
     @property
     def ranged(self) -> bool:
         """Whether only a part of the chain is checked."""
-        return self.after is not None or self.upto is not None
+        return self.after is not None or self.upto is not None or self.last is not None
+
+    @property
+    def span(self) -> Range:
+        """The blocks that are checked."""
+        return Range(after=self.after, upto=self.upto, last=self.last)
 
 
 def verify_datasets(
@@ -79,7 +101,7 @@ def verify_datasets(
     """
     options = options or VerifyOptions()
     named = {(item.folder, item.ref): item for item in datasets}
-    if options.ranged and len(named) != 1:
+    if (options.after is not None or options.upto is not None) and len(named) != 1:
         raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
     trusted = trusted_auditors(workspace, options)
     files = list(named.values())
@@ -88,9 +110,7 @@ def verify_datasets(
     for item in upstream.datasets:
         item.shared.current(item.folder)
         scope = Scope(
-            span=Range(after=options.after, upto=options.upto)
-            if (item.folder, item.ref) in named
-            else EVERYTHING,
+            span=options.span if (item.folder, item.ref) in named else EVERYTHING,
             jobs=options.jobs,
             inputs_wanted=options.replay or options.recursive,
             require_signature=options.require_signature,

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from odfchain.audit.checks import BLOCKS, HEAD, LINKS, RULES
+from odfchain.audit.newest_blocks import add_what_is_in_force
 from odfchain.audit.report import BlockLine, Report
 from odfchain.audit.stored_blocks import StoredBlock, StoredBlocks
 from odfchain.chain.chain import HashedBlock
@@ -42,6 +43,8 @@ class Range:
 
     after: BlockName | None = None
     upto: BlockName | None = None
+    last: int | None = None
+    """Only so many of the newest blocks; the chain is read no further."""
 
 
 EVERYTHING = Range()
@@ -53,6 +56,9 @@ class StoredChain:
 
     blocks: StoredBlocks = field(default_factory=StoredBlocks)
     complete: bool = False
+    newest: int | None = None
+    """The number of the oldest block that was read in its turn; of those before it only what is in force was.
+    None where all were read."""
 
     @property
     def follows(self) -> bool:
@@ -66,8 +72,13 @@ class StoredChain:
                 yield stored
 
 
-def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> StoredChain:
-    """The blocks from the head down; what is wrong with the reference, bytes and links is in the report."""
+def read_chain(
+    dataset: DatasetFiles, report: Report, progress: Progress, *, last: int | None = None
+) -> StoredChain:
+    """The blocks from the head down; what is wrong with the reference, bytes and links is in the report.
+
+    With `last`, so many of them, and what is in force before these.
+    """
     reference = dataset.folder / "refs" / dataset.ref
     try:
         head = dataset.chain.head()
@@ -102,6 +113,11 @@ def read_chain(dataset: DatasetFiles, report: Report, progress: Progress) -> Sto
         current = item.block.prev_block_hash
         if item.number == 0 or len(blocks) > LIMITS.chain_blocks:
             break
+        if last is not None and len(blocks) >= last and item.sound and current is not None:
+            known = add_what_is_in_force(dataset, blocks, current, report)
+            chain = StoredChain(blocks, known and blocks.oldest.number == 0, item.number)
+            _describe(chain, report)
+            return chain
     if not blocks and not os.path.lexists(folder / str(head)):
         # either of the two files may be the damaged one
         report.fault(HEAD, reference, f"the reference names a block that is not here: {head}")
@@ -186,6 +202,8 @@ def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tup
         UsageError: a block is not in the chain, or the range is the wrong way round.
     """
     last = chain.blocks.newest.number if chain.blocks else -1
+    if span.last is not None:
+        return (chain.newest - 1 if chain.newest is not None else -1), last
     after = -1 if span.after is None else _number(dataset, chain, span.after)
     upto = last if span.upto is None else _number(dataset, chain, span.upto)
     if after > upto:

@@ -40,7 +40,7 @@ def check_watermarks(
     """The watermarks of the blocks `(after, upto]`; what came before the range is taken as it is recorded."""
     last: Timestamp | None = None
     latest_ms: int | None = None
-    known = chain.complete
+    known = chain.complete and chain.newest is None
     for stored in chain.blocks.of(*DATA_EVENTS):
         if stored.number > upto:
             break

@@ -21,6 +21,7 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.errors import StoreError
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.shared_store import ONLY_HERE
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.partial import is_partial
@@ -64,7 +65,7 @@ def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
     if not is_partial(dataset):
         return None
     state = DatasetState.read(dataset.chain)
-    if dataset.ref != HEAD:
+    if dataset.ref != HEAD or dataset.shared is not ONLY_HERE:  # others may bring slices to a store
         return _count(dataset, state.data_blocks())
     now, folder = time.time_ns(), _folder_state(dataset)
     kept = _read(dataset)

@@ -8,16 +8,42 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import odfchain
+from odfchain import Report, Workspace
 from odfchain.audit import stored_blocks
+from odfchain.audit.checks import (
+    BLOCKS,
+    CHECKS,
+    HEAD,
+    LINKS,
+    LOGICAL,
+    OFFSETS,
+    PHYSICAL,
+    PRESENT,
+    RULES,
+    SCHEMA,
+    STATISTICS,
+    SYSTEM,
+)
 from odfchain.audit.dataset_checks import Scope, examine
 from odfchain.audit.walk import Range
+from odfchain.codec.arrow import from_arrow
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.errors import UsageError
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
+from tests.kit.commits import make_seeded
 from tests.kit.long_chains import long_chain
+from tests.kit.recorded_dataset import SCHEMA as COLUMNS
+from tests.kit.recorded_dataset import add, add_slice, schema_event
 
-BLOCKS = 120
+COUNT = 120
 
 
 def _sound(dataset: DatasetFiles) -> None:
@@ -64,10 +90,10 @@ def _document(dataset: DatasetFiles, span: Range) -> dict[str, Any]:
 def test_blocks_in_files_are_reported_as_blocks_in_memory(
     damage: Callable[[DatasetFiles], None], span: Range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = long_chain(tmp_path, "long", BLOCKS)
+    dataset = long_chain(tmp_path, "long", COUNT)
     damage(dataset)
     expected = _document(dataset, span)
-    assert len(expected["blocks"]) in (0, 20, 59, 60, BLOCKS)
+    assert len(expected["blocks"]) in (0, 20, 59, 60, COUNT)
     for decoded, memory, rows in ((0, 1, 7), (0, 1_000, 1_024), (50, 1_000, 1)):
         monkeypatch.setattr(stored_blocks, "DECODED_BLOCKS", decoded)
         monkeypatch.setattr(stored_blocks, "_IN_MEMORY", memory)
@@ -79,11 +105,11 @@ def test_a_block_that_changes_after_it_was_hashed_is_still_what_was_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_blocks, "DECODED_BLOCKS", 0)
-    dataset = long_chain(tmp_path, "long", BLOCKS)
+    dataset = long_chain(tmp_path, "long", COUNT)
     report = examine(dataset).report
     for path in (dataset.folder / "blocks").iterdir():
         path.write_bytes(b"damaged since")
-    assert [line.sequence_number for line in report.lines] == list(range(BLOCKS))
+    assert [line.sequence_number for line in report.lines] == list(range(COUNT))
 
 
 _PEAK = """
@@ -106,3 +132,101 @@ def test_ten_times_as_many_blocks_take_no_more_memory(tmp_path: Path) -> None:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert (text[0], text[2]) == ("10000", "100000")
     assert int(text[3]) - int(text[1]) < 20
+
+
+# --- the newest blocks alone -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> DatasetFiles:
+    """A schema at block 1, and slices at blocks 2 to 7."""
+    dataset = make_seeded(tmp_path / "dataset", schema_event())
+    for number in range(6):
+        add_slice(dataset, [f"city {number}"])
+    return dataset
+
+
+def _newest(dataset: DatasetFiles, last: int) -> Report:
+    return examine(dataset, Scope(span=Range(last=last))).report
+
+
+def _faults(report: Report) -> list[Any]:
+    return [(fault.check, Path(fault.file).name, fault.message) for fault in report.faults]
+
+
+def test_the_newest_blocks_are_checked_by_what_was_in_force_before_them(recorded: DatasetFiles) -> None:
+    report = _newest(recorded, 2)
+    assert (report.verdict, report.blocks, report.records) == ("clean", 2, 2)
+    assert [line.sequence_number for line in report.lines] == [6, 7]
+    assert report.after == recorded.chain.hash_at(5, _head(recorded))
+    assert {n for n in CHECKS if report.state(n) == "passed"} == {
+        HEAD,
+        PRESENT,
+        PHYSICAL,
+        LOGICAL,
+        OFFSETS,
+        STATISTICS,
+    }
+    for check in (BLOCKS, LINKS, RULES, SYSTEM, SCHEMA):
+        assert "the chain was read down to block 6" in report.reasons[check]
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_faults_of_the_newest_blocks_are_those_of_a_range(recorded: DatasetFiles, last: int) -> None:
+    add_slice(recorded, ["another"], offset_interval=ev.OffsetInterval(start=9, end=9))
+    wrong = ev.SetDataSchema(
+        raw_arrow_schema=encode_raw_arrow(
+            from_arrow(COLUMNS.append(pa.field("x", pa.int8(), nullable=False)))
+        )
+    )
+    add(recorded, wrong, unchecked=True)
+    add(recorded, ev.Seed(dataset_id=recorded.id, dataset_kind=recorded.kind), unchecked=True)
+    ranged = examine(recorded, Scope(span=Range(after=10 - last))).report
+    assert _faults(_newest(recorded, last)) == _faults(ranged) != []
+
+
+def test_a_chain_that_is_no_longer_is_verified_whole(recorded: DatasetFiles) -> None:
+    whole = examine(recorded).report
+    for last in (8, 9, 1_000):
+        assert _newest(recorded, last).to_document() | {"time": None} == whole.to_document() | {"time": None}
+
+
+def test_an_earlier_block_that_is_damaged_is_told_where_it_is_needed(recorded: DatasetFiles) -> None:
+    schema = _file(recorded, 1)
+    schema.write_bytes(b"damaged")
+    report = _newest(DatasetFiles.open(recorded.folder), 2)
+    assert (report.faults, report.verdict) == ([], "incomplete")
+    assert schema.name in report.unchecked[0].message
+    other = _file(recorded, 3)
+    schema.unlink()
+    assert _newest(DatasetFiles.open(recorded.folder), 2).verdict == "incomplete"
+    assert other.exists()
+
+
+def test_words_about_blocks_that_were_not_read_are_no_faults(tmp_path: Path) -> None:
+    """A signature of an earlier block is what it is for the whole chain: the newest blocks are unsigned."""
+    workspace = Workspace.init(tmp_path)
+    text = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: mine, kind: Root, metadata: []}\n"
+    (dataset,) = workspace.add(text)
+    signed = (dataset.path / "refs" / "head.jws").read_bytes()
+    for number in range(5):
+        state = DatasetState.read(dataset._files.chain)
+        commit(dataset._files, state, [ev.SetInfo(description=f"{number}")], [], system_time=Timestamp.now())
+    (dataset.path / "refs" / "head.jws").write_bytes(signed)
+    newest, whole = dataset.verify(last=2), dataset.verify()
+    assert newest.signature == whole.signature
+    assert (newest.faults, newest.verdict, newest.blocks) == ([], "clean", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"last": 0}, "at least 1"),
+        ({"last": 5, "after": 2}, "without another one"),
+        ({"last": 5, "replay": True}, "reads the whole chain"),
+    ],
+)
+def test_newest_blocks_that_cannot_be_meant(options: Any, message: str, tmp_path: Path) -> None:
+    long_chain(tmp_path, "long", 10)
+    with pytest.raises(UsageError, match=message):
+        odfchain.open(tmp_path)["long"].verify(**options)
