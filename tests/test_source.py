@@ -205,7 +205,7 @@ LINES = {  # raised only by a commit that says why
     "audit": 6_300,  # chains in files while they are verified, their newest blocks alone; statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
     "branch": 7_050,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 7_730,  # how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_745,  # the newest blocks; how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
