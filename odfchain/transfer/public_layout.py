@@ -111,19 +111,21 @@ class PeerUrl:
         except ValueError:
             raise UnsupportedPeerError(f"{text!r} is not a URL") from None
         scheme = parts.scheme.lower()
+        # what a query says may be a secret, as a password is
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         if scheme not in _SCHEMES and not _ENDPOINT.fullmatch(scheme):
             raise UnsupportedPeerError(
-                f"{text}: datasets cannot be carried over {scheme or 'that'!r}",
+                f"{shown}: datasets cannot be carried over {scheme or 'that'!r}",
                 hint="the schemes are file, http, https, odf+http, odf+https, s3, s3+http, s3+https, gs, az, "
                 "ipfs and ipns",
             )
         if parts.query or parts.fragment:
-            raise UnsupportedPeerError(f"{text}: the URL of a dataset has no query and no fragment")
+            raise UnsupportedPeerError(f"{shown}: the URL of a dataset has no query and no fragment")
         if not parts.netloc and scheme != "file":
-            raise UnsupportedPeerError(f"{text}: the URL names no host")
+            raise UnsupportedPeerError(f"{shown}: the URL names no host")
         if scheme == "file" and parts.netloc not in ("", "localhost"):
             raise UnsupportedPeerError(
-                f"{text}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
+                f"{shown}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
             )
         return cls(text if text.endswith("/") else f"{text}/")
 

@@ -108,10 +108,10 @@ def test_a_name_is_given_once_whatever_its_case(repositories: Repositories) -> N
 @pytest.mark.parametrize(
     ("url", "said", "hint"),
     [
-        ("odf+ftp://me:secret@node.example/", "cannot be carried over", "odf\\+https"),
+        ("odf+ftp://me:secret@node.example/", "cannot be carried over", "odf+https"),
         ("/srv/repo", "is not a URL", "file:///"),
         ("ftp://example.com/", "cannot be carried over 'ftp'", "schemes"),
-        ("https://example.com/?a=b", "no query", None),
+        ("https://example.com/?a=secret", "no query", None),
     ],
 )
 def test_what_is_no_repository_is_refused_with_a_reason(
