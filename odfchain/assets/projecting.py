@@ -8,6 +8,7 @@ alternate-assets 1.2, file 2.1 and storage 2.0.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,16 +103,41 @@ def projected_item(
     """
     found = brought_up(item, keep_version=options.keep_version)
     _check_item(found)
-    count, used = 0, set[str]()
-    for key, asset in found["assets"].items():
-        row = rows.get((found["id"], key))
-        if row is not None:
-            used |= _write(found, asset, row, folder, options)
-            count += 1
+    written = {key: row for key in found["assets"] if (row := rows.get((found["id"], key))) is not None}
+    if any(relative_to_lock(row.location) for row in written.values()):
+        _move(found)
+    used = set[str]()
+    for key, row in written.items():
+        used |= _write(found, found["assets"][key], row, folder, options)
     for name in (ALTERNATE, FILE, STORAGE):
         if name in used:
             declare(found, name)
-    return found, count
+    return found, len(written)
+
+
+def _move(item: dict[str, Any]) -> None:
+    """Make an Item lie where it is written: what was relative to its `self` link is absolute then.
+
+    Readers resolve hrefs against that link, and the file that a lock names beside itself is not there.
+    """
+    links = item["links"] if isinstance(item.get("links"), list) else []
+    own = [each for each in links if isinstance(each, dict) and each.get("rel") == "self"]
+    hrefs = [each.get("href") for each in own]
+    base = next((href for href in hrefs if isinstance(href, str) and "://" in href), None)
+    if base is None:
+        return
+    known = any(isinstance(each, dict) and each.get("rel") == "canonical" for each in links)
+    item["links"] = [
+        {**each, "rel": "canonical"} if each in own else each
+        for each in links
+        if each not in own or not known
+    ]
+    for asset in item["assets"].values():
+        for place in (asset, *asset.get("alternate", {}).values()):
+            href = place.get("href")
+            if isinstance(href, str) and "://" not in href:
+                with contextlib.suppress(AssetError):  # what no lock could name stays
+                    place["href"] = href_of(parse_href(href, base))
 
 
 def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) -> list[Path]:

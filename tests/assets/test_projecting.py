@@ -253,6 +253,38 @@ def test_files_beside_the_lock_are_named_from_where_the_item_lies() -> None:
     assert found["assets"]["thumbnail"]["href"] == "../../assets/t%20b.png"
 
 
+def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> None:
+    links = [{"rel": "self", "href": "https://h/items/a.json"}, {"rel": "parent", "href": "../catalog.json"}]
+    document = item() | {"links": links}
+    document["assets"]["more"] = {
+        "href": "./more.tif",
+        "alternate": {"x": {"href": "y.tif"}, "z": {"href": "?q=1"}},
+    }
+    row = AssetRow("a", "thumbnail", parse_href("assets/t.png"))
+    folder = tmp_path / "stac"
+    where = ProjectOptions(primary=True, access=Access(folder=tmp_path))
+    found, _ = projected_item(document, {row.key: row}, folder, where)
+    check_stac(found)
+    assert found["links"] == [{"rel": "canonical", "href": "https://h/items/a.json"}, links[1]]
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps(found))
+    reader = StacReader(Stores(Access(folder=tmp_path)), Selection(), pytest.fail)
+    assert {asset.asset_key: href_of(asset.location) for asset in reader.assets(str(folder))} == {
+        "thumbnail": f"file://{tmp_path}/assets/t.png",
+        "B04": "https://h/B04.tif",
+        "more": "https://h/items/more.tif",
+    }
+    assert found["assets"]["thumbnail"]["alternate"]["original"]["href"] == "https://h/items/t.png"
+    others = {"x": {"href": "https://h/items/y.tif"}, "z": {"href": "?q=1"}}
+    assert found["assets"]["more"]["alternate"] == others, "a query is no file"
+    assert projected_item(found, {row.key: row}, folder, where)[0] == found
+    twice = item() | {"links": [*links, {"rel": "canonical", "href": "https://o/a.json"}]}
+    found, _ = projected_item(twice, {row.key: row}, folder, where)
+    assert [link["rel"] for link in found["links"]] == ["parent", "canonical"]
+    elsewhere = AssetRow("a", "thumbnail", parse_href("s3://m/t.png"))
+    assert projected_item(twice, {row.key: elsewhere}, folder, where)[0]["links"] == twice["links"]
+
+
 CATALOG = {"type": "Catalog", "id": "c", "description": "c", "license": "proprietary"}
 COLLECTION = {
     "type": "Collection",
