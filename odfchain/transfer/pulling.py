@@ -93,7 +93,8 @@ def pull_dataset(
         )
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)
-    key = alias.key.replace("/", "+")
+    # who pulls from elsewhere may find on the way that the store has moved on
+    key = alias.key.replace("/", "+") + ("=" if options.on_demand else "")
     with fsio.locked(incoming / f".lock-{key}"):
         present = _present(workspace, alias)
         if present is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from odfchain.errors import (
 )
 from odfchain.repo.workspace_files import WorkspaceFiles
 from tests.kit import shared_store as kit
-from tests.kit.processes import odfchain
+from tests.kit.processes import odfchain, one_session
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import SmallS3
 
@@ -62,6 +64,25 @@ def test_another_process_joins(store: SmallS3, tmp_path: Path) -> None:
     done = odfchain(tmp_path / "other", "init", "--store", store.url(PREFIX))
     assert "datasets in s3+http://" in done.err
     assert "cities" in odfchain(tmp_path / "other", "list").out
+
+
+@pytest.mark.soak
+def test_the_page_is_true(store: SmallS3, tmp_path: Path) -> None:
+    """Its commands, each machine's in a folder of its own, rows recorded by Spark included."""
+    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
+    outputs = []
+    with one_session() as env:
+        for number, block in enumerate(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "cities.csv").write_text("id,name\n1,Bern\n2,Basel\n")
+            script = "set -e\n" + block.replace("s3://bucket/team", store.url(PREFIX))
+            done = subprocess.run(
+                ["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            outputs.append(done.stdout)
+    assert "Basel" in outputs[1]
 
 
 def test_losing_the_folder_loses_no_commit(store: SmallS3, tmp_path: Path) -> None:
