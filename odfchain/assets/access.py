@@ -8,6 +8,7 @@ only the row has named. Private addresses are refused unless the user allows the
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ from odfchain.text import one_line
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+_Name = tuple[str, str | None, str | None, bool]
+"""Kind of store, container, endpoint, and whether for whole objects."""
 _SECONDS = 30.0
 """Longest time for a request that is not of a whole object [s]."""
 _RETRIES = 3
@@ -52,8 +55,9 @@ class Stores:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self._open: dict[tuple[str, str | None, str | None, bool], ObjectStore] = {}
-        self._passes: dict[tuple[str, str | None, str | None, bool], Pass] = {}
+        self._open: dict[_Name, ObjectStore] = {}
+        self._passes: dict[_Name, Pass] = {}
+        self._opening = threading.Lock()
 
     def store_of(self, location: Location, *, whole: bool = False) -> ObjectStore:
         """The store of an object that is no file; for `whole` objects a request may take as long as it takes.
@@ -65,16 +69,19 @@ class Stores:
             FetchError: there is no such host, or nobody tells its address now.
         """
         name = (location.store, location.container, location.endpoint, whole)
-        if name not in self._open:
-            if self._is_guarded(location):
-                self._passes[name] = new_pass()
-            through = self._passes.get(name)
-            limits = self.access.limits
-            self._open[name] = open_store(
-                location, limits, limits.deadline if whole else _SECONDS,
-                signed=self.is_signed(location), through=None if through is None else through.url,
-            )  # fmt: skip
-        return self._open[name]
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = self._opened(location, name)
+            return self._open[name]
+
+    def _opened(self, location: Location, name: _Name) -> ObjectStore:
+        limits, through = self.access.limits, None
+        if self._is_guarded(location):
+            through = self._passes[name] = new_pass()
+        return open_store(
+            location, limits, limits.deadline if name[3] else _SECONDS,
+            signed=self.is_signed(location), through=None if through is None else through.url,
+        )  # fmt: skip
 
     def message_of(self, location: Location, message: str) -> str:
         """What to say of a failure: where its store leads to a private address, that."""
