@@ -199,6 +199,11 @@ def test_commands_do_not_use_each_other() -> None:
                 assert part == "support" or asks_for_all, f"{name_of(path)} imports {each.module}"
 
 
+def test_no_coroutine_of_the_library_of_stores_is_awaited() -> None:
+    """Its threads would call back into Python when the process ends: one command in twelve ended by an abort."""
+    assert [name_of(path) for path in MODULES if re.search(r"obstore\.\w+_async", text_of(path))] == []
+
+
 LINES = {  # raised only by a commit that says why
     "assets": 3_280,  # files of assets beside documents; rules of relocations and what they remember, in modules of their own; locks that are judged as they are read, and what a check found as a page; catalogs in servers that speak like S3; STAC of two versions, written valid and read back: storage schemes, what cannot be brought up to date; redirects to private addresses; the guide says 1,500: stores' ways of lying, STAC in five forms, relocation that survives being killed
     "api": 6_600,  # locks, judged and checked; workspaces in stores, which refuse some; locks recorded into datasets; asset locks; what is known of rows; exports; what is published of snapshots; drift at commits, settings of datasets; which profiles are compared; manifests; profiles; reverts; merges; corrections; states and histories; branches, points and what lies between them; what a merge believes; questions; names with a point; pulls fetched ahead; opened datasets; signed answers; frames of Spark

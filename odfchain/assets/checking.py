@@ -85,7 +85,7 @@ def check_rows(
     remaining = iter(rows)
     with ThreadPoolExecutor(jobs) as readers:
         while window := list(islice(remaining, WINDOW)):
-            probes: Iterable[Probe] = probes_of((row.location for row in window), stores, jobs)
+            probes: Iterable[Probe] = probes_of([row.location for row in window], stores, jobs)
             if checksums:
                 probes = readers.map(functools.partial(_with_checksum, stores), window, probes)
             for row, probe in zip(window, probes, strict=True):

@@ -9,7 +9,6 @@ Source: RFC-047.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import tempfile
@@ -25,7 +24,7 @@ from odfchain.assets.checksums import SHA2_256, algorithm_of
 from odfchain.assets.hrefs import href_of
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.objects import ChangedError, checksum_of, pieces, remove, translated, write
-from odfchain.assets.probing import Probe, probe
+from odfchain.assets.probing import probe
 from odfchain.assets.relocation_plan import Planned, RelocateOptions, alike_in_folders, place_of, shown
 from odfchain.assets.stac import AssetFault
 from odfchain.errors import FetchError, NameCollisionError, OdfchainError, SourceNotFoundError
@@ -108,7 +107,7 @@ def _arrived(item: Planned, targets: Stores, arrivals: Arrivals, options: Reloca
     known = arrivals.facts_of(item)
     if known is None or (options.checksum and known.file_checksum is None):
         return None
-    now = _asked(item.target, targets)
+    now = probe(item.target, targets)
     row = replace(item.row, location=item.target, facts=known)
     return known if compared(row, now).status is Status.SAME else None
 
@@ -138,7 +137,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
     else:
         write(target, targets, iter(passing))
         size = passing.size
-    now = _asked(target, targets)
+    now = probe(target, targets)
     if now.facts is None or now.facts.size_bytes != size:
         remove(target, targets)
         said = now.problem if now.facts is None else f"{now.facts.size_bytes} bytes instead of {size}"
@@ -153,7 +152,7 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
         ChangedError, SourceNotFoundError: it is not what the lock says, or not there.
         FetchError: it cannot be asked.
     """
-    now = _asked(row.location, sources)
+    now = probe(row.location, sources)
     found = compared(row, now)
     if found.status is Status.MISSING:
         raise SourceNotFoundError("no such object")
@@ -172,7 +171,7 @@ def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> N
         FetchError: nobody says whether.
     """
     target, locked = item.target, item.row.facts
-    there = _asked(target, targets)
+    there = probe(target, targets)
     if there.missing:
         return
     if there.facts is None:
@@ -225,7 +224,3 @@ class _Passing:
 
 def _one_store(source: Location, target: Location) -> bool:
     return replace(source, key="") == replace(target, key="")
-
-
-def _asked(location: Location, stores: Stores) -> Probe:
-    return asyncio.run(probe(location, stores))

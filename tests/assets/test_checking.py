@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import shutil
@@ -245,20 +244,21 @@ def test_requests_have_half_a_minute_and_three_retries(
 def test_as_many_requests_as_were_allowed_run_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, most = 0, 0
+    together, lock, running = threading.Barrier(7, timeout=60), threading.Lock(), set[str]()
 
-    async def asked(location: Location, _: Stores) -> Probe:
-        nonlocal running, most
-        running, most = running + 1, max(most, running + 1)
-        for _turn in range(5):  # whoever may begin has begun by then
-            await asyncio.sleep(0)
-        running -= 1
+    def asked(location: Location, _: Stores) -> Probe:
+        with lock:
+            running.add(location.key)
+            assert len(running) <= 7
+        together.wait()  # of fewer none would ever go on
+        with lock:
+            running.discard(location.key)
+        together.wait()
         return Probe(Facts(int(location.key)))
 
     monkeypatch.setattr(probing, "probe", asked)
-    found = probing.probes_of([Location("s3", "b", None, str(n)) for n in range(50)], stores(tmp_path), 7)
-    assert most == 7
-    assert [each.facts for each in found] == [Facts(n) for n in range(50)], "in order"
+    found = probing.probes_of([Location("s3", "b", None, str(n)) for n in range(49)], stores(tmp_path), 7)
+    assert [each.facts for each in found] == [Facts(n) for n in range(49)], "in order"
 
 
 def test_who_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_who_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.M
         thread = threading.Thread(target=silent, daemon=True)
         thread.start()
         origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        found = asyncio.run(probe(parse_href(f"{origin}/x.tif"), stores(tmp_path)))
+        found = probe(parse_href(f"{origin}/x.tif"), stores(tmp_path))
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
     for connection in kept:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def hold_probe(case: Case, tmp_path: Path) -> None:
     if "bytes" in answer:
         answer["bytes"] = answer["bytes"].encode()
     with LyingObjects({"/x.tif": answer}) as server:
-        found = asyncio.run(probe(parse_href(f"{server.origin}/x.tif"), stores(tmp_path)))
+        found = probe(parse_href(f"{server.origin}/x.tif"), stores(tmp_path))
     assert found.missing == case.get("missing", False)
     if "facts" in case:
         assert found == Probe(Facts(*case["facts"]))
@@ -128,7 +127,7 @@ def test_case_30_files_are_the_same_in_a_copied_folder(tmp_path: Path) -> None:
         (folder / "assets").mkdir(parents=True)
         (folder / "assets" / "x.tif").write_bytes(b"1234567")
     row = AssetRow("a", "x", parse_href("assets/x.tif"))
-    facts = [asyncio.run(probe(row.location, stores(folder))).facts for folder in (one, other)]
+    facts = [probe(row.location, stores(folder)).facts for folder in (one, other)]
     assert facts == [Facts(7), Facts(7)]
 
 
@@ -149,11 +148,11 @@ def test_case_41_private_addresses_are_refused(tmp_path: Path) -> None:
     with LyingObjects({"/x.tif": {}}) as server:
         location = parse_href(f"{server.origin}/x.tif")
         closed = stores(tmp_path, private=False)
-        assert "private address" in asyncio.run(probe(location, closed)).problem
+        assert "private address" in probe(location, closed).problem
         with pytest.raises(AccessError):
             closed.store_of(parse_href("http://169.254.169.254/latest"))
         named = Stores(Access(folder=tmp_path, trusted=frozenset({server.origin})))
-        assert asyncio.run(probe(location, named)).facts is not None
+        assert probe(location, named).facts is not None
         assert [method for method, _, _ in server.requests] == ["HEAD"]
 
 
@@ -161,11 +160,11 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "lock").mkdir()
     (tmp_path / "lock" / "x.tif").symlink_to(tmp_path / "secret")
-    found = asyncio.run(probe(parse_href("x.tif"), stores(tmp_path / "lock")))
+    found = probe(parse_href("x.tif"), stores(tmp_path / "lock"))
     assert found.facts is None
     assert "a link" in found.problem
     foreign = Stores(Access(folder=tmp_path, foreign=True))
-    assert "absolute" in asyncio.run(probe(parse_href("/etc/passwd"), foreign)).problem
+    assert "absolute" in probe(parse_href("/etc/passwd"), foreign).problem
 
 
 def test_the_same_pair_from_two_collections_is_refused(tmp_path: Path) -> None:

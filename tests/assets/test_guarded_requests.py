@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
@@ -59,7 +58,7 @@ def stores(folder: Path, **allowed: Any) -> Stores:
 
 
 def probed(href: str, where: Stores) -> Probe:
-    return asyncio.run(probe(parse_href(href), where))
+    return probe(parse_href(href), where)
 
 
 def test_an_object_at_a_public_address(public: LyingObjects, tmp_path: Path) -> None:
@@ -141,8 +140,8 @@ def test_a_stranger_s_s3_server_redirects_nowhere(
     monkeypatch.setenv("AWS_SSE_CUSTOMER_KEY_BASE64", "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=")
     public.answers |= {"/b/x": {"to": f"{private.origin}/secret"}, "/b/y": {}}
     place = Location("s3", "b", public.origin, "x")
-    assert "a private address" in asyncio.run(probe(place, stores(tmp_path))).problem
-    assert asyncio.run(probe(Location("s3", "b", public.origin, "y"), stores(tmp_path))).facts == FACTS
+    assert "a private address" in probe(place, stores(tmp_path)).problem
+    assert probe(Location("s3", "b", public.origin, "y"), stores(tmp_path)).facts == FACTS
     assert private.requests == []
     sent = {name for _, _, headers in public.requests for name in headers}
     assert sent <= {"accept", "user-agent", "host", "connection", "range"}

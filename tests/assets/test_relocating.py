@@ -137,7 +137,7 @@ def test_case_37_the_facts_are_those_of_the_copy(
         "12208bb0cf6eb9b17d0f7d22b456f121257dc1254e1f01665370476383ea776df414"
     }
     # a target that is not what was written is removed
-    monkeypatch.setattr(relocating, "_asked", _shortened(relocating._asked, to))
+    monkeypatch.setattr(relocating, "probe", _shortened(relocating.probe, to))
     short = moved(rows(server, 1), to, tmp_path / "x", trusted=str(to.endpoint), overwrite=True)
     assert [fault.error.exit_code for fault in short.faults] == [8]
     assert "m/p/S2A/B0.tif" not in "".join(bucket.objects)
@@ -338,12 +338,11 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
     location = Location.parse(bucket.url("b/k.tif"))
 
     def headers(*trusted: str) -> dict[str, str]:
-        import asyncio
 
         from odfchain.assets.probing import probe
 
         bucket.requests.clear()
-        asyncio.run(probe(location, stores(tmp_path, *trusted)))
+        probe(location, stores(tmp_path, *trusted))
         return bucket.requests[0][2]
 
     assert {"authorization", "x-amz-security-token"} & set(headers()) == set()
