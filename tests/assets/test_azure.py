@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -197,7 +196,7 @@ def test_case_36_what_changes_before_it_is_read_is_not_copied(small: SmallAzure,
 def headers_of(small: SmallAzure, location: Location, where: Stores) -> list[dict[str, str]]:
     """What a probe and a reading of an object in a public container sent."""
     small.requests.clear()
-    found = asyncio.run(probe(location, where))
+    found = probe(location, where)
     assert found.facts is not None, found
     assert found.facts.size_bytes == 7
     assert read_small(location, where, 7) == BYTES
@@ -225,7 +224,7 @@ def test_an_account_that_the_user_named_is_signed_for(small: SmallAzure, tmp_pat
     put(location, BYTES, tmp_path)
     for headers in headers_of(small, location, stores(tmp_path, small.endpoint)):
         assert headers["authorization"].startswith(f"SharedKey {ACCOUNT}:")
-    refused = asyncio.run(probe(location, stores(tmp_path, allow_private=True)))
+    refused = probe(location, stores(tmp_path, allow_private=True))
     assert refused.missing  # Azure says so to whoever may not read
 
 
@@ -261,7 +260,7 @@ def test_a_wrong_key_is_told_as_such(
     create_container(small.endpoint, "scenes")
     put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")
-    assert "403" in asyncio.run(probe(parse_href("az://scenes/x.tif"), stores(tmp_path))).problem
+    assert "403" in probe(parse_href("az://scenes/x.tif"), stores(tmp_path)).problem
 
 
 @pytest.mark.parametrize(
@@ -272,7 +271,7 @@ def test_exported_facts_are_as_the_store_wrote_them(small: SmallAzure, tmp_path:
     create_container(small.endpoint, "scenes")
     tag = put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
     row = AssetRow("S2A", "B04", parse_href(location) if ":" in location else at(small, "scenes", "x.tif"))
-    facts = asyncio.run(probe(row.location, stores(tmp_path, small.endpoint))).facts
+    facts = probe(row.location, stores(tmp_path, small.endpoint)).facts
     assert facts is not None
     AssetLock(table_of([replace(row, facts=facts)]), tmp_path).write(tmp_path / "x.parquet")
     read = AssetLock.read(tmp_path / "x.parquet")
