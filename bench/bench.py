@@ -2,7 +2,7 @@
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
     [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
-    [profiles] [--json]
+    [profiles] [scale] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
@@ -28,6 +28,7 @@ from bench_memory import bench_memory
 from bench_merges import bench_merges
 from bench_profiles import bench_profiles
 from bench_query import bench_query
+from bench_scale import bench_scale
 from bench_share import bench_share
 from bench_skipping import bench_skipping
 from bench_snapshots import bench_snapshots
@@ -57,6 +58,7 @@ PARTS = {
     "skipping": bench_skipping,
     "branches": bench_branches,
     "profiles": bench_profiles,
+    "scale": bench_scale,
 }
 
 

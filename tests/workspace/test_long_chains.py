@@ -69,35 +69,48 @@ def _append(dataset: DatasetFiles, workspace: Workspace) -> None:
     opened.chain.set_ref(HEAD, state.head, expected=opened.chain.head())
 
 
+def _known_copy(folder: Path, blocks: int) -> Workspace:
+    """A workspace with a chain that is known as a copy of another; it was listed once."""
+    mine = long_chain(folder / "mine", "long", blocks)
+    theirs = folder / "theirs"
+    shutil.copytree(mine.folder, theirs, copy_function=os.link)
+    os.utime(mine.folder / "data", ns=(0, 0))  # as if it had been made a while ago
+    workspace = odfchain.open(folder / "mine")
+    workspace["long"].add_alias("pull", theirs.as_uri() + "/")
+    workspace["long"].local_slices()
+    return workspace
+
+
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Workspace]:
-    """A short and a long chain, known as copies of others; each was listed once."""
-    found = {}
-    for blocks in (SHORT, LONG):
-        folder = tmp_path_factory.mktemp(f"{blocks}")
-        mine = long_chain(folder / "mine", "long", blocks)
-        theirs = folder / "theirs"
-        shutil.copytree(mine.folder, theirs, copy_function=os.link)
-        os.utime(mine.folder / "data", ns=(0, 0))  # as if it had been made a while ago
-        found[blocks] = odfchain.open(folder / "mine")
-        found[blocks]["long"].add_alias("pull", theirs.as_uri() + "/")
-        found[blocks]["long"].local_slices()
-    return found
+    return {blocks: _known_copy(tmp_path_factory.mktemp(f"{blocks}"), blocks) for blocks in (SHORT, LONG)}
 
 
-@pytest.mark.parametrize("ask", [_log, _list, _tail, _schema, _pull, _verify_newest, _append])
+ASKED = [_log, _list, _tail, _schema, _pull, _verify_newest, _append]
+
+
+@pytest.mark.parametrize("ask", ASKED)
 def test_what_is_read_does_not_grow_with_the_chain(
     ask: Callable[[DatasetFiles, Workspace], None], copies: dict[int, Workspace]
 ) -> None:
-    read: list[Counter[str]] = []
-    for workspace in copies.values():
-        files = workspace["long"]._files
-        with counted_reads(files) as found:
-            ask(files, workspace)
-        read.append(found)
-    assert read[0] == read[1]
-    assert read[0]["blocks"] < 130
-    assert read[0]["bytes of the index"] <= read[0]["reads of the index"] * ROW_BYTES
+    short, long = (_read_by(ask, workspace) for workspace in copies.values())
+    assert short == long
+    assert short["blocks"] < 130
+    assert short["bytes of the index"] <= short["reads of the index"] * ROW_BYTES
+
+
+@pytest.mark.soak
+def test_nor_does_it_of_a_hundred_thousand_blocks(copies: dict[int, Workspace], tmp_path: Path) -> None:
+    longer = _known_copy(tmp_path, 100_000)
+    for ask in ASKED:
+        assert _read_by(ask, longer) == _read_by(ask, copies[SHORT])
+
+
+def _read_by(ask: Callable[[DatasetFiles, Workspace], None], workspace: Workspace) -> Counter[str]:
+    files = workspace["long"]._files
+    with counted_reads(files) as found:
+        ask(files, workspace)
+    return found
 
 
 def test_the_counts_of_slices_follow_the_chain_and_the_folder(tmp_path: Path) -> None:
