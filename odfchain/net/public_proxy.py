@@ -24,8 +24,11 @@ from odfchain.net.redirects import is_public
 from odfchain.net.url import PORTS
 
 _T = TypeVar("_T")
-_HEAD = 1 << 16
-"""Bytes of a head at most; as much is read in one go."""
+_HEAD = 1 << 18
+"""Bytes of a head at most."""
+_PIECE = 1 << 16
+_FAILURES = (OSError, ValueError, EOFError, LookupError, TimeoutError, asyncio.LimitOverrunError)
+"""What ends a connection: one side is gone, or says what is no HTTP."""
 _SECONDS = 30.0
 """Longest time to a head, and to a connection [s]."""
 _OURS = (b"connection", b"keep-alive")
@@ -66,7 +69,7 @@ class _Proxy:
         return found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError, ValueError, EOFError, TimeoutError):
+        with contextlib.closing(writer), contextlib.suppress(*_FAILURES):
             first, headers = _parted(await _in_time(reader.readuntil(b"\r\n\r\n")))
             method, target, _ = first.split(b" ")
             client = self._passes.get(_value(headers, b"proxy-authorization"))
@@ -119,7 +122,7 @@ async def _answered(upstream: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_HEAD):
+    while data := await reader.read(_PIECE):
         writer.write(data)
         await writer.drain()
 

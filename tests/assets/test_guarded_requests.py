@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
@@ -24,7 +25,8 @@ from odfchain.limits import FetchLimits
 from odfchain.net import public_proxy
 from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
-from tests.kit.servers import Reply, Server
+from tests.kit.processes import TIMEOUT
+from tests.kit.servers import Reply, Server, closed_port
 from tests.kit.stand_ins import write_certificate
 from tests.kit.support import IMPORTABLE
 
@@ -147,16 +149,34 @@ def test_a_stranger_s_s3_server_redirects_nowhere(
     assert sent <= {"accept", "user-agent", "host", "connection", "range"}
 
 
-def test_the_proxy_survives_what_is_no_request(public: LyingObjects, tmp_path: Path) -> None:
+def test_the_proxy_survives_what_is_no_request(
+    public: LyingObjects, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     port = int(public_proxy.new_pass().url.rpartition(":")[2])
-    for request in (b"\r\n\r\n", b"x" * 100_000, b"GET ftp://x HTTP/1.1\r\n\r\n", b"GET"):
+    for request in (b"\r\n\r\n", b"x" * 300_000, b"GET ftp://x HTTP/1.1\r\n\r\n", b"GET"):
         with socket.create_connection(("127.0.0.1", port)) as asked:
-            asked.sendall(request)
-            asked.shutdown(socket.SHUT_WR)
-            asked.settimeout(5)
-            while asked.recv(1_000):
-                pass
+            asked.settimeout(TIMEOUT)
+            with contextlib.suppress(ConnectionError):
+                asked.sendall(request)
+                asked.shutdown(socket.SHUT_WR)
+                while asked.recv(1_000):
+                    pass
     assert probed(f"{public.origin}/x.tif", stores(tmp_path)).facts == FACTS
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("size", [100_000, 400_000])
+def test_heads_of_servers_have_an_end(public: LyingObjects, tmp_path: Path, size: int) -> None:
+    public.answers["/x.tif"] = {"headers": size}
+    found = probed(f"{public.origin}/x.tif", stores(tmp_path))
+    assert (found.facts is None) == (size > 1 << 18)
+    assert (found.facts is None) == bool(found.problem)
+
+
+def test_a_public_address_where_nobody_answers(tmp_path: Path) -> None:
+    with closed_port() as port:
+        found = probed(f"http://{PUBLIC}:{port}/x.tif", stores(tmp_path))
+    assert "502" in found.problem
 
 
 def test_a_forked_process_starts_a_proxy_of_its_own() -> None:
