@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import queue
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -107,25 +109,66 @@ def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> N
     import obstore  # noqa: PLC0415 - a heavy library
 
     first, second = next(content, memoryview(b"")), next(content, None)
+    if second is None:  # one request is enough
+        with translated(target, targets):
+            obstore.put(targets.store_of(target, whole=True), target.key, bytes(first), use_multipart=False)
+        return
     failed = list[OdfchainError]()
 
-    def chunks() -> Iterator[Any]:
+    def chunks(rest: Iterator[memoryview]) -> Iterator[Any]:
         try:
             yield from (first, second)
-            yield from content
+            yield from rest
         except OdfchainError as error:
             failed.append(error)
             raise
 
     try:
-        with translated(target, targets):
+        with _read_ahead(content) as rest, translated(target, targets):
             store = targets.store_of(target, whole=True)
-            if second is None:  # one request is enough
-                obstore.put(store, target.key, bytes(first), use_multipart=False)
-            else:
-                obstore.put(store, target.key, chunks(), chunk_size=PIECE, max_concurrency=2)
+            obstore.put(store, target.key, chunks(rest), chunk_size=PIECE, max_concurrency=2)
     except OdfchainError as error:
         raise (failed or [error])[0] from None
+
+
+@contextlib.contextmanager
+def _read_ahead(content: Iterator[memoryview]) -> Iterator[Iterator[memoryview]]:
+    """The same pieces, read by a thread of their own.
+
+    The library panics where an object is read while it asks for the pieces of another.
+    """
+    ready, stopped = queue.Queue[memoryview | BaseException | None](1), threading.Event()
+
+    def hand_over(item: memoryview | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                return ready.put(item, timeout=0.1)
+        return None
+
+    def read() -> None:
+        end: BaseException | None = None
+        try:
+            for piece in content:
+                hand_over(piece)
+                if stopped.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - it is raised where the pieces are taken
+            end = error
+        hand_over(end)
+
+    def taken() -> Iterator[memoryview]:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield taken()
+    finally:
+        stopped.set()
+        reader.join()
 
 
 def remove(target: Location, targets: Stores) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import threading
@@ -17,7 +18,7 @@ import odfchain as odf
 from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals
 from odfchain.api.lock_datasets import record_lock
 from odfchain.api.templates import manifest_template
-from odfchain.assets import relocating
+from odfchain.assets import objects, relocating
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.arrivals import Arrivals
 from odfchain.assets.hrefs import href_of, parse_href
@@ -30,6 +31,7 @@ from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
 from tests.kit.small_s3 import SmallS3
+from tests.kit.stand_ins import simulated_s3
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -347,3 +349,30 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
 
     assert {"authorization", "x-amz-security-token"} & set(headers()) == set()
     assert {"authorization", "x-amz-security-token"} <= set(headers(str(location.endpoint)))
+
+
+def test_large_objects_go_from_server_to_server_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library cannot read an object while it asks for the pieces of another: a thread reads ahead."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    data = bytes(range(256)) * (5 << 12) + b"end"
+    monkeypatch.setattr(objects, "PIECE", 5 << 20)  # four pieces; no part may be smaller
+    with LyingObjects({"/x.tif": {"bytes": data * 4}}) as server, simulated_s3("mirror") as target:
+        location = parse_href(f"{server.origin}/x.tif")
+        lock = AssetLock(table_of([AssetRow("s1", "B04", location, Facts(len(data) * 4))]), tmp_path)
+        options = StoreOptions(allow_private=True)
+        moved = lock.relocate(f"s3+{target}/mirror", checksum=True, stores=options)
+        assert not moved.faults
+        (row,) = moved.rows
+        assert row.facts.size_bytes == len(data) * 4
+        assert row.facts.file_checksum == f"1220{hashlib.sha256(data * 4).hexdigest()}"
+        wrong = AssetLock(
+            table_of(
+                [AssetRow("s2", "B04", location, Facts(file_checksum="1220" + "0" * 64))], checksums=True
+            ),
+            tmp_path,
+        )
+        (fault,) = wrong.relocate(f"s3+{target}/mirror", stores=options).faults
+        assert fault.error.exit_code == 6
