@@ -46,7 +46,8 @@ from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import objects_of, store_of
 
 _HINT_EVERY = 100
-"""Blocks after which the hint for faster clones is written anew [count]: nothing depends on its end."""
+"""Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth
+of their length, for it has a line for each block. Nothing depends on its end."""
 
 _ATTEMPTS = 3
 """How often a write is tried whose connection breaks off [count]: each may be repeated without harm."""
@@ -214,7 +215,8 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
     for hashed in blocks:
         put(ObjectKey(Part.BLOCK, hashed.hash), stored.verified_path(hashed.hash))
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
-    if newest // _HINT_EVERY != (oldest - 1) // _HINT_EVERY and newest < SHARING.hinted_blocks:
+    every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
+    if newest // every != (oldest - 1) // every and newest < SHARING.hinted_blocks:
         peer.put_hint(dataset.chain.hashes(blocks[-1].hash))
 
 

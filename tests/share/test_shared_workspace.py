@@ -25,6 +25,7 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.transfer import shared_refs
 from tests.kit import shared_store as kit
 from tests.kit.processes import odfchain, one_session
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
@@ -434,6 +435,20 @@ def test_upkeep_of_what_is_here(store: SmallS3, tmp_path: Path) -> None:
     assert list(texts(other)) == ["a"]
     other.gc()
     assert list(texts(other)) == ["a"]
+
+
+def test_the_hint_for_clones_is_written_now_and_then(store: SmallS3, tmp_path: Path) -> None:
+    root = add(machine(store, tmp_path / "one"))
+    hint = f"{PREFIX}/datasets/{root.folder.name}/hints/chain"
+    first = store.objects[hint]
+    append(root, "a")
+    assert store.objects[hint] == first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_refs, "_HINT_EVERY", 2)
+        append(root, "b")
+        append(root, "c")
+    assert store.objects[hint].count(b"\n") > first.count(b"\n")
+    assert list(texts(machine(store, tmp_path / "other"))) == ["a", "b", "c"]
 
 
 # --- costs ---------------------------------------------------------------------------------------------

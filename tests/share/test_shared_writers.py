@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +26,7 @@ from tests.kit.small_s3 import RESET, SmallS3
 
 QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
 AGAIN = replace(QUICK, retries=2)
+ROOT = Path(__file__).parents[2]
 MOST = 9
 """More requests than a commit of one block has [count]."""
 
@@ -229,6 +232,28 @@ def test_many_at_once(store: SmallS3, tmp_path: Path, two: tuple[Workspace, Work
     expected = sorted(f"{name} {number}" for name in "abc" for number in range(3))
     for workspace in (*two, third):
         assert sorted(texts(workspace)) == expected
+
+
+@pytest.mark.soak
+def test_processes_that_have_nothing_in_common(
+    store: SmallS3, tmp_path: Path, two: tuple[Workspace, Workspace]
+) -> None:
+    code = """
+import sys
+from pathlib import Path
+import odfchain as odf
+from tests.share.test_shared_writers import write
+workspace = odf.open(Path(sys.argv[1]))
+for number in range(5):
+    write(workspace, f"{sys.argv[2]} {number}", retries=100)
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, workspace.path.parent, name], cwd=ROOT)
+        for workspace, name in zip(two, "ab", strict=True)
+    ]
+    assert [process.wait(120) for process in running] == [0, 0]
+    expected = sorted(f"{name} {number}" for name in "ab" for number in range(5))
+    assert sorted(texts(two[0])) == sorted(texts(two[1])) == expected
 
 
 def test_threads_of_one_process(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
