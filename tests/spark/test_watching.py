@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from odfchain.api import Workspace
     from odfchain.spark.session import SparkEngine
 
 STEPS = Steps(reading="Reading f", merging="Merging f", writing="Writing f", rows=1_000, size=5_000)
@@ -371,6 +372,35 @@ def test_rows_and_tasks_of_a_job_rise_to_the_end(
     assert screen.told[-1].rows == 400
     status = JavaStatus(session, "odfchain-another-action")
     assert status.stages() == []
+
+
+_MANIFESTS = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: flights
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, id BIGINT]}
+      merge: {kind: Append}
+"""
+
+
+def test_an_ingest_is_told_from_the_first_row_to_the_last(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_PERIOD", 0.02)
+    monkeypatch.setattr(watching, "_END_SECONDS", 60)
+    rows, file = 60_000, tmp_path / "flights.csv"
+    file.write_text("event_time,id\n" + "".join(f"2024-01-01T00:00:00Z,{n}\n" for n in range(rows)))
+    workspace.add(_MANIFESTS)
+    screen = Looked()
+    workspace["flights"].ingest(file, progress=screen)
+    assert {done.step for done in screen.told} >= {"Reading flights.csv", "Writing flights.csv"}
+    assert {done.total_rows for done in screen.told if done.step == "Reading flights.csv"} == {rows}
+    assert screen.told[-1].rows == rows
 
 
 @dataclass(frozen=True)
