@@ -32,6 +32,9 @@ from odfchain.progress import SILENT, Progress
 from odfchain.store.locations import Location
 from odfchain.text import one_line
 
+_COPIED_AT_ONCE = 5 << 30
+"""Bytes of the largest object that S3 copies in one request; larger ones pass through here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
@@ -123,7 +126,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
         return replace(found, file_checksum=passing.checksum)
     _check_target(item, targets, options)
     passing = _Passing(row, sources, options)
-    if source.store in ("s3", "gs", "az") and not passing.hashes and _one_store(source, target):
+    if _one_store(source, target) and not passing.hashes and (found.size_bytes or 0) <= _COPIED_AT_ONCE:
         import obstore  # noqa: PLC0415 - a heavy library
 
         with translated(source, targets):
@@ -223,4 +226,4 @@ class _Passing:
 
 
 def _one_store(source: Location, target: Location) -> bool:
-    return replace(source, key="") == replace(target, key="")
+    return source.store in ("s3", "gs", "az") and replace(source, key="") == replace(target, key="")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from odfchain.api.asset_locks import AssetLock
+from odfchain.api.asset_locks import AssetLock, StoreOptions
+from odfchain.assets import relocating
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
-from odfchain.assets.objects import PIECE
+from odfchain.assets.objects import PIECE, pieces
 from tests.kit.memory_growth import growth_of_commands
 from tests.kit.small_s3 import SmallS3
 
@@ -73,18 +75,34 @@ def test_parts_are_dropped_when_the_store_refuses_one(bucket: SmallS3, tmp_path:
     assert (bucket.objects, bucket.uploads) == ({}, {})
 
 
-def test_a_source_that_is_cut_while_it_is_read_leaves_no_parts(bucket: SmallS3, tmp_path: Path) -> None:
-    lock = lock_of(tmp_path)
+def test_a_source_that_is_cut_while_it_is_read_leaves_no_parts(
+    bucket: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*args: Any, **options: Any) -> Iterator[memoryview]:
+        for number, piece in enumerate(pieces(*args, **options)):
+            yield piece
+            if number == 1:  # what is left has not been read yet
+                os.truncate(tmp_path / "x.tif", PIECE)
 
-    def cut(method: str, path: str) -> None:
-        if method == "POST":  # the upload begins when two pieces have been read
-            with (tmp_path / "x.tif").open("r+b") as file:
-                file.truncate(PIECE)
-
-    bucket.before = cut
-    moved = lock.relocate(bucket.url("m"))
+    monkeypatch.setattr(relocating, "pieces", cut)
+    moved = lock_of(tmp_path).relocate(bucket.url("m"))
     assert [fault.error.exit_code for fault in moved.faults] == [6]
     assert (bucket.objects, bucket.uploads) == ({}, {})
+    assert bucket.sent("DELETE") == ["m/S2A/B04.tif"]
+
+
+@pytest.mark.parametrize("limit", [7, 6])
+def test_what_the_store_copies_in_one_request(
+    bucket: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """S3 copies at most 5 GiB so: what is larger is read and written."""
+    monkeypatch.setattr(relocating, "_COPIED_AT_ONCE", limit)
+    first = lock_of(tmp_path, b"1234567").relocate(bucket.url("m/p"))
+    bucket.requests.clear()
+    moved = first.relocate(bucket.url("m/q"), stores=StoreOptions(endpoints=[bucket.url("")[3:].rstrip("/")]))
+    assert not moved.faults
+    assert bucket.objects == {"m/p/S2A/B04.tif": b"1234567", "m/q/S2A/B04.tif": b"1234567"}
+    assert ("m/p/S2A/B04.tif" in bucket.sent("GET")) == (limit == 6)
 
 
 @pytest.mark.soak
@@ -93,12 +111,12 @@ def test_the_memory_of_a_relocation_does_not_grow_with_its_objects(
 ) -> None:
     bucket.forgets = True
     commands = list[list[str]]()
-    for name, pieces in (("small", 4), ("large", 32)):
+    for name, count in (("small", 4), ("large", 32)):
         folder = tmp_path / name
         folder.mkdir()
         with (folder / "x.tif").open("wb") as file:
-            file.truncate(pieces * PIECE)
-        row = AssetRow(name, "B04", parse_href("x.tif"), Facts(pieces * PIECE))
+            file.truncate(count * PIECE)
+        row = AssetRow(name, "B04", parse_href("x.tif"), Facts(count * PIECE))
         write_lock(table_of([row]), folder / "lock.parquet")
         to = ["--to", bucket.url("m"), "-o", str(folder / "new.parquet")]
         commands.append(["assets", "relocate", str(folder / "lock.parquet"), *to])

@@ -151,8 +151,12 @@ class SmallS3:
                         return 412, b"", {}
                     if "if-match" in kept and kept["if-match"] != tag:
                         return (412 if held is not None else 404), b"", {}
-                    if "x-goog-copy-source" in headers:  # of Google's interface
-                        body = store.objects[unquote(headers["x-goog-copy-source"])]
+                    source = headers.get("x-amz-copy-source", headers.get("x-goog-copy-source"))
+                    if source is not None:
+                        body = store.objects[unquote(source).lstrip("/")]
+                        store.objects[path] = body
+                        shown = f"<CopyObjectResult><ETag>{tag_of(body)}</ETag></CopyObjectResult>"
+                        return 200, shown.encode(), {"ETag": tag_of(body)}
                     store.objects[path] = body
                     return 200, b"", {"ETag": tag_of(body)}
                 if self.command == "POST":  # the bulk form of deleting
