@@ -15,16 +15,20 @@ from typing import Any
 import pytest
 
 import odfchain as odf
+from odfchain.api.templates import manifest_template
 from odfchain.assets import access, checking, probing
 from odfchain.assets.access import Access, Stores
 from odfchain.assets.checking import check_rows
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
+from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of, write_lock
 from odfchain.assets.probing import Probe, probe
 from odfchain.cli.main import main
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.store.locations import Location
 from tests.kit.asset_cases import numbered_rows
 from tests.kit.lying_objects import BYTES, LyingObjects
+from tests.kit.root_rows import MADE, START, append, records, schema_event, schema_with
 
 LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
 SHA_2, SHA_3, MD5 = (
@@ -302,3 +306,25 @@ def test_results_come_before_all_is_asked(tmp_path: Path, monkeypatch: pytest.Mo
     found = check_rows(rows(), stores(tmp_path))
     assert next(found).status.value == "missing"
     assert given == 100
+
+
+def test_the_rows_of_a_dataset_are_judged_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever published it may have recorded anything."""
+    workspace = odf.init(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (dataset,) = workspace.add(manifest_template(odf.DatasetAlias.parse("s2.assets"), "assets"))
+    root, schema = dataset._files, schema_with(*(field.with_nullable(True) for field in SCHEMA))
+    commit(root, DatasetState.read(root.chain), [schema_event(schema)], [], system_time=MADE)
+    columns = numbered_rows(4).to_pydict()
+    columns["key"][1] = "../b"
+    append(root, records(schema, 0, [0] * 4, [START] * 4, *columns.values()), MADE)
+    code, out, err = ran(capsys, "check", "s2.assets", "--offline", "-o", "ndjson")
+    assert (code, err.strip()) == (6, "s2.assets: 4 rows, 1 faulty")
+    assert [(each["row"], each["errors"]) for each in map(json.loads, out.splitlines())] == [
+        (1, ["an empty path segment in the key, or a segment of dots"]),
+    ]  # fmt: skip
+    code, _, err = ran(capsys, "check", "s2.assets")
+    assert code == 6
+    assert "row 1 (S2A_33UWP_000000001 B04)" in err
