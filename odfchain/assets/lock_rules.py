@@ -125,14 +125,14 @@ def surely_in_order(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]
     store, key = batch.column("store_type"), batch.column("key")
     container, endpoint = batch.column("store_container"), batch.column("store_endpoint_url")
     is_file = pc.equal(store, "file")
-    in_bucket = pc.and_(pc.is_in(store, _BUCKETS), pc.match_substring_regex(container, r"^[A-Za-z0-9._-]+$"))
-    on_web = pc.and_(pc.is_in(store, _WEB), pc.match_substring_regex(container, _PLAIN_ORIGIN))
+    in_bucket = pc.and_(pc.is_in(store, _BUCKETS), _matches(container, r"^[A-Za-z0-9._-]+$"))
+    on_web = pc.and_(pc.is_in(store, _WEB), _matches(container, _PLAIN_ORIGIN))
     same_scheme = pc.equal(pc.starts_with(container, "https:"), pc.equal(store, "https"))
     contained = pc.if_else(is_file, pc.is_null(container), pc.or_(in_bucket, pc.and_(on_web, same_scheme)))
     checks = [
         contained,
         pc.is_null(endpoint),
-        pc.match_substring_regex(key, _PLAIN_KEY),
+        _plain_keys(key),
         pc.less_equal(pc.binary_length(key), ASSETS.key_bytes),
         pc.or_(is_file, pc.invert(pc.starts_with(key, "/"))),
         pc.or_kleene(pc.is_null(batch.column("size_bytes")), pc.greater_equal(batch.column("size_bytes"), 0)),
@@ -143,13 +143,37 @@ def surely_in_order(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]
             column = batch.column(name)
             checks.append(pc.fill_null(pc.ascii_is_printable(column), True))
             checks.append(pc.fill_null(pc.less_equal(pc.binary_length(column), ASSETS.key_bytes), True))
-            if name not in ("store_type", "last_modified"):  # what those may be is known
+            if b"AKIA" in _bytes_of(column):  # that is found sooner than in which row
                 checks.append(pc.fill_null(pc.invert(pc.match_substring(column, "AKIA")), True))
     checks.extend(pc.greater(pc.binary_length(batch.column(name)), 0) for name in KEY)
     found = np.ones(batch.num_rows, bool)
     for check in checks:
         found &= pc.fill_null(check, False).to_numpy(zero_copy_only=False)
     return found
+
+
+def _matches(column: pa.StringArray, pattern: str) -> pa.Array:
+    """Whether texts of which there are few match a pattern."""
+    encoded = column.dictionary_encode()
+    return pc.match_substring_regex(encoded.dictionary, pattern).take(encoded.indices)
+
+
+def _plain_keys(column: pa.StringArray) -> pa.Array:
+    """Whether keys have no segment that is empty or begins with a dot; where some have, by the pattern."""
+    together = _bytes_of(column)
+    if b"//" in together or b"/." in together:
+        return pc.match_substring_regex(column, _PLAIN_KEY)
+    ends = pc.or_(pc.ends_with(column, "/"), pc.starts_with(column, "."))
+    return pc.and_not(pc.greater(pc.binary_length(column), 0), ends)
+
+
+def _bytes_of(column: pa.StringArray) -> bytes:
+    """The texts of a column, one after the other."""
+    _, offsets, texts = column.buffers()
+    if texts is None:
+        return b""
+    first, last = np.frombuffer(offsets, np.int32)[[column.offset, column.offset + len(column)]]
+    return bytes(texts.slice(first, last - first))
 
 
 def _location(row: Mapping[str, object]) -> Location:
