@@ -316,37 +316,46 @@ class Dataset(Branching, Publishing, Upkeep):
         force: bool = False,
         create: bool = True,
         merged: bool = True,
+        public: bool = False,
         parallel: int | None = None,
+        token: str | None = None,
         progress: Progress = SILENT,
     ) -> PushOutcome:
         """The destination has this head, or branch, and all it refers to, or its readers see what it had.
 
-        `target` is a URL (`file`, `s3`, `gs`, `az`), `repo/name` or a repository's name; None is where it was
-        pushed to before. `force` replaces blocks of the destination that are not here, without `create` only
-        a dataset that is there is updated, `merged` sends what was merged, too, and `parallel` objects are
-        sent at the same time.
+        `target` is a URL (`file`, `s3`, `gs`, `az`; `odf+https` for a node), `repo/name` or a repository's
+        name; None is where it was pushed to before; the `token` is for a target that is given. A dataset that
+        is made at a node is private, or `public`. `force` replaces blocks of the destination that are not
+        here, without `create` only a dataset that is there is updated, `merged` sends what was merged, too,
+        and `parallel` objects are sent at the same time.
 
         Raises:
             UsageError: no target is given or known.
             InvalidIdError, WorkspaceError, TransferError: it cannot be used, or has other blocks.
         """
-        chosen = self._push_options(force=force, create=create, merged=merged, parallel=parallel)
-        return self._workspace._sharing.push(self._files, target, chosen, progress=progress)
+        chosen = self._push_options(force, create, merged, public, parallel)
+        return self._workspace._sharing.push(self._files, target, chosen, token=token, progress=progress)
 
     def plan_push(
-        self, target: str | None = None, *, force: bool = False, create: bool = True, merged: bool = True
+        self,
+        target: str | None = None,
+        *,
+        force: bool = False,
+        create: bool = True,
+        merged: bool = True,
+        token: str | None = None,
     ) -> PushPlan:
         """What `push` would send; nothing is written and nothing remembered. Errors as `push`."""
-        chosen = self._push_options(force=force, create=create, merged=merged)
-        return self._workspace._sharing.plan_push(self._files, target, chosen)
+        chosen = self._push_options(force, create, merged)
+        return self._workspace._sharing.plan_push(self._files, target, chosen, token=token)
 
     def _push_options(
-        self, *, force: bool, create: bool, merged: bool, parallel: int | None = None
+        self, force: bool, create: bool, merged: bool, public: bool = False, parallel: int | None = None
     ) -> PushOptions:
         from odfchain.transfer.pushing import PushOptions
 
         parallel = parallel or self._workspace._sharing.config.parallel
-        return PushOptions(create=create, force=force, merged=merged, parallel=parallel)
+        return PushOptions(create=create, force=force, merged=merged, public=public, parallel=parallel)
 
     def fetch(
         self,

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
@@ -99,11 +100,18 @@ class HttpPool:
 
     @contextlib.contextmanager
     def exchange(
-        self, route: Route, headers: bytes, *, deadline: Deadline, name: str, body: bytes | None = None
+        self,
+        route: Route,
+        headers: bytes,
+        *,
+        deadline: Deadline,
+        name: str,
+        body: bytes | None = None,
+        file: tuple[BinaryIO, int] | None = None,
     ) -> Iterator[Response]:
         """Send one GET to the route's present target; the body is read while the caller is in the block.
 
-        With a `body` it is a POST, which may arrive twice.
+        With a `body` it is a POST, with a `file` and its size [bytes] a PUT; both may arrive twice.
         A kept connection that turns out to be closed does not count as an attempt.
 
         Raises:
@@ -120,7 +128,11 @@ class HttpPool:
                 if connection.address is not None:
                     route.connected(connection.address)
                 try:
-                    if body is None:
+                    if file is not None:
+                        sized = headers + b"Content-Length: %d\r\n" % file[1]
+                        file[0].seek(0)
+                        response = connection.ask(b"PUT", target.path, sized, deadline, name, file=file[0])
+                    elif body is None:
                         response = connection.ask(b"GET", target.path, headers, deadline, name)
                     else:
                         sized = headers + b"Content-Length: %d\r\n" % len(body)

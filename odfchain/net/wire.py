@@ -16,6 +16,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.net.headers import Headers, retry_after
@@ -24,6 +25,7 @@ from odfchain.text import one_line
 
 _HEAD_BYTES = SHARING.answer_head_bytes
 _BUFFER_BYTES = 2 * _HEAD_BYTES
+_SENT_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 1 << 10
 _SETTLE_BYTES = 16 << 10
@@ -162,9 +164,18 @@ class Connection:
         return self._sock
 
     def ask(
-        self, method: bytes, path: bytes, headers: bytes, deadline: Deadline, name: str, body: bytes = b""
+        self,
+        method: bytes,
+        path: bytes,
+        headers: bytes,
+        deadline: Deadline,
+        name: str,
+        body: bytes = b"",
+        file: BinaryIO | None = None,
     ) -> Response:
         """Send a request, whose `headers` say how long its body is, and read the head of the response.
+
+        The body is `body`, or all of a `file` from where it stands.
 
         Raises:
             StaleError: the connection had been closed since it was last used.
@@ -178,6 +189,9 @@ class Connection:
         try:
             self._set_timeout(deadline)
             self._sock.sendall(self._request(method, path, headers) + body)
+            while file is not None and (piece := file.read(_SENT_BYTES)):
+                self._set_timeout(deadline)
+                self._sock.sendall(piece)
             self._acknowledge_at_once()
             self._fill()
         except TimeoutError as error:

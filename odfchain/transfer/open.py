@@ -100,7 +100,7 @@ def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
     return open_writable(url, options)
 
 
-def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:  # noqa: ARG001 - one signature
+def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:
     """The peer to write a dataset to; nothing is asked of it yet.
 
     Raises:
@@ -108,10 +108,21 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
         UnsupportedPeerError: nothing here speaks it.
         TransferError: the URL names no store.
     """
-    if url.is_smart or url.scheme in (*_WEB, *_IPFS):
+    if url.is_smart:
+        from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
+        from odfchain.transfer.smart_destination import SmartDestination  # noqa: PLC0415 - as above
+
+        return SmartDestination(
+            url.plain,
+            replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects),
+            token=options.token_for(url),
+            parallel=options.parallel,
+        )
+    if url.scheme in (*_WEB, *_IPFS):
         raise AccessError(
             f"{url}: a dataset can only be read over {url.scheme}, not written",
-            hint="push to the folder or bucket behind it (file, s3, gs, az), or pull from the other side",
+            hint="push to the folder or bucket behind it (file, s3, gs, az), to a node (odf+https), or pull "
+            "from the other side",
         )
     if url.scheme == "file":
         from odfchain.transfer.folder_peer import FolderPeer  # noqa: PLC0415 - as above

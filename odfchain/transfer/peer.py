@@ -280,6 +280,9 @@ class Peer(ABC):
 class WritablePeer(Peer):
     """A dataset somewhere else that may be written to."""
 
+    takes_files = True
+    """Whether it is written file by file; a node takes a push as a whole."""
+
     @abstractmethod
     def contains(self, key: ObjectKey) -> bool:
         """Whether an object is there (its bytes are not read)."""

@@ -49,7 +49,7 @@ from odfchain.store.interfaces import HEAD
 from odfchain.store.local import LocalObjectStore
 from odfchain.transfer.differences import shortened
 from odfchain.transfer.merged_sources import merged_into, sendable
-from odfchain.transfer.open import open_writable
+from odfchain.transfer.open import DEFAULTS, PeerOptions, open_writable
 from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.slice_files import DataObject, objects_of
@@ -75,6 +75,8 @@ class PushOptions:
     """Send what was merged, too, as far as it is here."""
     trusted: tuple[Did, ...] = ()
     """Auditors whose attestations come first where there is no room for all."""
+    public: bool = False
+    """Whether everybody may see a dataset that a push makes at a node."""
 
 
 _OPTIONS = PushOptions()
@@ -204,6 +206,10 @@ def push_dataset(
         And all errors of `plan_push`.
     """
     plan = plan_push(dataset, peer, options)
+    if not peer.takes_files:
+        if not plan.up_to_date:
+            _send_to_node(dataset, peer, plan, options, progress)
+        return PushOutcome(plan=plan, caveat=None)
     sent = send_objects(dataset, peer, parallel=options.parallel)
     caveat = None
     if not plan.up_to_date:
@@ -244,7 +250,33 @@ def _send(
         peer.swap_head(plan.old_head, plan.new_head)
 
 
-def open_destination(url: PeerUrl) -> WritablePeer:
+def _send_to_node(
+    dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
+) -> None:
+    # loaded here: most pushes are to folders and stores
+    from odfchain.smart.smart_messages import Visibility  # noqa: PLC0415
+    from odfchain.transfer.smart_destination import Shipment, SmartDestination  # noqa: PLC0415
+
+    assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
+    stores = {Part.DATA: dataset.data, Part.CHECKPOINT: dataset.checkpoints}
+    peer.parallel = options.parallel
+    progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
+    peer.send(
+        Shipment(
+            expected=plan.old_head,
+            new=plan.new_head,
+            blocks=plan.blocks,
+            read=dataset.chain.get_bytes,
+            objects=plan.objects,
+            path=lambda item: stores[item.key.part].verified_path(item.key.name),
+            force=plan.overwrites,
+            visibility=Visibility.PUBLIC if options.public else Visibility.PRIVATE,
+        ),
+        progress,
+    )
+
+
+def open_destination(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:
     """The peer to push to; nothing is asked of it yet.
 
     Raises:
@@ -257,7 +289,7 @@ def open_destination(url: PeerUrl) -> WritablePeer:
             f"{url}: what an IPFS address names cannot be written through a gateway",
             hint="push to a folder (file:///…), and add that folder with your IPFS node",
         )
-    return open_writable(url)
+    return open_writable(url, options)
 
 
 class _DestinationLinks:
@@ -308,8 +340,8 @@ def _merged_blocks(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, options: PushOptions
 ) -> Sequence[Multihash]:
     """What was merged and is not there, as far as it is here."""
-    if not options.merged:
-        return ()
+    if not options.merged or not peer.takes_files:
+        return ()  # nodes know one line of blocks
 
     def is_there(name: Multihash) -> bool:
         return peer.contains(ObjectKey(Part.BLOCK, name))

@@ -276,11 +276,13 @@ class Sharing:
         target: str | None = None,
         options: PushOptions | None = None,
         *,
+        token: str | None = None,
         progress: Progress = SILENT,
     ) -> PushOutcome:
         """The destination has the dataset's head and everything it refers to, or readers see what it had.
 
-        `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before.
+        `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before. The
+        `token` is for a target that is given.
 
         Raises:
             UsageError: no target is given or known.
@@ -291,7 +293,8 @@ class Sharing:
         url, remember = self._destination(dataset, target)
         options = options or PushOptions(parallel=self.config.parallel)
         trusted = tuple(parse_did(text) for text in self.workspace.config.audit.trusted_auditors)
-        with closing(open_destination(url)) as peer:
+        chosen = self._options(options.parallel, token if target else None)
+        with closing(open_destination(url, chosen)) as peer:
             peer.ref = dataset.ref
             outcome = push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
         if dataset.ref == HEAD:
@@ -300,7 +303,12 @@ class Sharing:
         return outcome
 
     def plan_push(
-        self, ref: Ref | DatasetFiles, target: str | None = None, options: PushOptions | None = None
+        self,
+        ref: Ref | DatasetFiles,
+        target: str | None = None,
+        options: PushOptions | None = None,
+        *,
+        token: str | None = None,
     ) -> PushPlan:
         """What `push` would send; nothing is written and nothing remembered.
 
@@ -309,9 +317,11 @@ class Sharing:
         """
         dataset = self._dataset(ref)
         url, _ = self._destination(dataset, target)
-        with closing(open_destination(url)) as peer:
+        options = options or PushOptions(parallel=self.config.parallel)
+        chosen = self._options(options.parallel, token if target else None)
+        with closing(open_destination(url, chosen)) as peer:
             peer.ref = dataset.ref
-            return plan_push(dataset, peer, options or PushOptions(parallel=self.config.parallel))
+            return plan_push(dataset, peer, options)
 
     def fetch(
         self,

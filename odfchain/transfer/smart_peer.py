@@ -89,7 +89,7 @@ class SmartPeer(HttpPeer):
         if self.ref != HEAD or count > SMART.blocks or self._behind_proxy():
             return
         with self._lock:
-            flow = self._connected()
+            flow = self._pulling()
             try:
                 plan = flow.plan(PullRequest(begin_after=after))
             except RefusedError as refused:
@@ -108,18 +108,26 @@ class SmartPeer(HttpPeer):
         """Whether requests go over a proxy, which carries no such connections."""
         return proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
 
-    def _connected(self) -> PullFlow:
+    def _pulling(self) -> PullFlow:
         if self._flow is None:
-            first = replace(self._base, path=self._base.path + b"pull")
-            route = self._pool.route(first, self._where)
-            with as_transfer_errors():
-                try:
-                    channel = WebSocketChannel.open(self._pool, route, self._given, f"{self._where}pull")
-                except TransientError as error:
-                    raise FetchError(f"{self._where}pull: {error.reason}") from error
-            self._channel, self._node_address = channel, channel.address
-            self._flow = PullFlow(channel, SHARING.request_seconds)
+            self._channel = self.connected("pull")
+            self._node_address = self._channel.address
+            self._flow = PullFlow(self._channel, SHARING.request_seconds)
         return self._flow
+
+    def connected(self, what: str) -> WebSocketChannel:
+        """A new connection to the node, for a `pull` or a `push`.
+
+        Raises:
+            AccessError, UnsupportedPeerError, TransferError: the node refuses, or does not answer.
+        """
+        name = f"{self._where}{what}"
+        route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
+        with as_transfer_errors():
+            try:
+                return WebSocketChannel.open(self._pool, route, self._given, name)
+            except TransientError as error:
+                raise FetchError(f"{name}: {error.reason}") from error
 
     def _end(self) -> None:
         channel, self._channel, self._flow = self._channel, None, None
@@ -156,26 +164,18 @@ class SmartPeer(HttpPeer):
     def _judged(self, given: TransferUrl, key: str) -> _Address:
         """Where an object is, as far as that may be asked: it is named by a stranger, as a redirect is."""
         name = f"{self._where}{key}"
-        self._way_to(given.url, name)
-        if len(given.headers) > _HEADERS:
-            raise CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
-        headers = tuple(
-            (header.name, header.value) for header in given.headers if not _OWN_HEADERS.fullmatch(header.name)
-        )
-        for header, value in headers:
-            if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
-                raise CorruptedPeerError(f"{name}: the node names a header {one_line(header)!r} that is none")
-        return _Address(given.url, headers, given.expires_at)
+        self.way_to(given.url, name, self._node_address)
+        return _Address(given.url, given_headers(given, name), given.expires_at)
 
-    def _way_to(self, url: str, name: str) -> Route:
-        """The way to an address that the node has named, as if it had redirected there.
+    def way_to(self, url: str, name: str, node_address: str | None) -> Route:
+        """The way to an address that the node, at this IP address, has named: as if it had redirected there.
 
         Raises:
             TransferError: it may not lead there.
         """
         route = self._pool.route(self._base, name)
-        if self._node_address is not None:
-            route.connected(self._node_address)
+        if node_address is not None:
+            route.connected(node_address)
         with as_transfer_errors():
             route.follow(url, self._secrets)
         return route
@@ -213,7 +213,7 @@ class SmartPeer(HttpPeer):
         given = self._addresses.get(key)
         if given is None:
             return super().request(key)
-        by = self._way_to(given.url, f"{self._where}{key}")
+        by = self.way_to(given.url, f"{self._where}{key}", self._node_address)
         target = by.current
 
         def headers(route: Route, own: Sequence[tuple[str, str]]) -> bytes:
@@ -226,3 +226,18 @@ class SmartPeer(HttpPeer):
         """As `HttpPeer`; says first that all has come."""
         self._end()
         super().close()
+
+
+def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
+    """The headers that a node wants for an object, without those that steer a connection.
+
+    Raises:
+        CorruptedPeerError: too many of them, or one that is no header.
+    """
+    if len(given.headers) > _HEADERS:
+        raise CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
+    found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
+    for header, value in found:
+        if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
+            raise CorruptedPeerError(f"{name}: the node names a header {one_line(header)!r} that is none")
+    return found

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from websockets.datastructures import Headers
@@ -16,7 +17,8 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
 
 Answer = Callable[[Any], Any]
-"""From the document of a message to that of its answer; bytes are sent as they are, None is silence."""
+"""From the document of a message to that of its answer: a text or bytes are sent as they are, a list one by
+one; None is silence, and a pair of a code and a reason the end."""
 
 
 @dataclass
@@ -51,16 +53,45 @@ class Node:
                 heard = json.loads(connection.recv(20))
                 self.said.append(heard)
                 reply = answer(heard)
-                if isinstance(reply, (bytes, str)):
-                    connection.send(reply)
-                elif reply is not None:
-                    connection.send(json.dumps(reply))
+                if isinstance(reply, tuple):
+                    connection.close(*reply)
+                    return
+                for each in reply if isinstance(reply, list) else [reply]:
+                    if each is not None:
+                        connection.send(each if isinstance(each, (bytes, str)) else json.dumps(each))
             connection.recv(20)
         except ConnectionClosed as closed:
             if closed.rcvd is not None:
                 self.ended.append((closed.rcvd.code, closed.rcvd.reason))
         finally:
             self.done.set()
+
+
+@contextmanager
+def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) -> Iterator[str]:
+    """The URL of a server that takes what is PUT there."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            fields = {name.lower(): value for name, value in self.headers.items()}
+            asked.append((self.path, fields))
+            files[self.path] = self.rfile.read(int(fields["content-length"]))
+            self.send_response(201)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @contextmanager

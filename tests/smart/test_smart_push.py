@@ -1,0 +1,265 @@
+"""Pushing to nodes: what is said and sent, and what is made of answers; the node's head alone decides."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    NameCollisionError,
+    OdfchainError,
+    RefConflictError,
+    TransferError,
+)
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import SMART
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.smart.block_batch import unpacked
+from odfchain.smart.message_text import message_of
+from odfchain.smart.smart_messages import PushedBlocks
+from odfchain.store.interfaces import HEAD
+from odfchain.transfer.open import PeerOptions, open_writable
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.pushing import PushOptions, PushOutcome, plan_push, push_dataset
+from tests.kit.node_stand_in import Answer, Node, node, uploads
+from tests.kit.scenario import chain_of, install
+
+OK = {"Ok": {}}
+LABELS = ["seed", "schema", "d1", "x", "d2"]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetFiles:
+    workspace = WorkspaceFiles.init(tmp_path)
+    install(workspace, "cities", chain_of(LABELS))
+    return workspace.dataset(DatasetAlias.parse("cities"))
+
+
+class Target:
+    """A node as it should be, until it is told otherwise; `files` is what GET shows."""
+
+    def __init__(self, head: str | None = None) -> None:
+        self.files: dict[str, bytes] = {} if head is None else {"/cities/refs/head": head.encode()}
+        self.node: Node | None = None
+        self.uploads = ""
+        self.newest = ""
+        self.skipped: set[str] = set()
+        self.commits = True
+
+    def begin(self, asked: Any) -> Any:
+        return OK
+
+    def blocks(self, asked: Any) -> Any:
+        batch = message_of(PushedBlocks, json.dumps(asked)).new_blocks
+        for block in unpacked(batch):
+            self.files[f"/cities/blocks/{block.hash}"] = block.data
+            self.newest = str(block.hash)
+        return OK
+
+    def objects(self, asked: Any) -> Any:
+        return {"Ok": {"object_transfer_strategies": [self.strategy(f) for f in asked["object_files"]]}}
+
+    def strategy(self, file: Any) -> Any:
+        if file["physical_hash"] in self.skipped:
+            return {"object_file": file, "push_strategy": "SkipUpload", "upload_to": None}
+        part = "data" if file["object_type"] == "DataSlice" else "checkpoints"
+        url = f"{self.uploads}cities/{part}/{file['physical_hash']}"
+        given = {"url": url, "headers": [{"name": "X-Given", "value": "1"}], "expires_at": None}
+        return {"object_file": file, "push_strategy": "HttpUpload", "upload_to": given}
+
+    def complete(self, asked: Any) -> Any:
+        return None
+
+    def commit(self, asked: Any) -> Any:
+        if self.commits:
+            self.files["/cities/refs/head"] = self.newest.encode()
+        return {}
+
+    def answers(self) -> list[Answer]:
+        return [self.begin, self.blocks, self.objects, self.complete, self.commit]
+
+
+def push(
+    dataset: DatasetFiles, target: Target, *answers: Answer, bearer: str | None = None, **options: Any
+) -> tuple[Node, PushOutcome]:
+    with (
+        node(target.files, *(answers or target.answers())) as found,
+        uploads(target.files, found.asked) as at,
+    ):
+        target.node, target.uploads = found, at
+        url = PeerUrl.parse(f"odf+{found.url}cities")
+        chosen = PeerOptions(token=bearer, allow_private_redirects=True)
+        with contextlib.closing(open_writable(url, chosen)) as peer:
+            outcome = push_dataset(dataset, peer, PushOptions(**options))
+    return found, outcome
+
+
+def test_a_new_dataset_is_there_with_all_its_files(dataset: DatasetFiles) -> None:
+    target = Target()
+    found, outcome = push(dataset, target, bearer="TOKEN")
+    head = str(dataset.chain.head())
+    assert outcome.num_blocks == len(LABELS)
+    assert target.files["/cities/refs/head"].decode() == head
+    for folder, store in (("data", dataset.data), ("checkpoints", dataset.checkpoints)):
+        for name in store.names():
+            assert target.files[f"/cities/{folder}/{name}"] == store.verified_path(name).read_bytes()
+    first = found.said[0]
+    assert first["current_head"] is None
+    assert first["visibility_for_created_dataset"] == "Private"
+    assert first["transfer_plan"]["num_objects"] == 4
+    assert first["transfer_plan"]["num_records"] == 20
+    assert found.said[-2:] == [{"details": "Complete"}, {}]
+    assert found.ended == [(1000, "Client push flow succeeded")]
+    upgrade = next(fields for path, fields in found.asked if path == "/cities/push")
+    assert (upgrade["x-odf-smtp-version"], upgrade["authorization"]) == ("1", "Bearer TOKEN")
+    for path, fields in found.asked:
+        if path.startswith(("/cities/data", "/cities/checkpoints")):
+            assert "authorization" not in fields, "the node says which headers its addresses want"
+            assert (fields["x-given"], fields["content-type"]) == ("1", "application/octet-stream")
+
+
+def test_nothing_new_needs_no_connection(dataset: DatasetFiles) -> None:
+    target = Target(str(dataset.chain.head()))
+    found, outcome = push(dataset, target)
+    assert outcome.up_to_date
+    assert [path for path, _ in found.asked] == ["/cities/refs/head"]
+
+
+def test_what_the_node_has_is_not_sent_and_no_objects_are_complete_too(dataset: DatasetFiles) -> None:
+    target = Target()
+    target.skipped = {str(name) for store in (dataset.data, dataset.checkpoints) for name in store.names()}
+    found, _ = push(dataset, target, public=True)
+    assert not any(path.startswith("/cities/data") for path, _ in found.asked)
+    assert {"details": "Complete"} in found.said
+    assert found.said[0]["visibility_for_created_dataset"] == "Public"
+
+
+def test_a_ping_while_objects_are_sent_is_answered_and_a_late_one_is_no_commit(dataset: DatasetFiles) -> None:
+    target = Target()
+
+    def objects_and_ping(asked: Any) -> Any:
+        return [target.objects(asked), {}]
+
+    def commit_after_ping(asked: Any) -> Any:
+        return [{}, target.commit(asked)]
+
+    answers = [
+        target.begin,
+        target.blocks,
+        objects_and_ping,
+        target.complete,
+        target.complete,
+        commit_after_ping,
+    ]
+    found, _ = push(dataset, target, *answers)
+    assert "Running" in found.said[3]["details"]
+    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+
+
+def test_a_node_that_confirms_and_does_not_commit_is_asked_once_more(dataset: DatasetFiles) -> None:
+    target = Target()
+    target.commits = False
+    with pytest.raises(TransferError, match="says that it is done") as refused:
+        push(dataset, target)
+    assert refused.value.exit_code == 8
+    assert target.node is not None
+    assert [path for path, _ in target.node.asked].count("/cities/push") == 2
+
+
+def test_a_connection_that_dies_after_the_commit_is_a_success(dataset: DatasetFiles) -> None:
+    target = Target()
+
+    def commit_and_die(asked: Any) -> Any:
+        target.commit(asked)
+        return "no JSON"
+
+    _, outcome = push(dataset, target, *target.answers()[:-1], commit_and_die)
+    assert outcome.num_blocks == len(LABELS)
+
+
+def refusing(reason: Any) -> Answer:
+    return lambda _: {"Err": reason}
+
+
+@pytest.mark.parametrize(
+    ("at", "reason", "error"),
+    [
+        (0, {"InvalidHead": {"actual_head": None, "expected_head": None}}, RefConflictError),
+        (2, {"RefCollision": {"dataset_id": "did:odf:fed01"}}, NameCollisionError),
+        (2, {"NameCollision": {"dataset_alias": "towns"}}, NameCollisionError),
+        (1, {"SeedBlockOverwriteRestricted": {}}, TransferError),
+        (0, {"Internal": {"phase": {"Push": "InitialRequest"}, "error_message": "full"}}, TransferError),
+    ],
+)
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_refusal_is_told_by_its_reason(
+    at: int, reason: Any, error: type[OdfchainError], closes: bool, dataset: DatasetFiles
+) -> None:
+    target = Target()
+    answers = target.answers()[:at]
+    last: Callable[[Any], Any] = refusing(reason)
+    if closes:
+        text = json.dumps({"Err": reason}, separators=(",", ":"))
+        last = lambda _: (1011, text)  # noqa: E731 - a table of answers
+    with pytest.raises(error):
+        push(dataset, target, *answers, last)
+    assert "/cities/refs/head" not in target.files
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_node_that_wants_a_token_says_so(status: int, dataset: DatasetFiles) -> None:
+    target = Target()
+    with node(target.files, status=status) as found:
+        peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"))
+        with contextlib.closing(peer), pytest.raises(AccessError, match=str(status)):
+            push_dataset(dataset, peer)
+
+
+def test_an_object_that_was_not_named_is_not_sent(dataset: DatasetFiles) -> None:
+    target = Target()
+
+    def other(asked: Any) -> Any:
+        files = [{**f, "physical_hash": "f1620" + "00" * 32} for f in asked["object_files"][:1]]
+        return {"Ok": {"object_transfer_strategies": [target.strategy(f) for f in files]}}
+
+    with pytest.raises(CorruptedPeerError, match="not named"):
+        push(dataset, target, target.begin, target.blocks, other)
+
+
+def test_objects_go_where_a_redirect_might_lead(dataset: DatasetFiles) -> None:
+    target = Target()
+    target.uploads = "http://169.254.169.254/"
+    with node(target.files, *target.answers()) as found:
+        peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"))
+        with contextlib.closing(peer), pytest.raises(TransferError, match="private network address"):
+            push_dataset(dataset, peer)
+
+
+def test_long_chains_go_in_several_pushes_and_many_objects_in_pages(
+    dataset: DatasetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odfchain.transfer.smart_destination.SMART", replace(SMART, blocks=3, items=1))
+    target = Target()
+    one = [target.begin, target.blocks, target.objects, target.complete, target.objects, target.complete]
+    found, _ = push(dataset, target, *one, target.commit)
+    heads = [said["current_head"] for said in found.said if "current_head" in said]
+    assert heads == [None, str(dataset.chain.hashes(dataset.chain.head())[2])]  # type: ignore[arg-type]
+    assert [said["is_truncated"] for said in found.said if "is_truncated" in said] == [True, False] * 2
+    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+
+
+def test_a_plan_is_made_without_a_connection(dataset: DatasetFiles) -> None:
+    with node({}) as found:
+        peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"))
+        with contextlib.closing(peer):
+            assert len(plan_push(dataset, peer).blocks) == len(LABELS)
+    assert [path for path, _ in found.asked] == [f"/cities/refs/{HEAD}"]
