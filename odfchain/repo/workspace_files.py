@@ -395,7 +395,7 @@ class WorkspaceFiles:
             StoreError: it cannot be moved away.
         """
         key = self._key_path(dataset.id) if with_key else None
-        self.shared.delete(dataset.id, dataset.alias)
+        self.shared.delete(self._id_of(dataset), dataset.alias)
         with fsio.locked(self.root / "lock"):
             doomed = self.root / "trash" / uuid.uuid4().hex
             fsio.make_folder(doomed.parent)
@@ -403,6 +403,11 @@ class WorkspaceFiles:
         shutil.rmtree(doomed, ignore_errors=True)
         if key is not None:
             fsio.remove_quietly(key)
+
+    @staticmethod
+    def _id_of(dataset: DatasetFiles) -> DatasetId:
+        """The id of a dataset whose chain may be damaged: its folder is named by it."""
+        return DatasetId.from_multibase(dataset.folder.name)
 
     # --- keys --------------------------------------------------------------------------------------
 
