@@ -20,6 +20,7 @@ from odfchain import Dataset, Workspace
 
 ROWS = 1_000_000
 ROUNDS = 3
+MANY_ROWS = 5_000_000
 COLUMNS = {
     "id": "BIGINT NOT NULL",
     "event_time": "TIMESTAMP",
@@ -99,6 +100,30 @@ def bench_ingest() -> Iterator[Figure]:
                 ours, spark = seconds(partial(dataset.ingest, [path])), seconds(rewrite)
                 remark = f"{ours:.1f} s against {spark:.1f} s"
                 yield Figure(f"second ingest, {merge}, {what} ÷ Spark", ours / spark, "×", remark=remark)
+            yield from several_slices(workspace, folder)
             dataset = workspace[f"append-{ROUNDS}"]
             took = statistics.median(seconds(dataset.verify) for _ in range(ROUNDS))
             yield Figure("verify of one slice", dataset.data_size / 1e6 / took, "MB/s", remark="both hashes")
+
+
+def several_slices(workspace: Workspace, folder: Path) -> Iterator[Figure]:
+    """An append of many rows as eight slices beside the same as one (RFC-049)."""
+    path, settings = folder / "large.csv", folder / ".odfchain" / "config.yaml"
+    write_csv(path, MANY_ROWS)
+    numbers = []
+
+    def ingest(name: str, max_bytes: int) -> Callable[[int], object]:
+        def run(n: int) -> None:
+            settings.write_text(
+                f"kind: WorkspaceConfig\nversion: 1\ncontent: {{slice: {{maxBytes: {max_bytes}}}}}\n"
+            )
+            (dataset,) = workspace.add(push_manifest(f"{name}-{n}", csv_step(COLUMNS), MERGES["append"]))
+            (found,) = dataset.ingest([path]).inputs
+            numbers.append(found.slices)
+
+        return run
+
+    several, one = paired(ingest("several", MANY_ROWS * 9), ingest("one", 0))
+    settings.unlink()
+    remark = f"{several:.1f} s against {one:.1f} s, {MANY_ROWS:,} rows, {numbers[0]} slices"
+    yield Figure("append, eight slices ÷ one", several / one, "×", 0.75, remark=remark)

@@ -1,7 +1,7 @@
 """Sorted runs of rows as files, where slices are cut in them, and the rows of a slice in their order.
 
-Rows that become several slices are first left by each task as a run: a file of Arrow batches with the rows of
-one partition in order. Where a slice ends follows from the rows of all runs in their total order, and from
+Rows that become several slices are first left by each task as runs: files of Arrow batches with rows of one
+partition in order. Where a slice ends follows from the rows of all runs in their total order, and from
 nothing else: not from how many runs there are, nor from which row is in which. Source: RFC-049.
 
 The order is that of the engine: ascending by one column after the other, nulls first, NaN as the largest
@@ -11,7 +11,6 @@ number, texts by their bytes.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import itertools
 import math
@@ -32,6 +31,8 @@ from odfchain.slices.bounds import BATCH_ROWS
 BATCH_BYTES = 64 << 20
 """Rows that are handed on together take no more than that, give or take one [bytes]."""
 
+_RUN_ROWS, _RUN_BYTES = 1 << 20, 128 << 20
+"""What a task puts in order at a time, in memory."""
 _SYSTEM_BYTES = 16
 """Of each row, that its offset and its system time take."""
 _SIZES = "sizes"
@@ -79,29 +80,51 @@ def _lengths(lengths: pa.Array) -> Numbers:
     return found
 
 
-def write_run(batches: Iterable[pa.RecordBatch], columns: int, folder: str) -> RunFacts | None:
-    """Write ordered rows to a new file in a folder; None (and no file) when there are none.
+def write_runs(
+    batches: Iterable[pa.RecordBatch], columns: int, order: Sequence[int], folder: str
+) -> Iterator[RunFacts]:
+    """Put rows in order, so many at a time, and write them to new files in a folder.
 
-    The first `columns` are those of the slice, whose sizes count; what follows is for the order alone.
+    The first `columns` are those of the slice, whose sizes count; `order` are the numbers of those that the
+    rows are ordered by.
 
     Raises:
-        OSError: the file cannot be written; it is removed.
+        OSError: a file cannot be written; it is removed.
     """
-    path = Path(folder) / f"run-{uuid.uuid4().hex}.arrow"
+    held: list[pa.RecordBatch] = []
     rows = size = 0
-    with contextlib.ExitStack() as stack:
-        sink: pa.RecordBatchFileWriter | None = None
-        try:
-            for batch in batches:
-                sizes = size + np.cumsum(row_sizes(batch.select(range(columns))))
-                sized = batch.append_column(_SIZES, pa.array(sizes))
-                sink = sink or stack.enter_context(pa.ipc.new_file(str(path), sized.schema))
-                sink.write_batch(sized)
-                rows, size = rows + batch.num_rows, int(sizes[-1]) if len(sizes) else size
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-    return RunFacts(str(path), rows, size) if sink is not None else None
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _RUN_ROWS or size >= _RUN_BYTES:
+            yield _write_run(held, columns, order, folder)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield _write_run(held, columns, order, folder)
+
+
+def _write_run(held: list[pa.RecordBatch], columns: int, order: Sequence[int], folder: str) -> RunFacts:
+    table = pa.Table.from_batches(held)
+    held.clear()
+    indices = _sorted_indices(table.select(list(order)))
+    if (np.diff(indices) == 1).all():
+        pieces = iter(table.to_batches())
+    else:
+        table = table.combine_chunks()
+        parts = (indices[first : first + BATCH_ROWS] for first in range(0, len(indices), BATCH_ROWS))
+        pieces = (piece for part in parts for piece in table.take(pa.array(part)).to_batches())
+    path, size = Path(folder) / f"run-{uuid.uuid4().hex}.arrow", 0
+    sized = table.schema.append(pa.field(_SIZES, pa.int64()))
+    try:
+        with pa.ipc.new_file(str(path), sized) as sink:
+            for piece in pieces:
+                sizes = size + np.cumsum(row_sizes(piece.select(range(columns))))
+                sink.write_batch(pa.record_batch([*piece.columns, pa.array(sizes)], schema=sized))
+                size = int(sizes[-1])
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return RunFacts(str(path), table.num_rows, size)
 
 
 class Run:

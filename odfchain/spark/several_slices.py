@@ -1,6 +1,6 @@
 """Rows to as many slices as their size asks for, written side by side (RFC-049).
 
-    each partition is sorted where it is, and left as a run          no shuffle
+    each task puts its rows in order and leaves them as runs          no shuffle
     the driver looks up in the runs where slices are cut             a few rows
     each slice is put in order from its part of the runs, written    one task for each
     and hashed
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.slices.runs import Rows, Run, RunFacts, cuts, rows_between, write_run
+from odfchain.slices.runs import Rows, Run, RunFacts, cuts, rows_between, write_runs
 from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain
@@ -52,10 +52,10 @@ def write_slices(
     """
     names = given_columns(spec)
     columns = [*names, *(name for name in order if name not in names)]
-    runs = _write_runs(frame, order, columns, len(names), spec, file=file, short=short)
+    keys = tuple(columns.index(name) for name in order)
+    runs = _write_runs(frame, columns, len(names), keys, spec.folder, file=file, short=short)
     if not runs:
         return ()
-    keys = tuple(columns.index(name) for name in order)
     paths = tuple(run.path for run in runs)
     operation = names.index(spec.vocabulary.operation_type_column)
     ends = cuts([Run(path, keys) for path in paths], operation, max_bytes)
@@ -69,18 +69,17 @@ def write_slices(
 
 def _write_runs(
     frame: DataFrame,
-    order: Sequence[str],
     columns: Sequence[str],
     recorded: int,
-    spec: SliceSpec,
+    order: tuple[int, ...],
+    folder: str,
     *,
     file: str | None,
     short: bool,
 ) -> list[RunFacts]:
-    sorted_parts = frame.sortWithinPartitions(*[col(name).asc_nulls_first() for name in order])
     # by position, as in `write_ordered`
-    numbered = sorted_parts.select(*[col(name).alias(f"c{index}") for index, name in enumerate(columns)])
-    write = functools.partial(_run_of_a_task, columns=recorded, folder=spec.folder)
+    numbered = frame.select(*[col(name).alias(f"c{index}") for index, name in enumerate(columns)])
+    write = functools.partial(_runs_of_a_task, columns=recorded, order=order, folder=folder)
     session = frame.sparkSession
     try:
         with batches_by_rows(session) if short else contextlib.nullcontext():
@@ -90,11 +89,12 @@ def _write_runs(
     return [RunFacts(row["path"], row["rows"], row["size"]) for row in rows]
 
 
-def _run_of_a_task(batches: Iterator[pa.RecordBatch], columns: int, folder: str) -> Iterator[pa.RecordBatch]:
+def _runs_of_a_task(
+    batches: Iterator[pa.RecordBatch], columns: int, order: tuple[int, ...], folder: str
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa  # imported on the worker
 
-    facts = write_run(batches, columns, folder)
-    if facts is not None:
+    for facts in write_runs(batches, columns, order, folder):
         yield pa.RecordBatch.from_pylist([dataclasses.asdict(facts)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from odfchain.slices import runs
-from odfchain.slices.runs import Run, cuts, row_sizes, rows_between, write_run
+from odfchain.slices.runs import Numbers, Run, cuts, row_sizes, rows_between, write_runs
 
 SCHEMA = pa.schema(
     [
@@ -66,10 +66,13 @@ def comparable(value: Any) -> Any:
 def opened(tables: Sequence[pa.Table], folder: Path, rows_of_a_batch: int) -> list[Run]:
     folder.mkdir(exist_ok=True)
     written = [
-        write_run(table.to_batches(max_chunksize=rows_of_a_batch), len(SCHEMA), str(folder))
+        facts
         for table in tables
+        for facts in write_runs(
+            table.to_batches(max_chunksize=rows_of_a_batch), len(SCHEMA), ORDER, str(folder)
+        )
     ]
-    return [Run(facts.path, ORDER) for facts in written if facts is not None]
+    return [Run(facts.path, ORDER) for facts in written]
 
 
 def sliced(found: Sequence[Run], max_bytes: int) -> list[pa.Table]:
@@ -94,10 +97,14 @@ def test_slices_do_not_depend_on_runs(
     rows.sort(key=lambda each: (comparable(each["key"]), each["row"]))
     schema = pa.schema([*SCHEMA, ("key", kind), ("row", pa.int64())])
     whole = pa.Table.from_pylist(rows, schema)
+    monkeypatch.setattr(runs, "_RUN_ROWS", 40)
     expected = None
     for tasks in (1, 8, 40):
         of_task = [draw.randrange(tasks) for _ in rows]
-        tables = [whole.filter(pa.array([t == task for t in of_task])) for task in range(tasks)]
+        read = draw.sample(range(len(rows)), len(rows))
+        tables = [
+            whole.take(pa.array([n for n in read if of_task[n] == task], pa.int64())) for task in range(tasks)
+        ]
         found = sliced(opened(tables, tmp_path / str(tasks), draw.randrange(1, 30)), 2_000)
         assert repr(pa.concat_tables(found).to_pylist()) == repr(whole.select(range(5)).to_pylist())
         assert len(found) > 4
@@ -152,12 +159,12 @@ def test_what_a_row_takes() -> None:
     assert row_sizes(rows.slice(0, 0)).tolist() == []
 
 
-def test_what_fails_leaves_no_run(tmp_path: Path) -> None:
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"x": [1]})
-        raise ValueError
+def test_what_fails_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Numbers:
+        raise OSError
 
-    with pytest.raises(ValueError):
-        write_run(failing(), 1, str(tmp_path))
-    assert write_run([], 1, str(tmp_path)) is None
+    monkeypatch.setattr(runs, "row_sizes", full)
+    with pytest.raises(OSError):
+        list(write_runs([pa.record_batch({"x": [1]})], 1, (0,), str(tmp_path)))
+    assert list(write_runs([pa.record_batch({"x": []})], 1, (0,), str(tmp_path))) == []
     assert list(tmp_path.iterdir()) == []
