@@ -385,7 +385,7 @@ class WorkspaceFiles:
         with fsio.locked(self.root / "lock"):
             if dataset.alias != alias:
                 self._check_free(alias)
-            self.shared.rename(dataset.id, dataset.alias, alias)
+            self.shared.rename(self._id_of(dataset), dataset.alias, alias)
             fsio.replace_file(dataset.folder / "info" / "alias", str(alias).encode())
 
     def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:

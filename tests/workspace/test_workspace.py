@@ -173,6 +173,14 @@ def test_rename(workspace: WorkspaceFiles) -> None:
     assert str(workspace.dataset("three").alias) == "THREE", "a change of case alone is no collision"
 
 
+def test_a_damaged_dataset_can_be_renamed_and_deleted(workspace: WorkspaceFiles) -> None:
+    dataset = workspace.create(snapshot("one"))
+    (dataset.folder / "refs" / "head").unlink()
+    workspace.rename(workspace.dataset("one"), DatasetAlias.parse("two"))
+    workspace.delete(workspace.dataset("two"))
+    assert list(workspace.datasets()) == []
+
+
 def test_delete_keeps_the_key(workspace: WorkspaceFiles) -> None:
     dataset = workspace.create(snapshot())
     dataset_id = dataset.id
