@@ -2,7 +2,7 @@
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
     [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
-    [profiles] [scale] [--json]
+    [profiles] [scale] [assets] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
@@ -16,6 +16,7 @@ import os
 import platform
 import sys
 
+from bench_assets import bench_assets
 from bench_branches import bench_branches
 from bench_chain import bench_chain
 from bench_codec import bench_codec
@@ -59,6 +60,7 @@ PARTS = {
     "branches": bench_branches,
     "profiles": bench_profiles,
     "scale": bench_scale,
+    "assets": bench_assets,
 }
 
 
