@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from odfchain.errors import LockNotFoundError, UsageError
+from odfchain.errors import AssetError, LockNotFoundError, UsageError
 from odfchain.progress import SILENT, Progress
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,9 +90,10 @@ class AssetLock:
 
         A catalog in a server that speaks like S3 is `s3+http://host/bucket/catalog.json`; it is asked signed.
         With `probe` the facts are what the stores say; without, no request is made for them. `checksum` is
-        `metadata`, `use-etag`, `calculate-if-needed` or `calculate-always`.
+        `metadata`, `use-etag`, `calculate-if-needed` or `calculate-always`; the last two read objects.
 
         Raises:
+            UsageError: objects are to be read, and none is to be asked for.
             AssetError: a source is not STAC, an asset cannot be recorded (unless `keep_going`), or two have
                 the same item and key.
             FetchError, SourceNotFoundError: an object cannot be asked for, or is not there; likewise.
@@ -104,6 +106,11 @@ class AssetLock:
         from odfchain.assets.stac import Selection
 
         chosen = stores or StoreOptions()
+        method = None if checksum is None else Method(checksum)
+        if not probe and method in (Method.CALCULATE_IF_NEEDED, Method.CALCULATE_ALWAYS):
+            raise UsageError(
+                f"checksums by {checksum} are made of objects, and without probing none is asked for"
+            )
         named = {parse_place(each).endpoint for each in sources if "://" in each}
         root = Path(folder).resolve()
         options = DeriveOptions(
@@ -111,7 +118,7 @@ class AssetLock:
                 items=frozenset(items), assets=frozenset(assets), include_metadata=include_metadata,
                 alternate=alternate, strip_query=strip_query,
             ),
-            probe=probe, checksum=None if checksum is None else Method(checksum), jobs=chosen.jobs,
+            probe=probe, checksum=method, jobs=chosen.jobs,
             relative_to=root,
         )  # fmt: skip
         asked = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, named)])
@@ -127,8 +134,8 @@ class AssetLock:
 
         Raises:
             LockNotFoundError: there is no such file.
-            DamagedLockError: it has other columns than a lock, or faulty rows; the message lists the first.
-            BadInputError: it is no readable Parquet file.
+            DamagedLockError: it is no readable Parquet file, has other columns than a lock, or faulty rows;
+                the message lists the first.
         """
         from odfchain.assets.lock_file import read_lock
 
@@ -145,14 +152,24 @@ class AssetLock:
         return rows_of(self.table, judged=self._is_judged)
 
     def only(self, items: Collection[str] = (), assets: Collection[str] = ()) -> AssetLock:
-        """The rows of these items and assets; empty: all."""
+        """The rows of these items and assets; empty: all.
+
+        Raises:
+            AssetError: no row is of one of them.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = self.table
+        found, missing = self.table, list[str]()
         for name, wanted in (("item_id", items), ("asset_key", assets)):
             if wanted:
-                found = found.filter(pc.is_in(found.column(name), pa.array(sorted(wanted), pa.string())))
+                chosen = pa.array(sorted(wanted), pa.string())
+                there = pc.is_in(chosen, pc.unique(self.table.column(name)))
+                missing += chosen.filter(pc.invert(there)).to_pylist()
+                found = found.filter(pc.is_in(found.column(name), chosen))
+        if missing:
+            shown = ", ".join(map(one_line, missing))
+            raise AssetError(f"the lock has no item or asset called {shown}")
         return replace(self, table=found)
 
     def hrefs(self) -> Iterator[str]:
@@ -186,7 +203,7 @@ class AssetLock:
         self,
         to: str,
         *,
-        layout: str = "item-asset",
+        layout: str | None = None,
         prefix: str | None = None,
         folder: str | Path = ".",
         overwrite: bool = False,
@@ -198,11 +215,12 @@ class AssetLock:
     ) -> AssetLock:
         """Copy the objects below `to`; the new lock describes the copies. `faults` has what was not copied.
 
-        `arrivals` is a file that remembers what has arrived; a later call with it copies only the rest, and
-        `forget_arrivals` removes it. A dry run makes no request.
+        `layout` is `item-asset` (`<item>/<asset>`) or `source-key`; without a word the first, for a dataset's
+        own slices the second. `arrivals` is a file that remembers what has arrived; a later call with it
+        copies only the rest, and `forget_arrivals` removes it. A dry run makes no request.
 
         Raises:
-            UsageError: `to` is no place for objects.
+            UsageError: `to` is no place for objects, or a prefix is named with another layout than source-key.
             NameCollisionError: two rows would have the same target.
             AssetError: a key does not begin with `prefix`.
         """
@@ -212,8 +230,14 @@ class AssetLock:
         from odfchain.assets.relocating import relocate
 
         root = Path(folder).resolve()
+        layouts = relocation_plan.Layout
+        named_as = layouts(layout) if layout is not None else relocation_plan.usual_layout(self._each_row())
+        if prefix is not None and named_as is not layouts.SOURCE_KEY:
+            raise UsageError(
+                "a prefix is for copies that are called as their sources", hint="--layout source-key"
+            )
         options = relocation_plan.RelocateOptions(
-            layout=relocation_plan.Layout(layout), prefix=None if prefix is None else _folder(prefix),
+            layout=named_as, prefix=None if prefix is None else _folder(prefix),
             overwrite=overwrite, checksum=checksum, relative_to=root, sources_in=self.folder,
         )  # fmt: skip
         target = _folder(to)
@@ -382,6 +406,8 @@ def _copied(found: Relocated) -> str:
 
 
 def _existing(path: str | Path) -> Path:
+    if Path(path).is_dir():
+        raise LockNotFoundError(f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet")
     if not Path(path).is_file():
         raise LockNotFoundError(f"{path}: there is no such file")
     return Path(path)

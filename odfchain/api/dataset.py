@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from odfchain.api.asset_locks import AssetLock, SlicesLockKeywords, StoreOptions
+    from odfchain.api.branch_points import AnyPoint
     from odfchain.api.pull_targets import PullResult
     from odfchain.api.scan import At, Scan
     from odfchain.api.views import Log
@@ -408,15 +409,16 @@ class Dataset(Branching, Publishing, Upkeep):
 
         return fetch_from_locks(self, locks, stores=stores, parallel=parallel, progress=progress)
 
-    def lock(self) -> AssetLock:
-        """The lock that the dataset is, in force at its newest block, or at its point (`Dataset.at`).
+    def lock(self, *, at: AnyPoint | None = None) -> AssetLock:
+        """The lock that the dataset is, in force at its newest block, at its point, or at the one named.
 
         Raises:
             SchemaError: it is no asset lock.
+            PointNotFoundError: there is no such point.
         """
         from odfchain.api.lock_datasets import lock_of
 
-        return lock_of(self)
+        return lock_of(self if at is None else self.at(at).dataset)
 
     def slices_lock(self, at: str, **options: Unpack[SlicesLockKeywords]) -> AssetLock:
         """The lock of the dataset's own slices and checkpoints as they lie below a folder or prefix.

@@ -47,6 +47,16 @@ class CheckedAsset:
     note: str = ""
 
     @property
+    def item_id(self) -> str:
+        """Of its row."""
+        return self.row.item_id
+
+    @property
+    def asset_key(self) -> str:
+        """Of its row."""
+        return self.row.asset_key
+
+    @property
     def is_valid(self) -> bool:
         """Whether nothing speaks against it."""
         return self.status in (Status.SAME, Status.UNKNOWN)

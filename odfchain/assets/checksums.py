@@ -21,7 +21,7 @@ from odfchain.progress import SILENT, Progress
 MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
 """What multihashes of these kinds begin with, in hex."""
 _ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
-_MD5_TAG = re.compile(r'"([0-9a-f]{32})"')
+_MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
 
 
 class Method(Enum):
@@ -39,7 +39,7 @@ class Method(Enum):
 def of_etag(etag: str | None) -> str | None:
     """The checksum that an entity tag is: a strong one of 32 hex digits."""
     found = _MD5_TAG.fullmatch(etag or "")
-    return MD5 + found[1] if found else None
+    return MD5 + found[1].lower() if found else None
 
 
 def algorithm_of(checksum: str) -> str | None:

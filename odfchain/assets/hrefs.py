@@ -40,8 +40,6 @@ _ORIGIN = re.compile(r"(https?)://([a-z0-9._~-]+|[^\x00-\x7f]+|\[[0-9a-f:.]+\])(
 _SEGMENT = "[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
 _PLAIN = re.compile(rf"((s3|https?)://([a-z0-9-]+(?:\.[a-z0-9-]+)*))/({_SEGMENT}(?:/{_SEGMENT})*)")
 """Hrefs as most catalogs have them, in which nothing is to be decoded, lowered, or refused."""
-_IN_PATH = "/-._~!$&'()*,;=:@"
-"""What stays as it is in the paths of http, https and file; a plus sign does not: some read it as a space."""
 
 
 def parse_href(href: str, base: str | None = None, *, strip_query: bool = False) -> Location:
@@ -84,18 +82,8 @@ def place_of(location: Location) -> str:
 
 
 def href_of(location: Location) -> str:
-    """The href of a location; `parse_href` makes the same location of it, but for an endpoint.
-
-    GDAL, boto and s3fs take the keys of buckets literally, so there only `%`, `?` and `#` are escaped.
-    """
-    if location.store in ("http", "https"):
-        return f"{location.container}/{quote(location.key, _IN_PATH)}"
-    if location.store == "file":
-        path = quote(location.key, _IN_PATH)
-        return f"file://{path}" if path.startswith("/") else f"./{path}"
-    key = re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", location.key)
-    key = f"{key[:-1]}%20" if key.endswith(" ") else key
-    return f"{location.store}://{location.container}/{key}"
+    """The href of a location; `parse_href` makes the same location of it, but for an endpoint."""
+    return location.href()
 
 
 def checked_location(store: str, container: str | None, endpoint: str | None, key: str) -> Location:

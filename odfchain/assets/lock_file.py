@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from odfchain.assets.lock_rules import PIECE, RowFault, row_faults, schema_fault
 from odfchain.assets.lock_table import KEY, SCHEMA, SCHEMA_WITH_CHECKSUM, AssetRow, Facts, schema_like
 from odfchain.digest.row_hash import Numbers, hash_rows
-from odfchain.errors import AssetError, DamagedLockError
+from odfchain.errors import AssetError, BadInputError, DamagedLockError, OversizedInputError
 from odfchain.limits import ASSETS
 from odfchain.slices.reader import ParquetSource, open_parquet
 from odfchain.store.locations import Location
@@ -58,9 +58,8 @@ class LockFile:
         """Batches, each with what is wrong with its rows; `repeated` says what is seen of all rows only.
 
         Raises:
-            DamagedLockError: it has other columns than a lock.
-            AssetError: more rows than a lock may have.
-            BadInputError, OversizedInputError: not a readable Parquet file.
+            DamagedLockError: it is no readable Parquet file, or has other columns than a lock.
+            AssetError, OversizedInputError: more rows, or bytes, than a lock may have.
         """
         with self._open() as file:
             for batch in file.batches(most_rows=_READ):
@@ -89,14 +88,21 @@ class LockFile:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[ParquetSource]:
-        with open_parquet(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
-            self.schema = file.schema_arrow
-            message = schema_fault(self.schema)
-            if message is not None:
-                raise DamagedLockError(f"{self._path}: not an asset lock: {message}")
-            if file.metadata.num_rows > ASSETS.rows:
-                raise AssetError(f"{self._path}: more than {ASSETS.rows:,} rows")
-            yield file
+        try:
+            with open_parquet(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
+                self.schema = file.schema_arrow
+                message = schema_fault(self.schema)
+                if message is not None:
+                    raise DamagedLockError(f"{self._path}: not an asset lock: {message}")
+                if file.metadata.num_rows > ASSETS.rows:
+                    raise AssetError(f"{self._path}: more than {ASSETS.rows:,} rows")
+                yield file
+        except OversizedInputError:
+            raise
+        except BadInputError as error:
+            raise DamagedLockError(
+                f"{self._path}: {error.message}", hint="get the lock again, or derive it anew"
+            ) from None
 
     def _hashed(self) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
         with self._open() as file:

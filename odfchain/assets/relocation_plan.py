@@ -58,6 +58,20 @@ class Planned:
     target: Location
 
 
+def usual_layout(rows: Iterable[AssetRow]) -> Layout:
+    """How copies are called where nobody says: those of a dataset's own slices as their sources."""
+    return Layout.SOURCE_KEY if all(map(_is_own_slice, rows)) else Layout.ITEM_ASSET
+
+
+def _is_own_slice(row: AssetRow) -> bool:
+    checksum = row.facts.file_checksum
+    return (
+        checksum is not None
+        and row.item_id.startswith("did:odf:")
+        and row.asset_key.endswith(f"/f{checksum}")
+    )
+
+
 def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> list[Planned]:
     """Where each copy goes.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from odfchain.assets.access import Stores
-from odfchain.assets.hrefs import parse_href, parse_place, place_of, public_href
+from odfchain.assets.hrefs import ACCESS_KEY, parse_href, parse_place, place_of, public_href
 from odfchain.assets.lock_table import KIND
 from odfchain.assets.objects import read_small
 from odfchain.assets.stac_documents import (
@@ -247,6 +247,8 @@ def _check_name(what: str, text: str) -> None:
     size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
     if not size or not text.isprintable() or size > ASSETS.text_bytes:
         raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
+    if "AKIA" in text and ACCESS_KEY.search(text):
+        raise AssetError(f"an access key stands in {what}", hint="a lock is published")
 
 
 def _members(assets: Any) -> list[tuple[str, Any]]:
@@ -271,7 +273,8 @@ def _chosen(asset: Mapping[str, Any], alternate: str | None) -> tuple[Mapping[st
     if not isinstance(href, str):
         raise AssetError("there is no href")
     size = chosen.get("file:size", asset.get("file:size"))
-    return chosen, href, size if type(size) is int and size >= 0 else None
+    is_whole = type(size) is int or (isinstance(size, float) and size.is_integer())
+    return chosen, href, int(size) if is_whole and 0 <= size < 1 << 63 else None
 
 
 def _links(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

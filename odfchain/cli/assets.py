@@ -115,6 +115,10 @@ def derive_command(
     _check_target(output, into, merging, [*items, *assets])
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
+    if slices is not None and (items or assets or checksum or include_metadata or alternate or strip_query):
+        raise UsageError(
+            "--slices records all slices of a dataset: what is chosen of SOURCE does not go with it"
+        )
     from odfchain.api.asset_locks import AssetLock, slices_lock
     from odfchain.api.branch_points import at_point
 
@@ -155,6 +159,10 @@ def check_command(
     table is damaged; 8: some could only not be reached.
     """
     if offline:
+        if items or assets or checksum:
+            raise UsageError(
+                "--offline judges the whole table and nothing else: leave out --item, --asset and --checksum"
+            )
         return _check_table(lock, output)
     from odfchain.api.asset_locks import check_summary
 
@@ -231,8 +239,8 @@ assets_command.add_command(check_command, "validate")
 )
 @target_options
 @click.option(
-    "--layout", type=click.Choice(["item-asset", "source-key"]), default="item-asset", show_default=True,
-    help="How copies are called: by item and asset, or as their sources.",
+    "--layout", type=click.Choice(["item-asset", "source-key"]),
+    help="How copies are called: by item and asset, or as their sources (the default for own slices).",
 )  # fmt: skip
 @click.option("--prefix", metavar="HREF", help="With source-key: what to leave out of the keys' beginnings.")
 @click.option("--dry-run", is_flag=True, help="Print the rows as they would be; make no request.")
@@ -241,7 +249,7 @@ assets_command.add_command(check_command, "validate")
 @merge_options
 @store_options
 def relocate_command(
-    lock: str, to: str, output: Path | None, into: str | None, keep_going: bool, layout: str,
+    lock: str, to: str, output: Path | None, into: str | None, keep_going: bool, layout: str | None,
     prefix: str | None, dry_run: bool, overwrite: bool, checksum: bool, **others: Any,
 ) -> int:  # fmt: skip
     """Copy the objects of a lock, and describe the copies.
@@ -374,8 +382,16 @@ def _is_file(text: str) -> bool:
 def _of_dataset(text: str) -> AssetLock:
     from odfchain.api.branch_points import at_point
     from odfchain.api.lock_datasets import lock_of
+    from odfchain.errors import LockNotFoundError, NotAWorkspaceError
 
-    return lock_of(at_point(open_workspace(), text))
+    try:
+        workspace = open_workspace()
+    except NotAWorkspaceError as error:
+        raise LockNotFoundError(
+            f"{text}: there is no such file, and no workspace here that a dataset could be in",
+            hint=error.hint,
+        ) from None
+    return lock_of(at_point(workspace, text))
 
 
 def _stores(*, endpoints: Iterable[str], allow_private: bool, trust_files: bool, jobs: int) -> StoreOptions:

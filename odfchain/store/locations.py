@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from odfchain.errors import InvalidIdError
 
@@ -37,6 +37,8 @@ _ACCOUNT = re.compile(
     r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)", re.IGNORECASE
 )
 _WRITE = "write it like s3://bucket/path/to/object"
+_IN_PATH = "/-._~!$&'()*,;=:@"
+"""What stays as it is in the paths of http, https and file; a plus sign does not: some read it as a space."""
 _CONTAINER = re.compile(r"[^/?#@\s]+")
 
 
@@ -108,6 +110,20 @@ class Location:
     def speaks_s3(self) -> bool:
         """Whether the store is S3 or one of its many clones."""
         return self.store == "s3"
+
+    def href(self) -> str:
+        """The href of an object; that of a file that is relative to something begins with `./`.
+
+        GDAL, boto and s3fs take the keys of buckets literally, so there only `%`, `?` and `#` are escaped.
+        """
+        if self.store in _PORTS:
+            return f"{self.container}/{quote(self.key, _IN_PATH)}"
+        if self.store == "file":
+            path = quote(self.key, _IN_PATH)
+            return f"file://{path}" if path.startswith("/") else f"./{path}"
+        key = re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", self.key)
+        key = f"{key[:-1]}%20" if key.endswith(" ") else key
+        return f"{self.store}://{self.container}/{key}"
 
     def below(self, key: str) -> Location:
         """What is under this key in the folder that this location is."""

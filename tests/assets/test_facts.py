@@ -133,7 +133,8 @@ def test_case_30_files_are_the_same_in_a_copied_folder(tmp_path: Path) -> None:
 
 def test_case_32_checksums(tmp_path: Path) -> None:
     case = FIXTURE["F32"]
-    assert of_etag(case["use-etag"]["etag"]) == case["use-etag"]["checksum"]
+    for name in ("use-etag", "use-etag in capitals"):
+        assert of_etag(case[name]["etag"]) == case[name]["checksum"]
     assert [of_etag(each) for each in case["no MD5"]] == [None] * len(case["no MD5"])
     with LyingObjects({"/x.tif": {"bytes": case["bytes"].encode()}}) as server:
         asset = {"B04": {"href": f"{server.origin}/x.tif", "file:checksum": "1220" + "0" * 64}}
@@ -142,6 +143,25 @@ def test_case_32_checksums(tmp_path: Path) -> None:
             calculated = method in (Method.CALCULATE_IF_NEEDED, Method.CALCULATE_ALWAYS)
             expected = case["calculate-always"] if calculated else None
             assert [row.facts.file_checksum for row in found.rows] == [expected]
+
+
+def test_case_33_bytes_are_read_where_the_tag_is_no_checksum(tmp_path: Path) -> None:
+    case = FIXTURE["F32"]
+    answers = {"/md5.tif": {"etag": case["use-etag"]["etag"]}, "/weak.tif": {"etag": case["no MD5"][0]}}
+    with LyingObjects(answers) as server:
+        assets = {name[1:4]: {"href": server.origin + name} for name in answers}
+        found = derived(tmp_path, item("a", assets), checksum=Method.CALCULATE_IF_NEEDED)
+        assert [row.facts.file_checksum for row in found.rows] == [
+            case["use-etag"]["checksum"], case["calculate-always"],
+        ]  # fmt: skip
+        assert [path for method, path, _ in server.requests if method == "GET"] == ["/weak.tif"]
+
+
+def test_names_with_access_keys_are_faults_of_their_assets(tmp_path: Path) -> None:
+    assets = {"AKIAIOSFODNN7EXAMPLE": {"href": "x.tif"}, "B04": {"href": "x.tif"}}
+    found = derived(tmp_path, item("a", assets), probe=False)
+    assert [row.asset_key for row in found.rows] == ["B04"]
+    assert ["an access key stands in the asset's key" in str(fault) for fault in found.faults] == [True]
 
 
 def test_case_41_private_addresses_are_refused(tmp_path: Path) -> None:

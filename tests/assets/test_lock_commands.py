@@ -10,6 +10,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.lock_datasets import _with_unreachable
+from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
 from odfchain.assets.stac import AssetFault
 from odfchain.cli.main import main
@@ -101,3 +102,44 @@ def test_locks_without_rows_are_locks(
     assert odf.AssetLock.read("x.parquet").rows == []
     assert main(["assets", "check", "night"]) == 0
     assert "no assets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["check", "x.parquet", "--item", "s9"], 3, "the lock has no item or asset called s9"),
+        (["href", "x.parquet", "--asset", "B4"], 3, "the lock has no item or asset called B4"),
+        (["check", "x.parquet", "--offline", "--item", "s1"], 2, "leave out --item"),
+        (["check", "x.parquet", "--offline", "--checksum"], 2, "leave out --item"),
+        (["check", "folder"], 4, "no such file, and no workspace here"),
+        (["check", "folder.parquet"], 4, "folder.parquet: a folder"),
+        (["check", "cut.parquet"], 6, "cut.parquet: not a readable Parquet file"),
+        (["check", "cut.parquet", "--offline"], 6, "get the lock again"),
+        (["relocate", "x.parquet", "--to", "m", "-o", "y", "--prefix", "s3://b"], 2, "--layout source-key"),
+        (["derive", "--slices", "d", "--at", "x", "-o", "y", "--checksum", "use-etag"], 2, "all slices"),
+        (["derive", "--slices", "d", "--at", "x", "-o", "y", "--item", "s1"], 2, "all slices"),
+        (["derive", "items.ndjson", "-o", "y", "--no-probe-metadata", "--checksum", "calculate-always"],
+         2, "none is asked for"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_told(
+    catalog: str, server: LyingObjects, capsys: pytest.CaptureFixture[str],
+    command: list[str], code: int, said: str,
+) -> None:  # fmt: skip
+    assert main(["assets", "derive", catalog, "--no-probe-metadata", "-o", "x.parquet"]) == 0
+    Path("folder").mkdir()
+    Path("folder.parquet").mkdir()
+    Path("cut.parquet").write_bytes(Path("x.parquet").read_bytes()[:300])
+    capsys.readouterr()
+    assert main(["assets", *command]) == code
+    assert said in capsys.readouterr().err
+    assert not server.requests
+    assert not Path("y").exists()
+
+
+def test_what_a_check_finds_names_its_asset(tmp_path: Path) -> None:
+    (tmp_path / "x.tif").write_bytes(b"1234567")
+    lock = odf.AssetLock(table_of([AssetRow("s1", "B04", parse_href("x.tif"), Facts(7))]), tmp_path)
+    (found,) = lock.check()
+    assert (found.item_id, found.asset_key, found.status.value, found.errors) == ("s1", "B04", "same", ())
+    assert lock.rows[0].location.href() == "./x.tif"

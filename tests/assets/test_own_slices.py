@@ -62,6 +62,8 @@ def test_case_50_a_flipped_byte_is_refused_unless_another_lock_has_it_right(
     data[50] ^= 1
     victim.write_bytes(data)
     refused = good.relocate(str(tmp_path / "second"))
+    names = [Path(row.location.key).name for row in refused.rows]
+    assert names == [row.asset_key.partition("/")[2] for row in refused.rows], "what slices are called stays"
     assert [fault.error.exit_code for fault in refused.faults] == [6]
     copied = copy_without_slices(dataset, tmp_path)
     with pytest.raises(CorruptedPeerError) as error:
