@@ -27,6 +27,7 @@ from odfchain.assets.storage_schemes import placed
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
 from odfchain.store.locations import Location
+from tests.kit.asset_cases import Case, Hold, corrupted
 from tests.kit.stac_validation import check_stac
 
 FIXTURE = json.loads(Path("fixtures/assets/projection.json").read_text())
@@ -64,10 +65,7 @@ def written(document: dict[str, Any], *rows: AssetRow, **more: Any) -> tuple[dic
     return projected_item(document, {row.key: row for row in rows}, Path("/out/x"), options(**more))
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["brought up", "kept"])
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["id"])
-def test_cases(case: dict[str, Any], version: str, keep: bool) -> None:
+def hold_case(case: Case, _: Path, version: str = "1.1.0", keep: bool = False) -> None:
     rows = [row_of(*row) for row in case["rows"]]
     before = item(version, **case.get("input", {}))
     expected = changed(copy.deepcopy(before), case["expected"])
@@ -78,6 +76,30 @@ def test_cases(case: dict[str, Any], version: str, keep: bool) -> None:
     assert (found, count) == (expected, case["changed"])
     check_stac(found)
     assert written(found, *rows, **case.get("options", {}), keep_version=keep)[0] == found, "twice is once"
+
+
+def hold_refusal(case: Case, _: Path) -> None:
+    messages = {False: case["message"], True: case.get("kept", case["message"])}
+    for keep, message in messages.items():
+        with pytest.raises(AssetError) as refused:
+            written(case["item"], keep_version=keep and isinstance(case["item"]["stac_version"], str))
+        assert message in refused.value.message
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["brought up", "kept"])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["id"])
+def test_cases(case: Case, version: str, keep: bool, tmp_path: Path) -> None:
+    hold_case(case, tmp_path, version, keep)
+
+
+HELD = {"cases": (hold_case, ("expected", "changed")), "refused": (hold_refusal, ("message", "kept"))}
+
+
+@pytest.mark.parametrize(("hold", "case"), corrupted(FIXTURE, HELD))
+def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold(case, tmp_path)
 
 
 @pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["id"])
@@ -98,12 +120,8 @@ def test_what_is_written_is_read_back(case: dict[str, Any], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("case", FIXTURE["refused"], ids=lambda case: case["id"])
-@pytest.mark.parametrize("keep", [False, True])
-def test_what_is_no_item(case: dict[str, Any], keep: bool) -> None:
-    if keep and not isinstance(case["item"]["stac_version"], str):
-        keep = False
-    with pytest.raises(AssetError, match=case["message"]):
-        written(case["item"], keep_version=keep)
+def test_what_is_no_item(case: Case, tmp_path: Path) -> None:
+    hold_refusal(case, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from odfchain.assets.hrefs import href_of, parse_href
 from odfchain.assets.lock_file import LockFile
 from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
 from odfchain.assets.relocating import Relocated, relocate
-from odfchain.assets.relocation_plan import Layout, RelocateOptions, described_plan, file_name, plan
+from odfchain.assets.relocation_plan import Layout, RelocateOptions, described_plan, plan
 from odfchain.errors import AssetError, NameCollisionError
 from odfchain.store.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
@@ -36,7 +35,6 @@ from tests.kit.stand_ins import simulated_s3
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
-NAMES = json.loads(Path("fixtures/assets/relocation.json").read_text())["names"]
 LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
 
 
@@ -68,11 +66,6 @@ def moved(found: list[AssetRow], to: Location, folder: Path, trusted: str = "", 
     chosen = RelocateOptions(**options)
     here = stores(folder, trusted)
     return relocate(plan(found, to, chosen), here, here, Arrivals(folder / "arrivals"), chosen)
-
-
-@pytest.mark.parametrize("case", NAMES, ids=lambda case: case["id"])
-def test_names_of_copies(case: dict[str, Any]) -> None:
-    assert file_name(case["item"], case["asset"], case["key"]) == case["name"]
 
 
 def test_two_rows_with_one_target_are_refused(server: LyingObjects) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from odfchain.assets.arrivals import Arrivals
 from odfchain.assets.hrefs import href_of, parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
 from odfchain.assets.relocating import relocate
-from odfchain.assets.relocation_plan import Layout, RelocateOptions, plan
+from odfchain.assets.relocation_plan import Layout, RelocateOptions, file_name, plan
 from odfchain.errors import AssetError, NameCollisionError, OdfchainError
 from odfchain.store.locations import Location
+from tests.kit.asset_cases import Case, Hold, corrupted, held
 
 CASES = json.loads(Path("fixtures/assets/relocation.json").read_text())
 HERE = Path("/here")
@@ -27,8 +29,11 @@ SHA2_256 = "12208bb0cf6eb9b17d0f7d22b456f121257dc1254e1f01665370476383ea776df414
 """Of 1234567."""
 
 
-@pytest.mark.parametrize("case", CASES["plans"], ids=lambda case: case["id"])
-def test_plans(case: dict[str, Any]) -> None:
+def hold_name(case: Case, _: Path) -> None:
+    assert file_name(case["item"], case["asset"], case["key"]) == case["name"]
+
+
+def hold_plan(case: Case, _: Path) -> None:
     rows = [AssetRow(item, asset, parse_href(href)) for item, asset, href in case["rows"]]
     prefix = case.get("prefix")
     options = RelocateOptions(
@@ -46,18 +51,35 @@ def test_plans(case: dict[str, Any]) -> None:
     assert case["says"] in refused.value.message
 
 
-@pytest.mark.parametrize("case", CASES["longest"], ids=lambda case: case["id"])
-def test_longest_names(case: dict[str, Any]) -> None:
+def hold_longest(case: Case, _: Path) -> None:
     row = AssetRow("S", case["letter"] * case["times"], parse_href("s3://s/x"))
     to = Location.parse("s3://m/pp", folder=True)
-    if case["fits"]:
+    try:
         (planned,) = plan([row], to, RelocateOptions())
-        assert len(planned.target.key) > 1_010
+    except AssetError as error:
+        assert re.match("S .*: what its copy would be called: a key longer than 1,024", error.message)
+        assert not case["fits"]
     else:
-        with pytest.raises(
-            AssetError, match=r"^S .*: what its copy would be called: a key longer than 1,024"
-        ):
-            plan([row], to, RelocateOptions())
+        assert case["fits"]
+        assert len(planned.target.key) > 1_010
+
+
+HELD = {
+    "names": (hold_name, ("name",)),
+    "plans": (hold_plan, ("targets", "exit", "says")),
+    "longest": (hold_longest, ("fits",)),
+}
+
+
+@pytest.mark.parametrize(("hold", "case"), held(CASES, HELD))
+def test_cases(hold: Hold, case: Case, tmp_path: Path) -> None:
+    hold(case, tmp_path)
+
+
+@pytest.mark.parametrize(("hold", "case"), corrupted(CASES, HELD))
+def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold(case, tmp_path)
 
 
 def files(folder: Path, **contents: bytes) -> list[AssetRow]:

@@ -18,6 +18,7 @@ from odfchain.assets.lock_table import AssetRow, table_of, write_lock
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
 from odfchain.errors import AccessError, AssetError, UsageError
 from odfchain.limits import ASSETS
+from tests.kit.asset_cases import Case, Hold, corrupted, held
 from tests.kit.lying_objects import LyingObjects
 
 PROJECTION = json.loads(Path("fixtures/assets/projection.json").read_text())
@@ -196,8 +197,7 @@ def test_absolute_links_are_followed_and_files_of_this_machine_are_not_named_by_
             named(tmp_path, f"{server.origin}/c.json")
 
 
-@pytest.mark.parametrize("case", PROJECTION["schemes"], ids=lambda case: case["id"])
-def test_the_storage_scheme_of_an_item_says_where_it_is(case: dict[str, Any], tmp_path: Path) -> None:
+def hold_scheme(case: Case, tmp_path: Path) -> None:
     said = {"href": case["href"], "storage:refs": case["refs"]}
     assets = {"main": said, "other": {"href": "./x", "alternate": {"s3": said}}}
     document = {**item("a"), "assets": assets, "properties": {"storage:schemes": case["schemes"]}}
@@ -210,6 +210,20 @@ def test_the_storage_scheme_of_an_item_says_where_it_is(case: dict[str, Any], tm
         else:
             assert [case["fault"] in str(fault) for fault in faults] == [True]
             assert "secret" not in str(faults[0])
+
+
+SCHEMES = {"schemes": (hold_scheme, ("endpoint", "fault"))}
+
+
+@pytest.mark.parametrize(("hold", "case"), held(PROJECTION, SCHEMES))
+def test_the_storage_scheme_of_an_item_says_where_it_is(hold: Hold, case: Case, tmp_path: Path) -> None:
+    hold(case, tmp_path)
+
+
+@pytest.mark.parametrize(("hold", "case"), corrupted(PROJECTION, SCHEMES))
+def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold(case, tmp_path)
 
 
 def test_what_a_scheme_names_is_asked_without_credentials(tmp_path: Path) -> None:

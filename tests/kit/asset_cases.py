@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,38 @@ Hold = Callable[[Case, Path], None]
 """Holds a case, in a folder of its own."""
 
 
-def corrupted(fixture: Mapping[str, Any], held: Mapping[str, tuple[Hold, Sequence[str]]]) -> list[Any]:
+def held(fixture: Mapping[str, Any], holders: Mapping[str, tuple[Hold, Sequence[str]]]) -> list[Any]:
+    """(who holds it, a case) for each case of a fixture."""
+    return [
+        pytest.param(hold, case, id=case["id"])
+        for part, (hold, _) in holders.items()
+        for case in fixture[part]
+    ]
+
+
+def corrupted(fixture: Mapping[str, Any], holders: Mapping[str, tuple[Hold, Sequence[str]]]) -> list[Any]:
     """(who holds it, a case) for each case of a fixture and each expectation in it, with that one made wrong.
 
-    `held` has for each part of the fixture who holds its cases, and which of their members are expectations.
+    `holders` has for each part of the fixture who holds its cases, and which of their members are expectations.
     Who holds a case must fail for each of these: so every expectation is looked at.
     """
-    found = []
-    for part, (hold, expected) in held.items():
-        for case in fixture[part]:
-            for name in (name for name in expected if name in case):
-                changed = {**copy.deepcopy(case), name: _wrong(case[name])}
-                found.append(pytest.param(hold, changed, id=f"{case['id']}: {name}"))
-    return found
+    return [
+        pytest.param(hold, changed, id=f"{case['id']}: {name}")
+        for part, (hold, expected) in holders.items()
+        for case in fixture[part]
+        for name, changed in wrong_cases(case, expected)
+    ]
+
+
+def wrong_cases(case: Case, expected: Sequence[str]) -> Iterator[tuple[str, Case]]:
+    """(name, the case with that expectation made wrong); of one that is a map, each of its members by itself."""
+    for name in (name for name in expected if name in case):
+        wanted = case[name]
+        if isinstance(wanted, dict) and wanted:
+            for member, value in wanted.items():
+                yield f"{name} {member}", {**copy.deepcopy(case), name: {**wanted, member: _wrong(value)}}
+        else:
+            yield name, {**copy.deepcopy(case), name: _wrong(wanted)}
 
 
 def _wrong(value: Any) -> Any:
@@ -48,7 +67,7 @@ def _wrong(value: Any) -> Any:
         case [*_]:
             return [*value[:-1], _wrong(value[-1])] if value else ["~"]
         case dict():
-            return {name: _wrong(each) for name, each in value.items()}
+            return {name: _wrong(each) for name, each in value.items()} or {"~": "~"}
     return "~"
 
 
