@@ -220,7 +220,7 @@ class AssetLock:
         copies only the rest, and `forget_arrivals` removes it. A dry run makes no request.
 
         Raises:
-            UsageError: `to` is no place for objects, or a prefix is named with another layout than source-key.
+            UsageError: `to` is no place for objects, or `prefix` is named with another layout.
             NameCollisionError: two rows would have the same target.
             AssetError: a key does not begin with `prefix`.
         """

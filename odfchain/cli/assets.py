@@ -240,7 +240,7 @@ assets_command.add_command(check_command, "validate")
 @target_options
 @click.option(
     "--layout", type=click.Choice(["item-asset", "source-key"]),
-    help="How copies are called: by item and asset, or as their sources (the default for own slices).",
+    help="How copies are called: by item and asset (the default), or as their sources (that of own slices).",
 )  # fmt: skip
 @click.option("--prefix", metavar="HREF", help="With source-key: what to leave out of the keys' beginnings.")
 @click.option("--dry-run", is_flag=True, help="Print the rows as they would be; make no request.")
