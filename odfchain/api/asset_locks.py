@@ -400,7 +400,7 @@ def forget_arrivals(path: Path | None) -> None:
 def _copied(found: Relocated) -> str:
     from odfchain.text import counted
 
-    shown = f"copied {counted(found.copied, 'object')}, {found.copied_bytes:,} bytes"
+    shown = f"copied {counted(found.copied, 'object')}, {counted(found.copied_bytes, 'byte')}"
     there = len(found.rows) - found.copied
     return f"{shown}; {there:,} were there" if there else shown
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from odfchain.assets.access import Stores
 from odfchain.assets.checksums import Method, with_checksums
+from odfchain.assets.lock_rules import text_fault
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.probing import JOBS, probe_all
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
 from odfchain.errors import AssetError, FetchError, SourceNotFoundError
+from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
 from odfchain.store.locations import Location
 from odfchain.text import counted, one_line
@@ -79,13 +82,20 @@ def derive(
     """The rows of all wanted assets of these sources.
 
     Raises:
-        AssetError: a source is not STAC, or two assets have the same item and key.
+        AssetError: a source is not STAC, two assets have the same item and key, or there are more than a lock
+            may have.
         UsageError, FetchError, AccessError: a source cannot be read.
     """
     faults = list[AssetFault]()
     reader = StacReader(stores, options.selection, faults.append)
     progress.phase("Reading STAC")
-    named = [asset for source in sources for asset in reader.assets(source)]
+    every = (asset for source in sources for asset in reader.assets(source))
+    named = list(islice(every, ASSETS.rows + 1))
+    if len(named) > ASSETS.rows:
+        raise AssetError(
+            f"more than {ASSETS.rows:,} assets, and a lock has no more rows",
+            hint="make a lock for each collection",
+        )
     _check_asked_for(named, options.selection)
     rows: Sequence[AssetRow] = [
         AssetRow(a.item_id, a.asset_key, beside(a.location, options.relative_to), Facts(a.size))
@@ -120,6 +130,14 @@ def probed_rows(
         if probe.facts is None:
             kind = SourceNotFoundError if probe.missing else FetchError
             faults.append(AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
+            continue
+        tag = text_fault("etag", probe.facts.etag or "")
+        if tag is not None:
+            faults.append(
+                AssetFault(
+                    row.item_id, row.asset_key, AssetError(f"its store says what no lock holds: {tag}")
+                )
+            )
             continue
         size = probe.facts.size_bytes
         if size is not None and before is not None and size != before:

@@ -73,12 +73,9 @@ def row_fault(row: Mapping[str, object]) -> str | None:
             return f"`{name}` is empty"
     for name in TEXTS:
         value = row.get(name)
-        if isinstance(value, str) and len(value.encode(errors="surrogatepass")) > ASSETS.text_bytes:
-            return f"`{name}` is longer than {ASSETS.text_bytes:,} bytes"
-        if isinstance(value, str) and not value.isprintable():
-            return f"`{name}` has control characters"
-        if isinstance(value, str) and ACCESS_KEY.search(value):
-            return f"an access key stands in `{name}`"
+        message = text_fault(name, value) if isinstance(value, str) else None
+        if message is not None:
+            return message
     if row["store_type"] is None or row["key"] is None:
         return "it says of no store, or no key, where it is"
     size, time = row["size_bytes"], row["last_modified"]
@@ -90,6 +87,17 @@ def row_fault(row: Mapping[str, object]) -> str | None:
         _location(row)
     except AssetError as error:
         return error.message
+    return None
+
+
+def text_fault(name: str, text: str) -> str | None:
+    """What is wrong with a text of a row; None: nothing."""
+    if len(text.encode(errors="surrogatepass")) > ASSETS.text_bytes:
+        return f"`{name}` is longer than {ASSETS.text_bytes:,} bytes"
+    if not text.isprintable():
+        return f"`{name}` has control characters"
+    if ACCESS_KEY.search(text):
+        return f"an access key stands in `{name}`"
     return None
 
 

@@ -84,7 +84,7 @@ def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
             found = migrate_to_latest(dict(document), identify_stac_object(dict(document)))
     except (pystac.STACError, pystac.STACTypeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise NoDocumentError(
-            f"{one_line(str(document.get('id')))}: not STAC: {one_line(str(error))}"
+            f"{one_line(str(document.get('id', 'no id')))}: not STAC: {one_line(str(error))}"
         ) from None
     known = {name: value for name, value in found.items() if value is not None or name not in _ABSENT}
     return {"links": [], **known}

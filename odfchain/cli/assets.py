@@ -17,6 +17,7 @@ from odfchain.cli.support.parameters import DATASET_AT, given, merge_options
 from odfchain.cli.support.progress_bar import TerminalProgress
 from odfchain.cli.support.screen import echo, echo_lines, echo_page
 from odfchain.errors import UsageError
+from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import CheckedAsset
@@ -112,7 +113,7 @@ def derive_command(
     is not in the catalog any more is retracted; with --keep-going what could not be reached stays as it is.
     """
     stores, merging = _apart(others)
-    _check_target(output, into, merging, [*items, *assets])
+    _check_target(output, into, merging, [*items, *assets], checksum=checksum is not None)
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
     if slices is not None and (items or assets or checksum or include_metadata or alternate or strip_query):
@@ -259,7 +260,7 @@ def relocate_command(
     """
     stores, merging = _apart(others)
     if not dry_run:
-        _check_target(output, into, merging)
+        _check_target(output, into, merging, checksum=checksum)
     arrivals = _arrivals(output, into)
     with TerminalProgress(quiet=options().quiet) as progress:
         moved = _read(lock).relocate(
@@ -312,7 +313,8 @@ def project_command(
     found = _read(lock)
     for source in sources:
         done = found.project(source, out, name=name or "locked", primary=primary, keep_version=keep_version)
-        say(f"wrote {done.documents:,} documents below {out}: {done.assets:,} assets have their locations")
+        assets = counted(done.assets, "asset has its location", "assets have their locations")
+        say(f"wrote {counted(done.documents, 'document')} below {out}: {assets}")
 
 
 @assets_command.command("export")
@@ -332,8 +334,9 @@ def export_command(dataset: str, output: Path) -> None:
 
 
 def _check_target(
-    output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = ()
-) -> None:
+    output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = (), *,
+    checksum: bool,
+) -> None:  # fmt: skip
     """Pass if the new lock can go there: that is found out before anything is asked or copied."""
     if (output is None) == (into is None):
         raise UsageError("say where the lock goes: -o FILE or --into DATASET")
@@ -348,7 +351,12 @@ def _check_target(
         from odfchain.api.branch_points import on_branch
         from odfchain.api.lock_datasets import lock_schema
 
-        lock_schema(on_branch(open_workspace(), into))
+        schema = lock_schema(on_branch(open_workspace(), into))
+        if checksum and "file_checksum" not in schema.names:
+            raise UsageError(
+                f"{into}: has no column `file_checksum`",
+                hint="record checksums in a file with -o, or leave out --checksum",
+            )
 
 
 def _folder(output: Path | None, into: str | None) -> Path:

@@ -17,7 +17,7 @@ from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.probing import Probe, probe
 from odfchain.assets.stac import Selection
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
-from odfchain.limits import FetchLimits
+from odfchain.limits import ASSETS, FetchLimits
 from tests.kit.asset_cases import Case, Hold, corrupted
 from tests.kit.lying_objects import LyingObjects
 
@@ -162,6 +162,28 @@ def test_names_with_access_keys_are_faults_of_their_assets(tmp_path: Path) -> No
     found = derived(tmp_path, item("a", assets), probe=False)
     assert [row.asset_key for row in found.rows] == ["B04"]
     assert ["an access key stands in the asset's key" in str(fault) for fault in found.faults] == [True]
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [('"' + "a" * 4_095 + '"', "longer than 4,096 bytes"), ('"AKIAIOSFODNN7EXAMPLE"', "an access key")],
+)
+def test_a_tag_that_no_row_can_have_is_a_fault(tmp_path: Path, tag: str, said: str) -> None:
+    with LyingObjects({"/x.tif": {"etag": tag}, "/y.tif": {"etag": '"' + "a" * 4_094 + '"'}}) as server:
+        assets = {name: {"href": f"{server.origin}/{name}.tif"} for name in "xy"}
+        found = derived(tmp_path, item("a", assets))
+    assert [row.asset_key for row in found.rows] == ["y"]
+    assert [said in str(fault) and fault.asset_key == "x" for fault in found.faults] == [True]
+
+
+def test_more_assets_than_a_lock_has_rows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assets = {f"B{n}": {"href": f"{n}.tif"} for n in range(3)}
+    monkeypatch.setattr("odfchain.assets.deriving.ASSETS", type(ASSETS)(rows=3))
+    assert len(derived(tmp_path, item("a", assets), probe=False).rows) == 3
+    with pytest.raises(AssetError, match="more than 3 assets"):
+        derived(tmp_path, item("a", assets), item("b", assets), probe=False)
 
 
 def test_case_41_private_addresses_are_refused(tmp_path: Path) -> None:

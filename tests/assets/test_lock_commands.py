@@ -47,6 +47,7 @@ def catalog(server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["--into", "other"], 3, "no asset lock: there is no column `item_id`"),
         (["--into", "s2.assets", "--item", "s1"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--asset", "B04"], 2, "all others would be retracted"),
+        (["--into", "s2.assets", "--checksum", "use-etag"], 2, "s2.assets: has no column `file_checksum`"),
         (["--into", "s2.assets", "-o", "x.parquet"], 2, "-o FILE or --into DATASET"),
         ([], 2, "-o FILE or --into DATASET"),
         (["-o", "x.parquet", "--allow-retract"], 2, "--allow-retract is for --into"),

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from odfchain.api.asset_locks import AssetLock
 from odfchain.assets import lock_file, lock_table
-from odfchain.assets.hrefs import checked_location
+from odfchain.assets.hrefs import checked_location, parse_href
 from odfchain.assets.lock_file import LockFile, read_lock, rows_of
 from odfchain.assets.lock_rules import row_fault, surely_in_order
-from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, AssetRow, Facts
+from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM, AssetRow, Facts, table_of
 from odfchain.cli.main import main
 from odfchain.digest.logical import LogicalDigest
 from odfchain.errors import AssetError, DamagedLockError
@@ -125,6 +125,28 @@ def test_case_21_the_command_names_each_faulty_row(
     assert [document["item_id"], document["asset_key"]] == [row["item_id"], row["asset_key"]]
     assert case["fault"] in document["errors"][0]
     assert (document["valid"], document["status"]) == (False, "faulty")
+
+
+def test_a_lock_is_written_as_every_lock_is(tmp_path: Path) -> None:
+    """Section 3 of the guide: the version, the codec, the groups, the order and what the schema is called."""
+    path = written_rows(tmp_path / "x.parquet", 65_537)
+    with pq.ParquetFile(path) as file:
+        footer, schema = file.metadata, file.schema_arrow
+    assert footer.format_version == "2.6"
+    assert [footer.row_group(n).num_rows for n in range(footer.num_row_groups)] == [65_536, 1]
+    assert {footer.row_group(0).column(n).compression for n in range(9)} == {"SNAPPY"}
+    assert [(field.name, str(field.type), field.nullable) for field in schema] == [
+        (name, "int64" if name == "size_bytes" else "string", name not in ("item_id", "asset_key"))
+        for name in (
+            "item_id", "asset_key", "store_type", "store_container", "store_endpoint_url", "key", "size_bytes",
+            "etag", "last_modified",
+        )
+    ]  # fmt: skip
+    assert schema.metadata == {b"stacpkg:schema-kind": b"asset-lock", b"stacpkg:schema-version": b"v1"}
+    names = ["Z", "a", "é", "\uff5e", "\U00010000"]  # in UTF-16 the last two are the other way round
+    made = table_of(AssetRow(name, "x", parse_href("x.tif")) for name in reversed(names))
+    assert made.column("item_id").to_pylist() == names
+    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
 
 
 def test_a_lock_names_each_asset_once() -> None:
