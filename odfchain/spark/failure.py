@@ -14,6 +14,9 @@ from odfchain.slices.marker import find_marker
 from odfchain.text import message_of, one_line
 
 _LONGEST = 500
+_CALL = re.compile(r"An error occurred while calling \S+$")
+"""Py4J's first line, which names an object of Java's; the error itself comes after it."""
+_LOST = re.compile(r"ExecutorLostFailure \(.*?\) Reason: (.+)")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
 
 
@@ -24,6 +27,8 @@ def first_line(error: Exception) -> str:
     for line in lines:
         if match := re.search(r"\[([A-Z_.]+)\] (.*)", line):
             return match.group(2)
+    if len(lines) > 1 and _CALL.match(lines[0]):
+        return lines[1].removeprefix(": ")
     return lines[0] if lines else type(error).__name__
 
 
@@ -63,5 +68,10 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
     if _FULL.search(text):
         return StorageFullError(
             "no space left on the device while writing", hint="free some space and run the command again"
+        )
+    if lost := _LOST.search(text):
+        return EngineError(
+            f"an executor of Spark's was lost: {one_line(lost[1], _LONGEST)}",
+            hint="run the command again; where memory was short, with more: spark.executor.memory",
         )
     return EngineError(f"Spark failed: {one_line(first_line(error), _LONGEST)}")

@@ -109,6 +109,22 @@ def test_a_failure_is_one_line() -> None:
     assert first_line(RuntimeError("")) == "RuntimeError"
 
 
+def test_a_lost_executor_is_no_call_of_an_object() -> None:
+    call, job = (
+        "An error occurred while calling o220.collectToPython.",
+        "Job aborted due to stage failure: Lost task",
+    )
+    lost = f"{job} 0.0 (TID 3): ExecutorLostFailure (executor 1 exited by 'x') Reason: Command exited with code 137"
+    error = explain(
+        RuntimeError(f"{call}\n: org.apache.spark.SparkException: {lost}\nDriver stacktrace:\n\tat x")
+    )
+    assert str(error) == "an executor of Spark's was lost: Command exited with code 137"
+    assert error.hint is not None
+    assert "spark.executor.memory" in error.hint
+    assert first_line(RuntimeError(f"{call}\n: java.lang.X: {job}\n\tat x")) == f"java.lang.X: {job}"
+    assert first_line(RuntimeError(call)) == call
+
+
 def test_a_full_disk_on_a_worker_is_recognised() -> None:
     from odfchain.errors import StorageFullError
 
