@@ -12,7 +12,7 @@ import odfchain as odf
 from odfchain.api import Workspace
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import commit
+from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, records, schema_event, schema_with, staged_slice
@@ -59,6 +59,27 @@ def append(root: DatasetFiles, *texts: str) -> None:
             prev_offset=state.last_offset, new_data=new, new_watermark=Timestamp.parse("2024-01-01T00:00:00Z")
         )
         commit(root, state, [event], [staged], system_time=MADE)
+
+
+def append_slices(root: DatasetFiles, count: int) -> None:
+    """One commit of so many slices with a row each."""
+    state = DatasetState.read(root.chain)
+    start = 0 if state.last_offset is None else state.last_offset + 1
+    events: list[ev.MetadataEvent] = []
+    staged: list[StagedFile] = []
+    with root.staging() as folder:
+        for offset in range(start, start + count):
+            (part := folder / str(offset)).mkdir()
+            new, file = staged_slice(part, records(SCHEMA, offset, [0], [START], [offset], [str(offset)]))
+            events.append(
+                ev.AddData(
+                    prev_offset=offset - 1 if offset else None,
+                    new_data=new,
+                    new_watermark=Timestamp.parse("2024-01-01T00:00:00Z"),
+                )
+            )
+            staged.append(file)
+        commit(root, state, events, staged, system_time=MADE)
 
 
 def texts(workspace: Workspace, name: str = "cities") -> Sequence[str]:

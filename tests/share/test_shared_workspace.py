@@ -28,7 +28,7 @@ from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer import shared_refs
 from tests.kit import shared_store as kit
 from tests.kit.processes import odfchain, one_session
-from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
+from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, texts
 from tests.kit.small_s3 import SmallS3
 
 
@@ -476,3 +476,13 @@ def test_requests_are_few(store: SmallS3, tmp_path: Path) -> None:
     assert requests() == 4, "names, head; size and bytes of the slice that is new here"
     assert texts(other) == ["a", "b", "c"]
     assert requests() == 2
+
+
+def test_each_slice_of_a_commit_is_two_requests(store: SmallS3, tmp_path: Path) -> None:
+    one = machine(store, tmp_path / "one")
+    append(add(one), "a")
+    assert texts(one) == ["a"]
+    store.requests.clear()
+    append_slices(one["cities"]._files, 8)
+    assert len(store.requests) == 21, "names, head; 8 slices, 8 blocks, head; head, signature"
+    assert len(texts(one)) == 9
