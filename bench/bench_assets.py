@@ -1,4 +1,4 @@
-"""Asset locks: deriving and probing, each beside the least that it can be.
+"""Asset locks: deriving, probing, relocating, checking offline, deriving again: each beside the least it can be.
 
 The server of objects is a process of its own that costs next to nothing (`object_server.py`).
 """
@@ -8,27 +8,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 from figures import Figure, tell
 from obstore.store import S3Store
 
-from odfchain import AssetLock
+from odfchain import AssetLock, StoreOptions, Workspace
+from odfchain.api.lock_datasets import record_lock
+from odfchain.api.templates import manifest_template
 from odfchain.assets.access import Access, Stores
+from odfchain.assets.lock_file import LockFile
+from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of, write_lock
 from odfchain.assets.probing import probes_of
+from odfchain.ids.names import DatasetAlias
 from odfchain.store.locations import Location
 
 ROUNDS = 5
-ITEMS, PROBES, JOBS = 3_000, 10_000, 16
+ITEMS, PROBES, ROWS, NIGHT = 3_000, 10_000, 1_000_000, 20_000
+OBJECTS, OBJECT_BYTES = 12, 64 << 20
+JOBS, COPIES = 16, 4
 BANDS = ("B02", "B03", "B04", "B08", "B8A", "B11", "B12", "SCL", "visual", "thumbnail")
 
 
@@ -87,7 +97,7 @@ def deriving(folder: Path) -> Iterator[Figure]:
     assert AssetLock.derive([str(path)], probe=False).table.num_rows == ITEMS * len(BANDS)
     runs: dict[str, Callable[[], object]] = {
         "derive": lambda: AssetLock.derive([str(path)], probe=False),
-        "json": lambda: deque(map(json.loads, lines), maxlen=0),  # kept, they would cost collections
+        "json": lambda: [json.loads(line) for line in lines],
     }
     times = in_turns(runs, time.process_time)
     yield ratio("derive without probing ÷ json.loads of the Items, CPU", times["derive"], times["json"], 10)
@@ -101,8 +111,10 @@ def object_server(folder: Path) -> Iterator[str]:
         [sys.executable, program, str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def bucket(origin: str, name: str) -> S3Store:
@@ -135,8 +147,99 @@ def probing(origin: str, folder: Path) -> Iterator[Figure]:
     yield ratio("probing ÷ obstore.head_async, speed", times["bare"], times["ours"], 0.8, at_least=True)
 
 
+def relocating(origin: str, folder: Path) -> Iterator[Figure]:
+    """Bytes a second, beside getting and putting the same objects in as many threads."""
+    for number in range(OBJECTS):
+        with (folder / f"{number}.tif").open("wb") as file:
+            file.truncate(OBJECT_BYTES)
+    facts = Facts(OBJECT_BYTES, '"abc"', "2015-10-21T07:28:00+00:00")
+    names = [f"{number}.tif" for number in range(OBJECTS)]
+    rows = [AssetRow(name, "B04", Location("s3", "source", origin, name), facts) for name in names]
+    lock = AssetLock(table_of(rows), folder)
+    options = StoreOptions(allow_private=True, endpoints=[origin])
+    source, target = bucket(origin, "source"), bucket(origin, "target")
+
+    def bare() -> None:
+        def copy(name: str) -> None:
+            # what is put cannot be read by the library at the same time
+            obstore.put(
+                target, name, obstore.get(source, name).bytes(), chunk_size=8 << 20, max_concurrency=2
+            )
+
+        with ThreadPoolExecutor(COPIES) as pool:
+            list(pool.map(copy, names))
+
+    def moved(*, checksum: bool) -> None:
+        found = lock.relocate(
+            f"s3+{origin}/target", layout="source-key", overwrite=True, checksum=checksum, stores=options
+        )
+        assert not found.faults, found.faults
+        assert found.table.num_rows == OBJECTS
+
+    moved(checksum=True)
+    runs: dict[str, Callable[[], object]] = {
+        "bare": bare,
+        "ours": lambda: moved(checksum=False),
+        "hashed": lambda: moved(checksum=True),
+    }
+    times = in_turns(runs)
+    yield ratio(
+        "relocation ÷ obstore get and put, throughput", times["bare"], times["ours"], 0.9, at_least=True
+    )
+    yield ratio("the same with SHA-256", times["bare"], times["hashed"], 0.7, at_least=True)
+
+
+def checking(folder: Path) -> Iterator[Figure]:
+    """CPU of judging every row of a file, beside that of reading it."""
+    numbers = range(ROWS)
+    at = "sentinel-s2-l2a-cogs/33/U/WP/2024/7"
+    columns: dict[str, Any] = {
+        "item_id": [f"S2A_33UWP_{number:09}_L2A" for number in numbers],
+        "asset_key": ["B04"] * ROWS, "store_type": ["s3"] * ROWS, "store_container": ["sentinel-cogs"] * ROWS,
+        "store_endpoint_url": [None] * ROWS,
+        "key": [f"{at}/S2A_33UWP_{number:09}_L2A/B04.tif" for number in numbers],
+        "size_bytes": [210_763_412 + number for number in numbers],
+        "etag": [f'"0f343b0931126a20f133d67c{number:08x}-26"' for number in numbers],
+        "last_modified": ["2024-07-02T03:04:05+00:00"] * ROWS,
+    }  # fmt: skip
+    path = folder / "lock.parquet"
+    write_lock(pa.table(columns, schema=SCHEMA), path)
+
+    def check() -> None:
+        judged = LockFile(path)
+        assert list(judged.faults()) == []
+        assert judged.rows == ROWS
+
+    times = in_turns({"check": check, "read": lambda: pq.read_table(path)}, time.process_time)
+    yield ratio("check --offline of 1,000,000 rows ÷ pq.read_table, CPU", times["check"], times["read"], 5)
+
+
+def nights(folder: Path) -> Iterator[Figure]:
+    """The same lock twice: all rows are new, and none is."""
+    rows = [
+        AssetRow(f"s{number:06}", "B04", Location("s3", "b", None, f"{number}.tif"), Facts(number, '"1"'))
+        for number in range(NIGHT)
+    ]
+    lock = AssetLock(table_of(rows), folder)
+    with Workspace.init(folder / "workspace") as workspace:
+        first, again = list[float](), list[float]()
+        for number in range(ROUNDS + 1):
+            alias = DatasetAlias.parse(f"night{number}.lock")
+            (dataset,) = workspace.add(manifest_template(alias, "assets"))
+            for times in (first, again):
+                start = time.perf_counter()
+                outcome = record_lock(dataset, lock)
+                times.append(time.perf_counter() - start)
+                assert outcome.up_to_date == (times is again)
+    # the first of them starts Spark
+    yield ratio("derive again into a dataset, nothing new ÷ first", again[1:], first[1:], 1)
+
+
 def bench_assets() -> Iterator[Figure]:
     """Every result is checked before its time counts."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # without them the library asks the network
+        os.environ.setdefault(name, "bench")
+    os.environ.setdefault("AWS_REGION", "us-east-1")
     with tempfile.TemporaryDirectory(prefix="odf-") as root:
         folder = Path(root)
         tell("assets: deriving")
@@ -146,3 +249,9 @@ def bench_assets() -> Iterator[Figure]:
         with object_server(objects) as origin:
             tell("assets: probing")
             yield from probing(origin, folder)
+            tell("assets: relocating")
+            yield from relocating(origin, objects)
+        tell("assets: checking offline")
+        yield from checking(folder)
+        tell("assets: deriving again")
+        yield from nights(folder)
