@@ -1,4 +1,4 @@
-"""Asset locks: deriving, probing, relocating, checking offline, deriving again: each beside the least it can be.
+"""Asset locks: deriving, probing, relocating, checking offline, deriving again, each beside its least.
 
 The server of objects is a process of its own that costs next to nothing (`object_server.py`).
 """
