@@ -99,6 +99,36 @@ def kill_all_of(root: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+ROWS = 600_000
+"""So many that a slice is not written between two looks at the processes."""
+
+LARGE = ("ingest", "cities", "large.csv", "--event-time", "2026-01-01T00:00:00Z")
+
+
+def begin_ingest(folder: Path, failures: int, max_bytes: int) -> tuple[Path, subprocess.Popen[str]]:
+    """The folder of a dataset, and a command that brings a large file into it with two executors."""
+    conf = f"{{spark.executor.memory: 512m, spark.task.maxFailures: '{failures}'}}"
+    config = f'{{master: "local-cluster[2,1,1024]", conf: {conf}}}\n  slice: {{maxBytes: {max_bytes}}}'
+    dataset = make_workspace(folder, manifest(), config)
+    lines = "".join(f"City {n},{n}\n" for n in range(ROWS))
+    (folder / "large.csv").write_text(f"city,population\n{lines}")
+    running = subprocess.Popen(
+        [ODFCHAIN, *LARGE], cwd=folder, env=environment(SPARK_HOME=str(spark_home(folder / "spark"))),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return dataset, running
+
+
+def check_committed(folder: Path, dataset: Path) -> int:
+    """All rows are there once, and no file but theirs; returns the number of slices."""
+    (report,) = odfchain(folder, "verify", "cities", "-o", "json").rows
+    found = report["counts"]
+    assert (report["verdict"], found["records"]) == ("clean", ROWS), report
+    assert len(list((dataset / "data").iterdir())) == found["slices"]
+    assert not list((dataset / "staging").glob("*/slice-*"))
+    return int(found["slices"])
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("failures", "max_bytes"), [(4, 0), (1, 0), (4, 1 << 20)], ids=["again", "given up", "one of several"]
@@ -106,34 +136,40 @@ def kill_all_of(root: int) -> None:
 def test_an_executor_is_killed_while_it_writes_a_slice(tmp_path: Path, failures: int, max_bytes: int) -> None:
     """Its task runs again elsewhere, and there is one commit; or, where Spark gives up, an error and none."""
     need_whole_java()
-    conf = f"{{spark.executor.memory: 512m, spark.task.maxFailures: '{failures}'}}"
-    config = f'{{master: "local-cluster[2,1,1024]", conf: {conf}}}\n  slice: {{maxBytes: {max_bytes}}}'
-    dataset = make_workspace(tmp_path, manifest(), config)
-    rows = 600_000
-    (tmp_path / "large.csv").write_text("city,population\n" + "".join(f"City {n},{n}\n" for n in range(rows)))
+    dataset, running = begin_ingest(tmp_path, failures, max_bytes)
     head = (dataset / "refs" / "head").read_bytes()
-    running = subprocess.Popen(
-        [ODFCHAIN, "ingest", "cities", "large.csv", "--event-time", "2026-01-01T00:00:00Z"], cwd=tmp_path,
-        env=environment(SPARK_HOME=str(spark_home(tmp_path / "spark"))),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
     kill_all_of(executor_of(wait_until(lambda: writer_of_a_slice(dataset / "staging"), running)))
     assert (dataset / "refs" / "head").read_bytes() == head, "what was killed was not committed"
     _, said = running.communicate(timeout=TIMEOUT)
-    assert not list((dataset / "staging").glob("*/slice-*"))
     if failures == 1:
         assert running.returncode == 7, said
         assert said.startswith("error: an executor of Spark's was lost: "), said
         assert "hint: run the command again" in said
         assert (dataset / "refs" / "head").read_bytes() == head
         assert not list((dataset / "data").iterdir())
+        assert not list((dataset / "staging").glob("*/slice-*"))
         return
     assert running.returncode == 0, said
-    (report,) = odfchain(tmp_path, "verify", "cities", "-o", "json").rows
-    found = report["counts"]
-    assert (report["verdict"], found["records"]) == ("clean", rows), report
-    assert (found["slices"] > 1) == bool(max_bytes)
-    assert len(list((dataset / "data").iterdir())) == found["slices"]
+    assert (check_committed(tmp_path, dataset) > 1) == bool(max_bytes)
+
+
+@pytest.mark.soak
+def test_the_driver_is_killed_while_a_slice_is_written(tmp_path: Path) -> None:
+    """Nothing of it is visible, its executors end, and the next command does it all."""
+    need_whole_java()
+    dataset, running = begin_ingest(tmp_path, 4, 0)
+    head = (dataset / "refs" / "head").read_bytes()
+    writer = wait_until(lambda: writer_of_a_slice(dataset / "staging"), running)
+    executor = executor_of(writer)
+    running.kill()
+    running.communicate(timeout=TIMEOUT)
+    os.kill(writer, signal.SIGCONT)
+    wait_until(lambda: executor not in parents())
+    assert (dataset / "refs" / "head").read_bytes() == head
+    assert not list((dataset / "data").iterdir())
+    again = odfchain(tmp_path, *LARGE)
+    assert again.code == 0, again.err
+    assert check_committed(tmp_path, dataset) == 1
 
 
 @pytest.fixture
