@@ -19,6 +19,7 @@ from odfchain.assets.lock_table import KEY, TEXTS, schema_like
 from odfchain.errors import AssetError
 from odfchain.limits import ASSETS
 from odfchain.store.locations import Location
+from odfchain.text import one_line
 
 PIECE = 4_096
 """Rows that become values at a time."""
@@ -35,7 +36,8 @@ class RowFault:
     message: str
 
     def __str__(self) -> str:
-        return f"row {self.number:,} ({self.item_id} {self.asset_key}): {self.message}"
+        label = f"{one_line(str(self.item_id))} {one_line(str(self.asset_key))}"
+        return f"row {self.number:,} ({label}): {self.message}"
 
     def to_document(self) -> dict[str, Any]:
         """As JSON has it, with the members that a check of objects has."""

@@ -11,6 +11,7 @@ import pytest
 import odfchain as odf
 from odfchain.api.lock_datasets import _with_unreachable
 from odfchain.assets.hrefs import parse_href
+from odfchain.assets.lock_rules import RowFault
 from odfchain.assets.lock_table import AssetRow, Facts, table_of
 from odfchain.assets.stac import AssetFault
 from odfchain.cli.main import main
@@ -144,3 +145,34 @@ def test_what_a_check_finds_names_its_asset(tmp_path: Path) -> None:
     (found,) = lock.check()
     assert (found.item_id, found.asset_key, found.status.value, found.errors) == ("s1", "B04", "same", ())
     assert lock.rows[0].location.href() == "./x.tif"
+
+
+def test_case_17_nothing_that_is_said_or_written_has_a_secret(
+    server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("DEBUG")
+    hrefs = {
+        "signed": f"{server.origin}/1.tif?X-Amz-Signature=hunter2",
+        "user": f"{server.origin.replace('//', '//me:hunter2@')}/1.tif",
+        "plain": f"{server.origin}/1.tif",
+        "stripped": f"{server.origin}/2.tif?sig=hunter2",
+    }
+    assets = {name: {"href": href} for name, href in hrefs.items()}
+    Path("a.json").write_text(json.dumps({"type": "Feature", "id": "a", "assets": assets}))
+    derive = ["--debug", "assets", "derive", "a.json", "--allow-private", "--keep-going", "-o"]
+    assert main([*derive, "x.parquet"]) == main([*derive, "y.parquet", "--strip-query"]) == 3
+    for output in ("table", "json", "ndjson", "html"):
+        assert main(["assets", "check", "y.parquet", "--allow-private", "-o", output]) == 0
+    assert [row.asset_key for row in odf.AssetLock.read("y.parquet").rows] == ["plain", "signed", "stripped"]
+    said = capsys.readouterr()
+    assert "X-Amz-Signature" in said.err
+    assert "hunter2" not in said.err + said.out + caplog.text
+    assert b"hunter2" not in Path("x.parquet").read_bytes() + Path("y.parquet").read_bytes()
+
+
+def test_ids_of_faulty_rows_are_shown_short_and_do_nothing() -> None:
+    fault = RowFault(0, "a\x1b[2J" + "b" * 5_000, None, "named twice")
+    assert str(fault).startswith("row 0 (a\\x1b[2Jbbb")
+    assert len(str(fault)) < 300
