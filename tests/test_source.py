@@ -21,7 +21,7 @@ from tests.kit.support import ROOT
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
     ("text", "versions"),
-    ("errors", "imports", "limits", "progress"),
+    ("collector", "errors", "imports", "limits", "progress"),
     ("pages",),
     ("ids",),
     ("digest",),
@@ -216,7 +216,7 @@ LINES = {  # raised only by a commit that says why
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
     "engine": 6100,
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
-    "floor": 1_750,  # limits on the smart protocol; limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
+    "floor": 1_750,  # limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
     "ingest": 8_130,  # blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn

@@ -18,6 +18,7 @@ from odfchain.assets.lock_rules import text_fault
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.probing import JOBS, probe_all
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
+from odfchain.collector import no_search_for_circles
 from odfchain.errors import AssetError, FetchError, SourceNotFoundError
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
@@ -89,18 +90,20 @@ def derive(
     faults = list[AssetFault]()
     reader = StacReader(stores, options.selection, faults.append)
     progress.phase("Reading STAC")
-    every = (asset for source in sources for asset in reader.assets(source))
-    named = list(islice(every, ASSETS.rows + 1))
+    with no_search_for_circles():
+        every = (asset for source in sources for asset in reader.assets(source))
+        named = list(islice(every, ASSETS.rows + 1))
     if len(named) > ASSETS.rows:
         raise AssetError(
             f"more than {ASSETS.rows:,} assets, and a lock has no more rows",
             hint="make a lock for each collection",
         )
     _check_asked_for(named, options.selection)
-    rows: Sequence[AssetRow] = [
-        AssetRow(a.item_id, a.asset_key, beside(a.location, options.relative_to), Facts(a.size))
-        for a in _distinct(named)
-    ]
+    with no_search_for_circles():
+        rows: Sequence[AssetRow] = [
+            AssetRow(a.item_id, a.asset_key, beside(a.location, options.relative_to), Facts(a.size))
+            for a in _distinct(named)
+        ]
     warnings: Sequence[str] = ()
     if options.probe:
         probed = probed_rows(rows, stores, sizes_are_claims=True, jobs=options.jobs, progress=progress)

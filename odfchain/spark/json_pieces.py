@@ -9,7 +9,6 @@ the whole is that document with those records. Whatever is not sure is read by t
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import itertools
 import json
@@ -21,6 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
+from odfchain.collector import no_search_for_circles
 from odfchain.limits import INPUT
 from odfchain.model import data_schema as ds
 from odfchain.spark.geo import GEOMETRY, FeatureCollection
@@ -455,24 +455,25 @@ class SplitDocument:
         Raises:
             UnsureError: they may not be what they should be, or not in this way.
         """
-        collecting = gc.isenabled()
-        gc.disable()  # which finds nothing in what is made here, and takes a third of the time
-        try:
-            text = self._text(members, marked=marked)
-            if not marked and _MINUS_ZERO.search(text):
-                raise UnsureError
-            if marked and self.features:
-                text = _coordinates_as_texts(text)
-            records = (_MARKING if marked else _PLAIN).decode(f"[{text}]")
-            if len(records) != rows:
-                raise UnsureError
-            _only(records, dict)
-            if self.features:
-                records = _features(records, wanted=self.needs_marks(fields))
-            made = _Columns(marked)
-            return [made.records(records)] if fields is None else made.columns(records, fields)
-        except (RecordError, ValueError, ArithmeticError, RecursionError):
-            raise UnsureError from None
-        finally:
-            if collecting:
-                gc.enable()
+        with no_search_for_circles():
+            try:
+                return self._arrays(members, rows, fields, marked=marked)
+            except (RecordError, ValueError, ArithmeticError, RecursionError):
+                raise UnsureError from None
+
+    def _arrays(
+        self, members: bytes, rows: int, fields: tuple[ds.DataField, ...] | None, *, marked: bool
+    ) -> list[pa.Array]:
+        text = self._text(members, marked=marked)
+        if not marked and _MINUS_ZERO.search(text):
+            raise UnsureError
+        if marked and self.features:
+            text = _coordinates_as_texts(text)
+        records = (_MARKING if marked else _PLAIN).decode(f"[{text}]")
+        if len(records) != rows:
+            raise UnsureError
+        _only(records, dict)
+        if self.features:
+            records = _features(records, wanted=self.needs_marks(fields))
+        made = _Columns(marked)
+        return [made.records(records)] if fields is None else made.columns(records, fields)
