@@ -35,8 +35,8 @@ from odfchain.repo.references import keep_reachable, lock_path
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.interfaces import HEAD
-from odfchain.store.local import LocalObjectStore
-from odfchain.transfer.arrival import Arrival
+from odfchain.store.local import LocalObjectStore, conflict
+from odfchain.transfer.arrival import Arrival, Received
 from odfchain.transfer.differences import (
     Destination,
     Source,
@@ -55,6 +55,7 @@ from odfchain.transfer.peer import Peer
 from odfchain.transfer.peer_links import Spool
 from odfchain.transfer.received import index_chain
 from odfchain.transfer.slice_counts import missing_slices
+from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.snapshot_objects import bring_newest
 from odfchain.transfer.sync import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
 from odfchain.trust.examination import Examination
@@ -84,6 +85,38 @@ def pull_dataset(
         BrokenChainError, CodecError: the local dataset is damaged.
         StorageFullError, StoreError: it cannot be stored.
     """
+    with _begun(workspace, peer, alias, options, progress) as (pull, present):
+        return pull.create(alias) if present is None else pull.update(present)
+
+
+def judge_pull(
+    workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
+) -> list[DataObject]:
+    """What a pull would bring beside blocks that keep all rules, oldest first; the dataset stays as it is.
+
+    Raises:
+        As `pull_dataset`.
+    """
+    with _begun(workspace, peer, alias, options, SILENT) as (pull, present):
+        judged = pull.judge_new(alias) if present is None else pull.judge(present)
+        return judged.received.objects
+
+
+def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
+    """Where things for the dataset called `alias` arrive: hidden, until it is complete."""
+    present = _present(workspace, alias)
+    return incoming_folder(present) if present else workspace.root / "incoming" / _file_key(alias)
+
+
+def _file_key(alias: DatasetAlias) -> str:
+    return alias.key.replace("/", "+")
+
+
+@contextmanager
+def _begun(
+    workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions, progress: Progress
+) -> Iterator[tuple[_Pull, DatasetFiles | None]]:
+    """A pull that has the locks it needs, and the dataset if it is here."""
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
         raise DatasetNotFoundError(
@@ -94,11 +127,12 @@ def pull_dataset(
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)
     # who pulls from elsewhere may find on the way that the store has moved on
-    key = alias.key.replace("/", "+") + ("=" if options.on_demand else "")
+    key = _file_key(alias) + ("=" if options.on_demand else "")
     with fsio.locked(incoming / f".lock-{key}"):
         present = _present(workspace, alias)
         if present is None:
-            return _Pull(workspace, peer, offer, options, progress, incoming / key).create(alias)
+            yield _Pull(workspace, peer, offer, options, progress, incoming / key), None
+            return
         if options.dataset_id not in (None, present.id):
             raise NameCollisionError(
                 f"{present.alias} is {present.id}, and {options.dataset_id} was asked for",
@@ -107,7 +141,7 @@ def pull_dataset(
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(present)):
             area = incoming_folder(present)
-            return _Pull(workspace, peer, offer, options, progress, area).update(present)
+            yield _Pull(workspace, peer, offer, options, progress, area), present
 
 
 def _present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
@@ -121,6 +155,17 @@ def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
     """The hashes of a whole chain by number."""
     count = len(newest_first)
     return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A chain whose blocks (newest first) are here, in a private folder, and keep all rules."""
+
+    source: Source
+    spool: Spool
+    blocks: Sequence[Multihash]
+    received: Received
+    status: SyncStatus
 
 
 @dataclass(slots=True)
@@ -158,10 +203,9 @@ class _Pull:
 
     # --- a dataset that is not here yet ------------------------------------------------------------
 
-    def create(self, alias: DatasetAlias) -> SyncOutcome:
+    def judge_new(self, alias: DatasetAlias) -> _Judged:
         hidden = self.area / "dataset"
         DatasetFiles.create_folders(hidden, alias)
-        dataset = DatasetFiles.open(hidden)
         spool = Spool(hidden / "blocks")  # it becomes the dataset's own folder
         with self._refusing(), self.arrival.links(spool, None) as links:
             source = self.arrival.source(links, self.head, known=-1)
@@ -178,6 +222,14 @@ class _Pull:
                 self._check_new(dataset_id, alias)
                 if seen is not None:
                     refuse_rollback(source, seen, None)
+        return _Judged(source, spool, blocks, received, SyncStatus.CREATED)
+
+    def create(self, alias: DatasetAlias) -> SyncOutcome:
+        judged = self.judge_new(alias)
+        spool, blocks, received = judged.spool, judged.blocks, judged.received
+        assert received.seed is not None  # noqa: S101 - it was judged
+        dataset_id = received.seed.dataset_id
+        dataset = DatasetFiles.open(self.area / "dataset")
         selection = self.options.selection
         self.arrival.bring(dataset, selection.of(received.objects))
         unmark(dataset)  # an earlier attempt may have had other options
@@ -188,7 +240,7 @@ class _Pull:
         index_chain(dataset, blocks, received.kinds)
         self.statements.keep(dataset, dataset_id)
         dataset = self.workspace.adopt(dataset)
-        return self._done(SyncStatus.CREATED, dataset, source, None, len(blocks))
+        return self._done(SyncStatus.CREATED, dataset, judged.source, None, len(blocks))
 
     def _check_id(self, dataset_id: DatasetId) -> None:
         wanted = self.options.dataset_id
@@ -216,9 +268,11 @@ class _Pull:
 
     # --- a dataset that is here --------------------------------------------------------------------
 
-    def update(self, dataset: DatasetFiles) -> SyncOutcome:
+    def judge(self, dataset: DatasetFiles) -> _Judged:
         seed, old = dataset.seed, dataset.chain.head()
         assert old is not None  # noqa: S101 - it has a seed
+        if self.options.onto not in (None, old):
+            raise conflict(HEAD, self.options.onto, old)
         ours = ChainLinks(dataset.chain)
         store = LocalObjectStore(dataset.folder / "blocks")
         spool = Spool(self.area / "blocks")
@@ -228,18 +282,27 @@ class _Pull:
             found = compare(self.head, links, old, ours)
             self._guard(source, dataset, Destination(str(dataset.alias), old, ours, seed), found)
             if isinstance(found, Equal):
-                self.statements.keep(dataset, seed.dataset_id)
-                return self._done(SyncStatus.UP_TO_DATE, dataset, source, old, 0)
+                return _Judged(source, spool, (), Received(seed, [], []), SyncStatus.UP_TO_DATE)
             if isinstance(found, Ahead):
-                status, blocks, history = SyncStatus.UPDATED, found.blocks, dataset.chain.history(old)
-                received = self.arrival.check(links, blocks, history)
-            else:
-                dataset.shared.refuse("replacing the history of a dataset")
-                status, blocks = SyncStatus.OVERWRITTEN, whole_chain(links, self.head)
-                received = self.arrival.check(links, blocks, None)
+                received = self.arrival.check(links, found.blocks, dataset.chain.history(old))
+                return _Judged(source, spool, found.blocks, received, SyncStatus.UPDATED)
+            dataset.shared.refuse("replacing the history of a dataset")
+            blocks = whole_chain(links, self.head)
+            received = self.arrival.check(links, blocks, None)
+            return _Judged(source, spool, blocks, received, SyncStatus.OVERWRITTEN)
+
+    def update(self, dataset: DatasetFiles) -> SyncOutcome:
+        seed, old = dataset.seed, dataset.chain.head()
+        assert old is not None  # noqa: S101 - it has a seed
+        judged = self.judge(dataset)
+        source, spool, blocks, status = judged.source, judged.spool, judged.blocks, judged.status
+        if status is SyncStatus.UP_TO_DATE:
+            self.statements.keep(dataset, seed.dataset_id)
+            return self._done(status, dataset, source, old, 0)
+        store = LocalObjectStore(dataset.folder / "blocks")
         given = self.options.selection
         selection = selection_of(dataset) if given.everything else given
-        self.arrival.bring(dataset, selection.of(received.objects))
+        self.arrival.bring(dataset, selection.of(judged.received.objects))
         if not (given.everything or self.options.on_demand):
             set_selection(dataset, given)
         self.progress.phase("Publishing", len(blocks))

@@ -158,7 +158,7 @@ def bring(
 
     def receive(item: DataObject) -> None:
         try:
-            _receive(peer, item, _target(folder, item), together)
+            _receive(peer, item, arriving(folder, item.key), together)
         except BaseException as error:
             together.fail(error)
             raise
@@ -180,11 +180,12 @@ def bring(
 
 
 def _store(dataset: DatasetFiles, folder: Path, item: DataObject) -> None:
-    store_of(dataset, item.key.part).put_file(_target(folder, item), item.key.name)
+    store_of(dataset, item.key.part).put_file(arriving(folder, item.key), item.key.name)
 
 
-def _target(folder: Path, item: DataObject) -> Path:
-    return folder / f"{item.key.part.value}-{item.key.name}"
+def arriving(folder: Path, key: ObjectKey) -> Path:
+    """Where an object is until all are complete."""
+    return folder / f"{key.part.value}-{key.name}"
 
 
 def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:

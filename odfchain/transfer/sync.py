@@ -32,6 +32,8 @@ class SyncOptions:
     """What is wanted of the head's signature; None is nothing more than what is set elsewhere."""
     dataset_id: DatasetId | None = None
     """The dataset that has to come; None is whatever is there."""
+    onto: Multihash | None = None
+    """The head that a copy which is here has to have until then; None is whatever it has."""
     on_demand: bool = False
     """Slices come when they are read: none is brought, and the copy is not marked for that."""
 
