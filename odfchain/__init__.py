@@ -135,6 +135,7 @@ if TYPE_CHECKING:
     from odfchain.query.query_result import QueryResult
     from odfchain.repo.dataset_state import DatasetState
     from odfchain.repo.system_columns import SystemColumns
+    from odfchain.serve.access_tokens import AccessToken, NewToken
     from odfchain.transfer.branch_pulling import FetchedSources
     from odfchain.transfer.catalog import RepositoryEntry
     from odfchain.transfer.partial import FetchOutcome
@@ -205,6 +206,7 @@ _PLACES = {
     "query.query_result": "QueryResult",
     "repo.dataset_state": "DatasetState",
     "repo.system_columns": "SystemColumns",
+    "serve.access_tokens": "AccessToken NewToken",
     "transfer.branch_pulling": "FetchedSources",
     "transfer.catalog": "RepositoryEntry",
     "transfer.partial": "FetchOutcome",
@@ -227,32 +229,33 @@ _PLACES = {
 """Where the public names are: loaded on use, because the command line promises a short start."""
 
 __all__ = [
-    "CHECKS", "SPEC_VERSION", "AccessError", "AddData", "AddPushSource", "Answer", "AppendError",
-    "AssetError", "AssetLock", "BadInputError", "BatchLimits", "Blame", "Branch", "BranchNotFoundError",
-    "BrokenChainError", "BusyError", "ChainError", "ChainsDifferError", "Change", "ChangeOrigin",
-    "ChangeOutcome", "CheckedAsset", "CodecError", "Collected", "CompactPlan", "CorruptedPeerError",
-    "DamagedLockError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt", "DatasetId", "DatasetKind",
-    "DatasetNotFoundError", "DatasetSnapshot", "DatasetState", "DatasetVocabulary", "DatasetsDivergedError",
-    "DecodeError", "Definition", "Dependent", "DestinationAheadError", "Diff", "DisablePollingSource",
-    "DisablePushSource", "DivergedInputError", "Drift", "DriftLine", "Duration", "EngineError", "Evidence",
-    "ExecuteTransform", "Exported", "Fault", "FetchError", "FetchOutcome", "FetchedSources", "Finding",
-    "ForeignKeyError", "FsckReport", "FuturePointError", "Graph", "GuardError", "HashedBlock", "ImportPlan",
-    "Imported", "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError",
-    "JavaNotFoundError", "KeptEvidence", "ListedAttestation", "LockNotFoundError", "Log", "Manifest",
-    "ManifestError", "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock",
-    "MetadataEvent", "Multihash", "NameCollisionError", "NewAttestation", "NotAWorkspaceError", "NotCompared",
-    "NothingToCommitError", "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError", "OpenedDataset",
-    "OperationType", "OversizedInputError", "PartialCopyError", "PeerUrl", "PointNotFoundError",
-    "PrepareError", "Problem", "Profile", "Progress", "ProofVerdict", "PullResult", "PullTarget",
-    "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError", "RefusedQueryError",
-    "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError", "RowChange", "Scan",
-    "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo", "SetLicense", "SetPollingSource",
-    "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy", "SliceNotFoundError", "SnapshotKind",
-    "SnapshotLine", "SoftPlan", "SourceNotFoundError", "StateChange", "StorageFullError", "StoreError",
-    "StoreOptions", "SystemColumns", "TextTree", "Timestamp", "TransferError", "TransformError",
-    "UnsavedBlocksError", "UnsupportedPeerError", "UnsupportedVersionError", "UsageError", "WorkDone",
-    "WorkProgress", "Workspace", "WorkspaceError", "WrittenSnapshot", "__version__", "compare_profiles",
-    "init", "open", "open_dataset", "verify_proof",
+    "CHECKS", "SPEC_VERSION", "AccessError", "AccessToken", "AddData", "AddPushSource", "Answer",
+    "AppendError", "AssetError", "AssetLock", "BadInputError", "BatchLimits", "Blame", "Branch",
+    "BranchNotFoundError", "BrokenChainError", "BusyError", "ChainError", "ChainsDifferError", "Change",
+    "ChangeOrigin", "ChangeOutcome", "CheckedAsset", "CodecError", "Collected", "CompactPlan",
+    "CorruptedPeerError", "DamagedLockError", "DataSchema", "Dataset", "DatasetAlias", "DatasetAt",
+    "DatasetId", "DatasetKind", "DatasetNotFoundError", "DatasetSnapshot", "DatasetState",
+    "DatasetVocabulary", "DatasetsDivergedError", "DecodeError", "Definition", "Dependent",
+    "DestinationAheadError", "Diff", "DisablePollingSource", "DisablePushSource", "DivergedInputError",
+    "Drift", "DriftLine", "Duration", "EngineError", "Evidence", "ExecuteTransform", "Exported", "Fault",
+    "FetchError", "FetchOutcome", "FetchedSources", "Finding", "ForeignKeyError", "FsckReport",
+    "FuturePointError", "Graph", "GuardError", "HashedBlock", "ImportPlan", "Imported",
+    "IncompatibleSchemaError", "IngestError", "IngestOutcome", "InvalidIdError", "JavaNotFoundError",
+    "KeptEvidence", "ListedAttestation", "LockNotFoundError", "Log", "Manifest", "ManifestError",
+    "MergeConflictError", "MergeOutcome", "MergePlan", "MergeStatus", "MetadataBlock", "MetadataEvent",
+    "Multihash", "NameCollisionError", "NewAttestation", "NewToken", "NotAWorkspaceError", "NotCompared",
+    "NothingToCommitError", "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError",
+    "OpenedDataset", "OperationType", "OversizedInputError", "PartialCopyError", "PeerUrl",
+    "PointNotFoundError", "PrepareError", "Problem", "Profile", "Progress", "ProofVerdict", "PullResult",
+    "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError",
+    "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError",
+    "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo",
+    "SetLicense", "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",
+    "SliceNotFoundError", "SnapshotKind", "SnapshotLine", "SoftPlan", "SourceNotFoundError",
+    "StateChange", "StorageFullError", "StoreError", "StoreOptions", "SystemColumns", "TextTree",
+    "Timestamp", "TransferError", "TransformError", "UnsavedBlocksError", "UnsupportedPeerError",
+    "UnsupportedVersionError", "UsageError", "WorkDone", "WorkProgress", "Workspace", "WorkspaceError",
+    "WrittenSnapshot", "__version__", "compare_profiles", "init", "open", "open_dataset", "verify_proof",
 ]  # fmt: skip
 
 

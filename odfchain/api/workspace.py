@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
+from odfchain.api.given_tokens import GivenTokens
 from odfchain.api.in_store import connect, made
 from odfchain.api.options import (
     MergeKeywords,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.repair import FsckReport
 
 
-class Workspace:
+class Workspace(GivenTokens):
     """A folder of datasets, and the one Spark session that works on them.
 
     `workspace["name"]` is one of its datasets, iterating gives all of them, ordered by alias. Use it as a
@@ -115,7 +116,7 @@ class Workspace:
         return Sharing(self._files)
 
     def serve(self, **options: Unpack[ServeKeywords]) -> None:
-        """Publish every dataset of the workspace, to be read, until SIGTERM or Ctrl-C.
+        """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C.
 
         Raises:
             TransferError, WorkspaceError: the address cannot be listened on; readers can ask the store.
@@ -124,8 +125,7 @@ class Workspace:
 
         self._files.shared.refuse("serving datasets")
         refuse_unknown(options, ServeKeywords)
-        chosen: Any = {"host": HOST, "port": PORT}
-        chosen.update({name: value for name, value in options.items() if value is not None})
+        chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
         server.serve(self._files, **chosen)
 
     # --- datasets ----------------------------------------------------------------------------------

@@ -371,6 +371,17 @@ def sessions(scene: Scene) -> None:
         idle.serve(host="256.0.0.1", port=1)
 
 
+@case("Workspace.create_token", "Workspace.tokens", "Workspace.revoke_token")
+def given_tokens(scene: Scene) -> None:
+    made = scene.ws.create_token("alice", ["push:org.%", "force:cities"])
+    assert made.text.startswith("ka_")
+    assert scene.ws.tokens() == (made.token,)
+    with pytest.raises(odf.NameCollisionError):
+        scene.ws.create_token("alice", ["push:%"])
+    scene.ws.revoke_token("alice")
+    assert scene.ws.tokens() == ()
+
+
 @case("Dataset.create_branch", "Dataset.branch", "Dataset.branches", "Dataset.branch_names", "Dataset.ref")
 @case("Dataset.rename_branch", "Dataset.delete_branch", "Dataset.at", "Dataset.label", "Dataset.diff")
 @case("Dataset.log_graph")

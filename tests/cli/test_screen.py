@@ -167,6 +167,8 @@ WALKED: dict[str, list[str]] = {
     "config set": ["config", "set", "share.parallel", EVIL],
     "login": ["login", f"http://x.example/{EVIL}"],
     "logout": ["logout", f"http://x.example/{EVIL}"],
+    "token": ["token", "create", "x", "--allow", f"push:{EVIL}"],
+    "token list": ["token", "list"],
     "fetch": ["fetch", "evil"],
     "serve": ["serve", "--host", EVIL],
     "add effects": ["add", "effects.yaml"],

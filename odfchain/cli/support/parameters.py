@@ -92,6 +92,7 @@ DATASET = NameParam("dataset", lambda workspace: (dataset.alias for dataset in w
 DATASETS = DatasetsParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
 DATASET_AT = PointParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
 BRANCH = BranchParam()
+TOKEN = NameParam("token", lambda workspace: (token.name for token in workspace.tokens()))
 REPOSITORY = NameParam("repository", lambda workspace: (r.name for r in workspace.repositories.list()))
 
 
