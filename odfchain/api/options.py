@@ -181,6 +181,10 @@ class ServeKeywords(TypedDict, total=False):
     """Is told what went wrong here."""
     branches: bool | Sequence[str] | None
     """The branches that are published beside the heads: all, or those of these names."""
+    write: bool | None
+    """Those may push who have a token for that (`Workspace.create_token`)."""
+    behind_proxy: bool | None
+    """Every request comes through a proxy, which has TLS; what it says of the way to it is believed."""
 
 
 class QueryKeywords(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""`odfchain serve`: the workspace is published over HTTP."""
+"""`odfchain serve`: the workspace is published over HTTP, and may be written to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import click
 from odfchain.api.serving import HOST, PORT
 from odfchain.cli.support.context import open_workspace, options
 from odfchain.cli.support.screen import echo
+from odfchain.errors import UsageError
 
 
 @click.command("serve")
@@ -18,7 +19,13 @@ from odfchain.cli.support.screen import echo
     show_default=True,
     help="TCP port to listen on; 0 takes a free one.",
 )
-@click.option("--read-only", is_flag=True, help="Let nobody write; it is never otherwise.")
+@click.option("--read-only", is_flag=True, help="Let nobody write, which is so unless --write is given.")
+@click.option("--write", is_flag=True, help="Let those push who have a token (odfchain token).")
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="A proxy with TLS is in front, whose X-Forwarded fields are believed.",
+)
 @click.option("--branches", is_flag=True, help="Publish all branches, too; else only the heads are there.")
 @click.option("--branch", "names", multiple=True, metavar="NAME", help="Publish branches of this name, too.")
 @click.option("--verbose", is_flag=True, help="Print a line for each request, to standard error.")
@@ -27,6 +34,8 @@ def serve_command(
     host: str,
     port: int,
     read_only: bool,
+    write: bool,
+    behind_proxy: bool,
     branches: bool,
     names: tuple[str, ...],
     verbose: bool,
@@ -38,8 +47,13 @@ def serve_command(
     other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them: nobody is
     asked who they are. Branches are drafts, and are there only where --branches or --branch says so. Private
     keys, settings and where datasets came from are not published.
+
+    With --write, `odfchain push --to odf+http://…/NAME` gives datasets to this workspace, for those who have
+    a token: datasets of others, since those whose private key is here are written here. There is no
+    encryption, so this takes an address of this machine, or --behind-proxy.
     """
-    del read_only  # the only mode there is
+    if read_only and write:
+        raise UsageError("--read-only and --write contradict each other")
 
     def listening(address: str) -> None:
         if not quiet:
@@ -56,6 +70,8 @@ def serve_command(
             on_request=_say if verbose else None,
             on_problem=_say,
             branches=branches or names,
+            write=write,
+            behind_proxy=behind_proxy,
         )
 
 

@@ -8,6 +8,8 @@
     /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
     /{alias}/refs/NAME      branches that are published, with refs/NAME.jws and hints/refs
     /{alias}/pull           a WebSocket: the smart protocol (`odfchain.serve.smart_pulls`)
+    /{alias}/push           where writing is allowed (`odfchain.serve.smart_pushes`), with PUT of data/…,
+                            checkpoints/… and refs/head.jws that belong to a push
 
 `alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
 That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
@@ -25,12 +27,13 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odfchain.digest.physical import hash_bytes
 from odfchain.errors import InvalidIdError, OdfchainError
 from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
 from odfchain.ids.refs import DatasetRef
 from odfchain.ids.refs import parse_ref as parse_dataset_ref
 from odfchain.limits import LIMITS
@@ -45,6 +48,9 @@ from odfchain.transfer.hints import HintCache
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, INDEX_KEY, REFS_HINT_KEY, ObjectKey, ref_key
 from odfchain.transfer.repository_index import IndexEntry, RepositoryIndex, render_index
 from odfchain.trust.parties import SignedFile
+
+if TYPE_CHECKING:
+    from odfchain.serve.smart_pushes import Writing
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -100,17 +106,33 @@ def repository(
     *,
     problem: Callable[[str], None] | None = None,
     branches: Branches = False,
+    write: bool = False,
+    behind_proxy: bool = False,
 ) -> Repository:
-    """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read."""
-    return Repository(workspace, problem or (lambda _: None), branches)
+    """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read.
+
+    With `write`, who has a token for that may push. `behind_proxy` says that every request comes through one.
+    """
+    made = Repository(workspace, problem or (lambda _: None), branches, behind_proxy=behind_proxy)
+    if write:
+        made.allow_writing()
+    return made
 
 
 class Repository:
-    """An ASGI application for one event loop; it reads files and changes none but the chains' indices."""
+    """An ASGI application for one event loop; unless writing is allowed, it changes none but indices."""
 
     def __init__(
-        self, workspace: WorkspaceFiles, problem: Callable[[str], None], branches: Branches = False
+        self,
+        workspace: WorkspaceFiles,
+        problem: Callable[[str], None],
+        branches: Branches = False,
+        *,
+        behind_proxy: bool = False,
     ) -> None:
+        self._workspace = workspace
+        self._behind_proxy = behind_proxy
+        self._writing: Writing | None = None
         self._published = Published(workspace)
         self._branches = branches
         self._problem = problem
@@ -119,15 +141,24 @@ class Repository:
         # Chains keep caches that are for one thread; a request that asks one waits for the others.
         self._chains = threading.Lock()
 
+    def allow_writing(self) -> None:
+        """Take pushes of those who have a token for that."""
+        from odfchain.serve.smart_pushes import Writing  # noqa: PLC0415 - few servers are written to
+
+        self._writing = Writing(self._workspace, self._behind_proxy)
+
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; what goes wrong here is answered with 500 and told to `problem`."""
         if scope["type"] == "websocket":
-            await self._pull(scope, receive, send)
+            await self._converse(scope, receive, send)
             return
         if scope["type"] != "http":
             raise NotImplementedError(f"{scope['type']!r} is not spoken here")
         try:
-            answer = await self._answer(scope)
+            if scope["method"] == "PUT" and self._writing is not None:
+                answer = await self._put(self._writing, scope, receive)
+            else:
+                answer = await self._answer(scope)
         except (OdfchainError, OSError) as error:
             self._problem(str(error))
             answer = _FAILED
@@ -137,14 +168,33 @@ class Repository:
             if answer.file is not None:
                 answer.file.close()
 
-    async def _pull(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
         # loaded here: most clients speak the simple protocol
         from odfchain.serve.smart_pulls import answer_pull  # noqa: PLC0415
+        from odfchain.serve.smart_pushes import answer_push  # noqa: PLC0415
 
         *parts, last = _path(scope).split("/")
-        ref = _ref("/".join(parts)) if last == "pull" else None
+        ref = _ref("/".join(parts)) if last in ("pull", "push") else None
         dataset = self._published.dataset(ref) if ref is not None else None
-        await answer_pull(dataset, self._chains, scope, receive, send)
+        if last == "push":
+            alias = dataset.alias if dataset is not None else ref if isinstance(ref, DatasetAlias) else None
+            own = dataset is not None and self._workspace.has_key(dataset.id)
+            await answer_push(self._writing, alias, own=own, scope=scope, receive=receive, send=send)
+            return
+        await answer_pull(dataset, self._chains, scope, receive, send, behind_proxy=self._behind_proxy)
+
+    async def _put(self, writing: Writing, scope: Message, receive: Receive) -> _Answer:
+        from odfchain.serve.smart_pushes import take_file  # noqa: PLC0415 - as above
+
+        parts = _path(scope).split("/")
+        where, key, name = _key(parts)
+        ref = _ref("/".join(parts[:where]))
+        dataset = self._published.dataset(ref) if ref is not None else None
+        alias = dataset.alias if dataset is not None else ref
+        if not isinstance(alias, DatasetAlias):
+            return _NOT_FOUND
+        status, text = await take_file(writing, alias, str(name or key), scope, receive)
+        return _plain(status, f"{text}\n")
 
     async def _answer(self, scope: Message) -> _Answer:
         if scope["method"] not in ("GET", "HEAD"):

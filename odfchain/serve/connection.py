@@ -168,10 +168,12 @@ class Connection(HttpToolsProtocol):
             return
         super().on_headers_complete()
         if any(name in _BODY and value != b"0" for name, value in self.headers):
-            self.cycle.keep_alive = False  # nothing here takes a body; it is not waited for
+            self.cycle.keep_alive = False  # a body that nobody wants is not waited for
 
     def on_body(self, body: bytes) -> None:
-        """Passed over."""
+        """A file that is PUT; the application takes it or not, and what it does not take is not read on."""
+        if self.cycle is not None and self.scope["method"] == "PUT":
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The end of a request, unless it was refused."""

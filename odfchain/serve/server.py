@@ -1,9 +1,10 @@
 """Running the application that publishes a workspace: on uvicorn, in a thread of its own.
 
-Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. There is one
-mode, to be read from: nothing in a workspace can be changed over this server. There is no encryption and
-nobody is asked who they are, so it listens on this machine only unless it is told otherwise; in front of
-the open network belongs a web server that does both. Source: RFC-021.
+Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
+is allowed, nothing in a workspace can be changed over this server; then those change datasets of others who
+have a token for that. There is no encryption and no reader is asked who he is, so it listens on this machine
+only unless it is told otherwise; in front of the open network belongs a web server that does both.
+Source: RFC-021, RFC-050.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
-from odfchain.errors import TransferError
+from odfchain.errors import TransferError, UsageError
 from odfchain.limits import SHARING, SMART
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import HOST, PORT
 from odfchain.serve.application import Branches, Message, Receive, Repository, Send, repository
 from odfchain.text import one_line
+from odfchain.transfer.places import is_this_machine
 
 GRACE_SECONDS = 5
 """How long responses may take to end when the server stops [s]; after that they are cut."""
@@ -41,19 +43,30 @@ def serve(
     on_request: Tell | None = None,
     on_problem: Tell | None = None,
     branches: Branches = False,
+    write: bool = False,
+    behind_proxy: bool = False,
 ) -> None:
     """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
 
     `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
     line for each thing that could not be read; `branches` are those that are published. They are called from
-    the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one.
+    the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
+    `write`, those may push who have a token for that.
 
     Raises:
         TransferError: the address cannot be listened on.
+        UsageError: others than this machine would write without encryption.
     """
     with (
         RepositoryServer(
-            workspace, host=host, port=port, on_request=on_request, on_problem=on_problem, branches=branches
+            workspace,
+            host=host,
+            port=port,
+            on_request=on_request,
+            on_problem=on_problem,
+            branches=branches,
+            write=write,
+            behind_proxy=behind_proxy,
         ) as it,
         _signals(it.request_stop),
     ):
@@ -67,6 +80,7 @@ class RepositoryServer:
 
     Raises:
         TransferError: the address cannot be listened on.
+        UsageError: others than this machine would write without encryption.
     """
 
     def __init__(
@@ -78,7 +92,15 @@ class RepositoryServer:
         on_request: Tell | None = None,
         on_problem: Tell | None = None,
         branches: Branches = False,
+        write: bool = False,
+        behind_proxy: bool = False,
     ) -> None:
+        if write and not behind_proxy and not is_this_machine(host):
+            raise UsageError(
+                f"{one_line(host)}: everybody on the way could read the tokens of those who write, since "
+                "there is no encryption here",
+                hint="listen on 127.0.0.1, or put a web server with TLS in front and say --behind-proxy",
+            )
         import uvicorn  # noqa: PLC0415 - slow to load
 
         from odfchain.serve.connection import Connection  # noqa: PLC0415
@@ -87,7 +109,9 @@ class RepositoryServer:
         self._socket = _listen(host, port)
         self.url = _url(self._socket)
         """Where the repository is; ends in a slash."""
-        published = repository(workspace, problem=self._problem, branches=branches)
+        published = repository(
+            workspace, problem=self._problem, branches=branches, write=write, behind_proxy=behind_proxy
+        )
         application = _told(published, on_request, self._problem)
         self._server = uvicorn.Server(
             uvicorn.Config(

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -43,11 +43,12 @@ from odfchain.smart.smart_messages import (
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import objects_of
 
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 _SILENT_SECONDS = 60.0
 """A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
 _PARTS = {ObjectType.DATA_SLICE: Part.DATA, ObjectType.CHECKPOINT: Part.CHECKPOINT}
@@ -137,26 +138,57 @@ def _too_much(message: str) -> Refusal:
     return Refusal(Internal(side="Pull", phase=Phase.INITIAL_REQUEST, error_message=message))
 
 
+def fields_of(scope: Message) -> dict[str, str]:
+    """The header fields of a request, by their names in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def is_this_version(fields: Mapping[str, str]) -> bool:
+    """Whether a client speaks the version that is spoken here."""
+    return fields.get(VERSION[0]) == VERSION[1]
+
+
+def base_of(scope: Message, fields: Mapping[str, str], last: str, *, behind_proxy: bool) -> str | None:
+    """The URL of the dataset whose path goes on with `last`, as the client sees it; None where it says none.
+
+    What a proxy adds about the way to it is believed only where there is one.
+    """
+    host, prefix = fields.get("host", ""), ""
+    scheme = "https" if scope["scheme"] == "wss" else "http"
+    if behind_proxy:
+        scheme = "https" if fields.get("x-forwarded-proto", scheme).lower() == "https" else "http"
+        host = fields.get("x-forwarded-host", host)
+        prefix = fields.get("x-forwarded-prefix", "").rstrip("/")
+    if not _HOST.fullmatch(host) or not _PREFIX.fullmatch(prefix):
+        return None
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").removesuffix(last)
+    return f"{scheme}://{host}{prefix}{path}"
+
+
 async def answer_pull(
-    dataset: DatasetFiles | None, lock: threading.Lock, scope: _Message, receive: _Receive, send: _Send
+    dataset: DatasetFiles | None,
+    lock: threading.Lock,
+    scope: Message,
+    receive: Receive,
+    send: Send,
+    *,
+    behind_proxy: bool = False,
 ) -> None:
     """Hold the conversation of one pull over a WebSocket that has not been accepted yet."""
-    fields = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    if fields.get(VERSION[0].encode()) != VERSION[1]:
+    fields = fields_of(scope)
+    if not is_this_version(fields):
         await refuse_upgrade(send, 400, "Incompatible client version")
         return
-    host = fields.get(b"host", "")
-    if dataset is None or not _HOST.fullmatch(host):
+    base = base_of(scope, fields, "pull", behind_proxy=behind_proxy)
+    if dataset is None or base is None:
         await refuse_upgrade(send, 404, "Dataset not found")
         return
-    scheme = "https" if scope["scheme"] == "wss" else "http"
-    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").removesuffix("pull")
-    source = DatasetSource(dataset, lock, f"{scheme}://{host}{path}", fields.get(b"authorization"))
+    source = DatasetSource(dataset, lock, base, fields.get("authorization"))
     await send({"type": "websocket.accept"})
     await _converse(PullServing(source), receive, send)
 
 
-async def _converse(serving: PullServing, receive: _Receive, send: _Send) -> None:
+async def _converse(serving: PullServing, receive: Receive, send: Send) -> None:
     while True:
         try:
             async with asyncio.timeout(_SILENT_SECONDS):
@@ -187,7 +219,7 @@ def _said(serving: PullServing, text: str) -> tuple[Closing | None, str | None]:
     return turn.closing, turn.text
 
 
-async def refuse_upgrade(send: _Send, status: int, message: str) -> None:
+async def refuse_upgrade(send: Send, status: int, message: str) -> None:
     """Answer with a status in place of a connection."""
     body = json.dumps({"message": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

@@ -1,0 +1,185 @@
+"""The dataset of one push: judged and published by what pulls are judged and published by.
+
+Blocks wait in the folder where a pull would have left them, objects beside them. So what is committed is a
+pull of what was sent, and an interrupted push leaves what the next one need not send again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from odfchain.codec.blocks import decode_block
+from odfchain.digest.physical import hash_file
+from odfchain.errors import CorruptedPeerError, DatasetNotFoundError, NameCollisionError
+from odfchain.ids.multihash import Multihash
+from odfchain.limits import SMART
+from odfchain.model.events import Seed
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.access_tokens import Right
+from odfchain.serve.push_sessions import PushSession, PushSessions
+from odfchain.smart.block_batch import RawBlock, unpacked
+from odfchain.smart.server_flow import FlowError
+from odfchain.smart.smart_messages import (
+    VERSION,
+    BlocksBatch,
+    Header,
+    Internal,
+    InvalidHead,
+    NameCollision,
+    ObjectFile,
+    ObjectType,
+    Phase,
+    PushMethod,
+    PushRequest,
+    PushStrategies,
+    PushStrategy,
+    Reason,
+    RefCollision,
+    Refusal,
+    SeedBlockOverwriteRestricted,
+    TransferUrl,
+)
+from odfchain.store import fsio
+from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.pulling import arrival_folder, judge_pull, pull_dataset
+from odfchain.transfer.pushed_peer import PushedPeer, refuse_disorder
+from odfchain.transfer.slice_files import DataObject, arriving, store_of
+from odfchain.transfer.sync import SyncOptions
+
+_PARTS = {ObjectType.DATA_SLICE: Part.DATA, ObjectType.CHECKPOINT: Part.CHECKPOINT}
+
+
+@dataclass(slots=True)
+class DatasetTarget:
+    """A `PushTarget`: nothing of the dataset is changed before the commit, which is one swap of its head."""
+
+    workspace: WorkspaceFiles
+    sessions: PushSessions
+    session: PushSession
+    base: str
+    """The URL of the dataset."""
+    authorization: str
+    """What the caller gives to show who he is; his uploads need the same."""
+    _request: PushRequest | None = field(default=None, init=False)
+    _head: Multihash | None = field(default=None, init=False)
+    """The newest block that was sent."""
+    _collision: Reason | None = field(default=None, init=False)
+    """Why a new dataset cannot be here; it is said where nodes say it, when objects are named."""
+    _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
+
+    @property
+    def _where(self) -> str:
+        return f"what is pushed to {self.session.alias}: "
+
+    def _present(self) -> DatasetFiles | None:
+        try:
+            return self.workspace.dataset(self.session.alias)
+        except DatasetNotFoundError:
+            return None
+
+    def begin(self, request: PushRequest) -> Refusal | None:
+        """As `PushTarget`."""
+        if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
+            raise _refused(Phase.INITIAL_REQUEST, "This token may not overwrite history.")
+        if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
+            raise _refused(Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
+        present = self._present()
+        head = present.chain.head() if present is not None else None
+        if head != request.current_head:
+            # the names are the reference node's: its own head is the expected one
+            return Refusal(InvalidHead(actual_head=request.current_head, expected_head=head))
+        self._request = request
+        return None
+
+    def take_blocks(self, batch: BlocksBatch) -> Refusal | None:
+        """As `PushTarget`."""
+        assert self._request is not None  # noqa: S101 - it began
+        if batch.num_blocks != self._request.transfer_plan.num_blocks:
+            raise CorruptedPeerError(f"{self._where}other blocks than the plan says")
+        blocks = unpacked(batch)
+        refuse_disorder(self._where, blocks)
+        if (refusal := self._other_seed(blocks[0])) is not None:
+            return refusal
+        self._head = blocks[-1].hash
+        if self._collision is None:
+            peer = PushedPeer(self._where, self._head, blocks)
+            found = judge_pull(self.workspace, peer, self.session.alias, self._options)
+            self._objects = {item.key: item for item in found}
+        return None
+
+    @property
+    def _options(self) -> SyncOptions:
+        assert self._request is not None  # noqa: S101 - it began
+        head = self._request.current_head
+        return SyncOptions(force=self._request.force_update_if_diverged and head is not None, onto=head)
+
+    def _other_seed(self, first: RawBlock) -> Refusal | None:
+        event = decode_block(first.data).event
+        if not isinstance(event, Seed):
+            return None
+        present = self._present()
+        if present is not None:
+            seed = present.seed
+            if (seed.dataset_id, seed.dataset_kind) != (event.dataset_id, event.dataset_kind):
+                return Refusal(SeedBlockOverwriteRestricted())
+            return None
+        if self.workspace.has_key(event.dataset_id):
+            raise _refused(Phase.METADATA_REQUEST, "This dataset is written here.")
+        try:
+            self.workspace.check_new(event.dataset_id, self.session.alias)
+        except NameCollisionError:
+            self._collision = RefCollision(dataset_id=str(event.dataset_id))
+        return None
+
+    def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
+        """As `PushTarget`."""
+        if self._collision is not None:
+            raise FlowError(Refusal(self._collision))
+        folder = arrival_folder(self.workspace, self.session.alias) / "objects"
+        fsio.make_folder(folder)
+        self.session.folder = folder
+        return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
+
+    def _strategy(self, file: ObjectFile) -> PushStrategy:
+        key = ObjectKey(_PARTS[file.object_type], file.physical_hash)
+        item = self._objects.get(key)
+        if item is None or item.size != file.size:
+            raise _refused(Phase.OBJECTS_REQUEST, "No block names this object.")
+        if self._is_here(item):
+            return PushStrategy(object_file=file, push_strategy=PushMethod.SKIP_UPLOAD, upload_to=None)
+        self.session.wanted[key] = item.size
+        headers = (VERSION, ("Authorization", self.authorization))
+        upload = TransferUrl(
+            url=f"{self.base}{key}",
+            headers=tuple(Header(name=name, value=value) for name, value in headers),
+            expires_at=None,
+        )
+        return PushStrategy(object_file=file, push_strategy=PushMethod.HTTP_UPLOAD, upload_to=upload)
+
+    def _is_here(self, item: DataObject) -> bool:
+        assert self.session.folder is not None  # noqa: S101 - objects are named
+        paths = [arriving(self.session.folder, item.key)]
+        present = self._present()
+        if present is not None:
+            store = store_of(present, item.key.part)
+            if store.contains(item.key.name):
+                paths.append(store.path(item.key.name))
+        return any(
+            path.is_file() and path.stat().st_size == item.size and hash_file(path)[0] == item.key.name
+            for path in paths
+        )
+
+    def commit(self) -> None:
+        """As `PushTarget`."""
+        assert self._head is not None  # noqa: S101 - blocks were taken
+        peer = PushedPeer(self._where, self._head)  # the blocks lie where they were put when they were judged
+        try:
+            outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
+        except NameCollisionError:
+            raise FlowError(Refusal(NameCollision(dataset_alias=str(self.session.alias)))) from None
+        self.sessions.committed(self.session, outcome.new)
+
+
+def _refused(phase: Phase, message: str) -> FlowError:
+    return FlowError(Refusal(Internal(side="Push", phase=phase, error_message=message)))

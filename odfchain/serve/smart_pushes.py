@@ -1,0 +1,290 @@
+"""Pushes over the smart transfer protocol: `/{alias}/push`, a WebSocket, and the files that go with it.
+
+Who writes shows a token with a right for the dataset; it is looked at again with every message and every
+file, so that one that was revoked is of no use from then on. Source: RFC-050.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from odfchain.errors import CorruptedPeerError, OdfchainError, StorageFullError
+from odfchain.ids.names import DatasetAlias
+from odfchain.progress import SILENT
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.access_tokens import AccessToken, Right, holder
+from odfchain.serve.push_sessions import PushSession, PushSessions
+from odfchain.serve.push_target import DatasetTarget
+from odfchain.serve.smart_pulls import (
+    Message,
+    Receive,
+    Send,
+    base_of,
+    fields_of,
+    is_this_version,
+    refuse_upgrade,
+)
+from odfchain.serve.token_file import TokenFile
+from odfchain.smart.client_flow import FAILED
+from odfchain.smart.message_text import text_of
+from odfchain.smart.server_flow import Closing, PushServing, Turn
+from odfchain.smart.smart_messages import Empty, Refusal
+from odfchain.transfer.incoming import Incoming
+from odfchain.transfer.public_layout import ObjectKey
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.pushed_peer import PushedPeer
+from odfchain.transfer.slice_files import arriving
+from odfchain.transfer.sync import SyncOptions
+from odfchain.trust.offered import read_offer
+from odfchain.trust.parties import SignedFile
+from odfchain.trust.signature_policy import NO_POLICY
+from odfchain.trust.signed_head import SignatureStatus
+
+READ_ONLY = "datasets here can only be read"
+
+_SILENT_SECONDS = 60.0
+"""A client that says nothing, and of which no byte comes, for so long has gone [s]."""
+_PING_SECONDS = 10.0
+"""How often a client that uploads is asked how far it is [s]."""
+_REFUSED_SECONDS = 10.0
+"""How long a client that was refused has to close [s]."""
+_PIECE_BYTES = 1 << 20
+
+Status = tuple[int, str]
+"""An answer to a request: its status, and a line of text."""
+
+_UNKNOWN: Status = (401, "this needs a token")
+_FORBIDDEN: Status = (403, "this token is not for that")
+_UNNAMED: Status = (404, "no push here wants this file")
+
+
+@dataclass(slots=True)
+class Writing:
+    """What a server that may be written to has beside one that may not."""
+
+    workspace: WorkspaceFiles
+    behind_proxy: bool = False
+    tokens: TokenFile = field(init=False)
+    sessions: PushSessions = field(default_factory=PushSessions, init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = TokenFile(self.workspace.root)
+
+    def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
+        """The token that a request shows, if it is for pushing to this dataset."""
+        token = holder(authorization, self.tokens.tokens())
+        if token is None:
+            return _UNKNOWN
+        return token if token.may(Right.PUSH, alias) else _FORBIDDEN
+
+    def still(self, token: AccessToken) -> bool:
+        """Whether a token has not been revoked."""
+        return token in self.tokens.tokens()
+
+
+async def answer_push(
+    writing: Writing | None,
+    alias: DatasetAlias | None,
+    *,
+    own: bool,
+    scope: Message,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Hold the conversation of one push over a WebSocket that has not been accepted yet.
+
+    `own` says that the dataset is written here, and thus not from elsewhere.
+    """
+    fields = fields_of(scope)
+    if not is_this_version(fields):
+        await refuse_upgrade(send, 400, "Incompatible client version")
+        return
+    if writing is None:
+        await refuse_upgrade(send, 403, READ_ONLY)
+        return
+    base = base_of(scope, fields, "push", behind_proxy=writing.behind_proxy)
+    if alias is None or base is None:
+        await refuse_upgrade(send, 404, "Dataset not found")
+        return
+    authorization = fields.get("authorization")
+    token = writing.may_push(authorization, alias)
+    if not isinstance(token, AccessToken):
+        await refuse_upgrade(send, *token)
+        return
+    if own:
+        await refuse_upgrade(send, 403, "this dataset is written here")
+        return
+    session = writing.sessions.begin(alias, token)
+    try:
+        await send({"type": "websocket.accept"})
+        if session is None:
+            closing: Closing | None = Closing(FAILED, "Busy.")
+        else:
+            target = DatasetTarget(writing.workspace, writing.sessions, session, base, authorization or "")
+            closing = await _converse(writing, PushServing(target), session, receive, send)
+    finally:
+        if session is not None:
+            writing.sessions.end(session)
+    if closing is not None:
+        await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
+
+
+async def _converse(
+    writing: Writing, serving: PushServing, session: PushSession, receive: Receive, send: Send
+) -> Closing | None:
+    """How the connection is to be ended; None when the client has ended it."""
+    refused = False
+    while True:
+        seconds = (
+            _REFUSED_SECONDS if refused else _PING_SECONDS if serving.asks_for_progress else _SILENT_SECONDS
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                message = await receive()
+        except TimeoutError:
+            if not serving.asks_for_progress or writing.sessions.now() - session.touched > _SILENT_SECONDS:
+                return Closing(FAILED, "Nothing was said for too long.")
+            await send({"type": "websocket.send", "text": text_of(Empty())})
+            continue
+        if message["type"] == "websocket.disconnect":
+            return None
+        if message["type"] != "websocket.receive":
+            continue
+        session.touched = writing.sessions.now()
+        text = message.get("text")
+        if text is None:
+            return Closing(FAILED, "Messages are text.")
+        if refused:
+            return Closing(FAILED, "This push was refused.")
+        if not writing.still(session.token):
+            return Closing(FAILED, "The token was revoked.")
+        turn = await asyncio.to_thread(serving.answer, text)
+        refused = isinstance(turn.message, Refusal)
+        session.touched = writing.sessions.now()
+        if (said := await asyncio.to_thread(_text, turn)) is not None:
+            await send({"type": "websocket.send", "text": said})
+        if turn.closing is not None:
+            return turn.closing
+
+
+def _text(turn: Turn) -> str | None:
+    return turn.text
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+async def take_file(
+    writing: Writing, alias: DatasetAlias, key: str, scope: Message, receive: Receive
+) -> Status:
+    """What comes of a file that is PUT: it is taken if a push that is going on, or just was, names it."""
+    fields = fields_of(scope)
+    token = writing.may_push(fields.get("authorization"), alias)
+    if not isinstance(token, AccessToken):
+        return token
+    length = fields.get("content-length", "")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in fields:
+        return 411, "the length has to be given"
+    if key == SignedFile.HEAD.value:
+        return await _take_signature(writing, alias, token, int(length), receive)
+    name = ObjectKey.parse(key)
+    session = writing.sessions.find(alias, token)
+    size = session.wanted.get(name) if session is not None and name is not None else None
+    if session is None or name is None or size is None or session.folder is None:
+        return _UNNAMED
+    if int(length) != size:
+        return 400, f"the object has {size} bytes"
+    if shutil.disk_usage(session.folder).free < size:
+        return 507, "there is no space for it"
+    if name in session.arriving:
+        return 409, "it is on its way already"
+    session.arriving.add(name)
+    try:
+        return await _receive(writing, session, name, size, receive)
+    finally:
+        session.arriving.discard(name)
+
+
+async def _receive(
+    writing: Writing, session: PushSession, name: ObjectKey, size: int, receive: Receive
+) -> Status:
+    assert session.folder is not None  # noqa: S101 - objects were named
+    target = arriving(session.folder, name)
+    try:
+        with Incoming(name, size, target, name=str(name), progress=SILENT) as incoming:
+            incoming.restart()
+            async for piece in _pieces(receive):
+                session.touched = writing.sessions.now()
+                await asyncio.to_thread(_append, incoming, piece)
+            if await asyncio.to_thread(incoming.complete):
+                return 201, "stored"
+            raise incoming.refuse("it is shorter than was said")
+    except StorageFullError:
+        return 507, "there is no space for it"
+    except (CorruptedPeerError, TimeoutError):
+        await asyncio.to_thread(_remove, target)
+        return 400, "the content is not what the name says"
+
+
+def _append(incoming: Incoming, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        room = incoming.room
+        count = min(len(room), len(rest))
+        if not count:
+            raise incoming.refuse("it is longer than was said")
+        room[:count] = rest[:count]
+        incoming.append(count)
+        rest = rest[count:]
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """The body of a request, about a megabyte at a time; it ends early where the client goes away."""
+    held = bytearray()
+    more = True
+    while more:
+        async with asyncio.timeout(_SILENT_SECONDS):
+            message = await receive()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        held += message.get("body", b"")
+        if len(held) >= _PIECE_BYTES or not more:
+            yield bytes(held)
+            held.clear()
+
+
+async def _take_signature(
+    writing: Writing, alias: DatasetAlias, token: AccessToken, length: int, receive: Receive
+) -> Status:
+    head = writing.sessions.awaits(alias, token)
+    if head is None:
+        return _UNNAMED
+    if length > SignedFile.HEAD.limit:
+        return 400, "this is no signature"
+    try:
+        data = b"".join([piece async for piece in _pieces(receive)])
+    except TimeoutError:
+        return 400, "this is no signature"
+    peer = PushedPeer(f"what is pushed to {alias}: ", head, signature=data)
+
+    def judged() -> bool:
+        offer = read_offer(peer, NO_POLICY)
+        if offer is None or not offer.fits:
+            return False  # a pull would keep the owner's word on an older block, too
+        outcome = pull_dataset(writing.workspace, peer, alias, SyncOptions(onto=head))
+        return outcome.signature is not None and outcome.signature.status is SignatureStatus.SIGNED
+
+    try:
+        valid = await asyncio.to_thread(judged)
+    except OdfchainError:
+        valid = False
+    return (201, "stored") if valid else (400, "this does not sign the head with the dataset's key")

@@ -1,0 +1,602 @@
+"""A server that may be written to: what our own client pushes to it, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import json
+import tarfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from socket import SHUT_RDWR
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from odfchain.errors import (
+    DatasetsDivergedError,
+    DestinationAheadError,
+    NameCollisionError,
+    OdfchainError,
+    UsageError,
+)
+from odfchain.ids.multihash import Multihash
+from odfchain.ids.names import DatasetAlias
+from odfchain.model import events as ev
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve import push_sessions, smart_pushes
+from odfchain.serve.access_tokens import AccessToken
+from odfchain.serve.push_sessions import PushSession, PushSessions
+from odfchain.serve.server import RepositoryServer
+from odfchain.serve.token_file import TokenFile
+from odfchain.smart.block_batch import RawBlock, packed
+from odfchain.smart.message_text import document_of
+from odfchain.smart.smart_messages import BlocksBatch, PushedBlocks
+from odfchain.transfer.open import PeerOptions, open_peer, open_writable
+from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
+from tests.kit import forge
+from tests.kit.scenario import Chain, chain_of, extend, install
+from tests.kit.served_workspace import make_dataset
+from tests.kit.signed_heads import head_of, line, owned
+from tests.kit.support import tree_of
+
+LABELS = ["seed", "schema", "d1", "x", "d2"]
+CITIES = DatasetAlias.parse("cities")
+
+
+@dataclass
+class Site:
+    """A node that may be written to, and a workspace whose datasets are pushed there."""
+
+    node: WorkspaceFiles
+    ours: WorkspaceFiles
+    url: str
+    tokens: TokenFile
+    idle: threading.Event
+    """Whether no push is going on: the node notices the end of a connection after its client does."""
+
+    def token(self, *allow: str, name: str = "me") -> str:
+        return self.tokens.create(name, allow or ["push:%"], Timestamp.now()).text
+
+    def push(self, name: str, token: str | None, to: str = "cities", **options: Any) -> PushOutcome:
+        assert self.idle.wait(20)
+        url = PeerUrl.parse(f"odf+{self.url}{to}")
+        chosen = PeerOptions(token=token, allow_private_redirects=True)
+        with contextlib.closing(open_writable(url, chosen)) as peer:
+            return push_dataset(self.dataset(name), peer, PushOptions(**options))
+
+    def dataset(self, name: str) -> DatasetFiles:
+        return self.ours.dataset(DatasetAlias.parse(name))
+
+    def head(self, name: str = "cities") -> Multihash | None:
+        return self.node.dataset(DatasetAlias.parse(name)).chain.head()
+
+    @contextlib.contextmanager
+    def socket(
+        self, token: str | None, path: str = "cities", version: str = "1", *, beside: bool = False
+    ) -> Iterator[ClientConnection]:
+        assert beside or self.idle.wait(20)
+        headers = {"x-odf-smtp-version": version}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        url = f"ws{self.url.removeprefix('http')}{path}/push"
+        with connect(url, additional_headers=headers, compression=None, max_size=None) as found:
+            yield found
+
+    def put(self, key: str, body: bytes, token: str, path: str = "cities", **headers: str) -> int:
+        host = self.url.removeprefix("http://").rstrip("/")
+        link = http.client.HTTPConnection(host, timeout=20)
+        with contextlib.closing(link):
+            link.putrequest("PUT", f"/{path}/{key}")
+            for field, value in {"Authorization": f"Bearer {token}", **headers}.items():
+                link.putheader(field, value)
+            if "Transfer-Encoding" not in headers and "no_length" not in headers:
+                link.putheader("Content-Length", str(len(body)))
+            link.endheaders()
+            with contextlib.suppress(OSError):
+                link.send(body)
+            return link.getresponse().status
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    found = threading.Event()
+    found.set()
+    begin, end = PushSessions.begin, PushSessions.end
+
+    def begun(sessions: PushSessions, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
+        session = begin(sessions, alias, token)
+        if session is not None:
+            found.clear()
+        return session
+
+    def ended(sessions: PushSessions, session: PushSession) -> None:
+        end(sessions, session)
+        found.set()
+
+    monkeypatch.setattr(PushSessions, "begin", begun)
+    monkeypatch.setattr(PushSessions, "end", ended)
+    return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, idle: threading.Event) -> Iterator[Site]:
+    node, ours = WorkspaceFiles.init(tmp_path / "node"), WorkspaceFiles.init(tmp_path / "ours")
+    with RepositoryServer(node, write=True) as server:
+        yield Site(node, ours, server.url, TokenFile(node.root), idle)
+
+
+def started(chain: Chain, head: Multihash | None = None, start: int = 0, force: bool = False) -> Any:
+    """The first message of a push of a chain from a block on."""
+    plan = dict.fromkeys(("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects"), 0)
+    return {
+        "current_head": None if head is None else str(head),
+        "transfer_plan": {"num_blocks": len(chain.hashes) - start, **plan},
+        "force_update_if_diverged": force,
+        "visibility_for_created_dataset": "Private",
+    }
+
+
+def raw(chain: Chain) -> list[RawBlock]:
+    return [RawBlock(name, data) for name, data in zip(chain.hashes, chain.blocks, strict=True)]
+
+
+def blocks(batch: BlocksBatch) -> Any:
+    return document_of(PushedBlocks(new_blocks=batch))
+
+
+def objects(chain: Chain, *, more: bool = False) -> Any:
+    files = [
+        {
+            "object_type": "DataSlice" if key.part is Part.DATA else "Checkpoint",
+            "physical_hash": str(key.name),
+            "size": len(chain.objects[key]),
+        }
+        for key in chain.files
+    ]
+    return {"object_files": files, "is_truncated": more}
+
+
+def say(socket: ClientConnection, message: Any) -> Any:
+    socket.send(json.dumps(message))
+    return json.loads(socket.recv(20))
+
+
+def closed(socket: ClientConnection) -> tuple[int, str]:
+    """How the node ends the connection."""
+    with pytest.raises(ConnectionClosed) as found:
+        socket.recv(20)
+    assert found.value.rcvd is not None
+    return found.value.rcvd.code, found.value.rcvd.reason
+
+
+def asked_for_objects(socket: ClientConnection, chain: Chain) -> list[Any]:
+    assert say(socket, started(chain)) == {"Ok": {}}
+    assert say(socket, blocks(packed(raw(chain)))) == {"Ok": {}}
+    found: list[Any] = say(socket, objects(chain))["Ok"]["object_transfer_strategies"]
+    return found
+
+
+# --- our own client ----------------------------------------------------------------------------------
+
+
+def test_a_new_dataset_then_more_blocks_then_nothing(site: Site) -> None:
+    chain, token = chain_of(LABELS), site.token("push:cit%")
+    dataset = install(site.ours, "cities", chain)
+    assert site.push("cities", token).num_blocks == len(LABELS)
+    there = site.node.dataset(CITIES)
+    assert tree_of(there.folder / "data") == tree_of(dataset.folder / "data")
+    assert tree_of(there.folder / "checkpoints") == tree_of(dataset.folder / "checkpoints")
+    assert site.push("cities", token).up_to_date
+    chain.add_data("d3")
+    extend(dataset, chain)
+    assert site.push("cities", token).num_blocks == 1
+    assert site.head() == chain.head
+    assert not list((site.node.root / "incoming").glob("[!.]*"))
+    assert not (there.folder / "info" / "incoming").exists()
+    third = WorkspaceFiles.init(site.ours.root.parent.parent / "third")
+    with contextlib.closing(open_peer(PeerUrl.parse(f"odf+{site.url}cities"))) as peer:
+        assert pull_dataset(third, peer, CITIES).new == chain.head
+
+
+def test_who_is_behind_or_went_apart_is_told_the_difference(site: Site) -> None:
+    token = site.token()
+    install(site.node, "cities", chain_of(LABELS))
+    install(site.ours, "old", chain_of(LABELS[:3]))
+    with pytest.raises(DestinationAheadError):
+        site.push("old", token)
+    apart = WorkspaceFiles.init(site.ours.root.parent.parent / "apart")
+    install(apart, "apart", chain_of([*LABELS[:3], "y"]))
+    site.ours = apart
+    with pytest.raises(DatasetsDivergedError):
+        site.push("apart", token)
+    with pytest.raises(OdfchainError, match="may not overwrite history"):
+        site.push("apart", token, force=True)
+    assert site.head() == chain_of(LABELS).head
+    site.push("apart", site.token("push:%", "force:cities", name="strong"), force=True)
+    assert site.head() == apart.dataset(DatasetAlias.parse("apart")).chain.head()
+    kept = list((site.node.dataset(CITIES).folder / "refs").glob("overwritten-*"))
+    assert [path.read_text().strip() for path in kept] == [str(chain_of(LABELS).head)]
+
+
+def test_another_dataset_never_overwrites(site: Site) -> None:
+    """Case 29: a chain with another seed."""
+    install(site.node, "cities", chain_of(LABELS))
+    other, token = chain_of(["seed 2", "schema"]), site.token("push:%", "force:%")
+    with site.socket(token) as socket:
+        assert say(socket, started(other, chain_of(LABELS).head, force=True)) == {"Ok": {}}
+        answer = say(socket, blocks(packed(raw(other))))
+    assert answer == {"Err": {"SeedBlockOverwriteRestricted": {}}}
+    assert site.head() == chain_of(LABELS).head
+
+
+def test_an_id_that_is_there_under_another_name(site: Site) -> None:
+    """Case 27."""
+    install(site.node, "towns", chain_of(LABELS))
+    install(site.ours, "cities", chain_of(LABELS))
+    with pytest.raises(NameCollisionError, match="under another name"):
+        site.push("cities", site.token())
+
+
+def test_what_was_uploaded_is_not_sent_again(site: Site) -> None:
+    chain, token = chain_of(LABELS), site.token()
+    with site.socket(token) as socket:
+        first = asked_for_objects(socket, chain)
+        assert {each["push_strategy"] for each in first} == {"HttpUpload"}
+        key = chain.files[0]
+        assert site.put(str(key), chain.objects[key], token) == 201
+        names = {h["name"]: h["value"] for h in first[0]["upload_to"]["headers"]}
+        assert names == {"x-odf-smtp-version": "1", "Authorization": f"Bearer {token}"}
+    with site.socket(token) as socket:
+        second = {e["object_file"]["physical_hash"]: e for e in asked_for_objects(socket, chain)}
+    assert second.pop(str(key.name))["push_strategy"] == "SkipUpload"
+    assert {each["push_strategy"] for each in second.values()} == {"HttpUpload"}
+    assert not list((site.node.root / "datasets").iterdir()), "nobody sees what is not committed"
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_push_that_dies_leaves_the_old_state_and_the_next_one_succeeds(step: int, site: Site) -> None:
+    chain, token = chain_of(LABELS), site.token()
+    old = chain_of(LABELS[:3])
+    install(site.node, "cities", old)
+    before = tree_of(site.node.dataset(CITIES).folder / "blocks")
+    steps: list[Callable[[ClientConnection], Any]] = [
+        lambda socket: say(socket, started(chain, old.head, 3)),
+        lambda socket: say(socket, blocks(packed(raw(chain)[3:]))),
+        lambda socket: say(socket, {"object_files": [], "is_truncated": False}),
+        lambda socket: socket.send(json.dumps({"details": "Complete"})),
+    ]
+    with site.socket(token) as socket:
+        for each in steps[:step]:
+            each(socket)
+        socket.socket.shutdown(SHUT_RDWR)
+    assert site.head() == old.head
+    assert tree_of(site.node.dataset(CITIES).folder / "blocks") == before
+    install(site.ours, "cities", chain)
+    site.push("cities", token)
+    assert site.head() == chain.head
+
+
+# --- who may ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "version", "status"),
+    [("good", "2", 400), (None, "1", 401), ("ka_other", "1", 401), ("towns", "1", 403)],
+)
+def test_who_may_not_is_refused_before_the_upgrade(
+    token: str | None, version: str, status: int, site: Site
+) -> None:
+    """Cases 7 and 8."""
+    shown = {"good": site.token(), "towns": site.token("push:towns", name="other")}
+    with pytest.raises(InvalidStatus) as refused, site.socket(shown.get(token or "", token), version=version):
+        pass
+    assert refused.value.response.status_code == status
+
+
+def test_a_dataset_that_is_written_here_is_not_pushed_to(site: Site) -> None:
+    """Case 28."""
+    make_dataset(site.node, "cities", 10)
+    with pytest.raises(InvalidStatus) as refused, site.socket(site.token()):
+        pass
+    assert refused.value.response.status_code == 403
+
+
+def test_a_server_that_is_only_read_says_so(tmp_path: Path, idle: threading.Event) -> None:
+    """Case 35."""
+    node = WorkspaceFiles.init(tmp_path)
+    tokens = TokenFile(node.root)
+    with RepositoryServer(node) as server:
+        site = Site(node, node, server.url, tokens, idle)
+        token = site.token()
+        with pytest.raises(InvalidStatus) as refused, site.socket(token):
+            pass
+        assert refused.value.response.status_code == 403
+        assert b"datasets here can only be read" in (refused.value.response.body or b"")
+        assert site.put("data/f1620" + "00" * 32, b"x", token) == 405
+
+
+def test_a_token_that_is_revoked_in_the_middle(site: Site) -> None:
+    chain, token = chain_of(LABELS), site.token()
+    key = chain.files[0]
+    with site.socket(token) as socket:
+        asked_for_objects(socket, chain)
+        site.tokens.revoke("me")
+        assert site.put(str(key), chain.objects[key], token) == 401
+        socket.send(json.dumps({"details": "Complete"}))
+        assert closed(socket) == (1011, "The token was revoked.")
+
+
+def test_writing_needs_this_machine_or_a_proxy(tmp_path: Path) -> None:
+    node = WorkspaceFiles.init(tmp_path)
+    with pytest.raises(UsageError, match="could read the tokens"):
+        RepositoryServer(node, host="0.0.0.0", write=True)  # noqa: S104 - it is refused
+    RepositoryServer(node, host="0.0.0.0", write=True, behind_proxy=True).stop()  # noqa: S104 - as told
+
+
+def test_addresses_of_files_are_those_that_a_proxy_has(tmp_path: Path, idle: threading.Event) -> None:
+    node, chain = WorkspaceFiles.init(tmp_path), chain_of(LABELS)
+    with RepositoryServer(node, write=True, behind_proxy=True) as server:
+        site = Site(node, node, server.url, TokenFile(node.root), idle)
+        headers = {
+            "x-odf-smtp-version": "1",
+            "Authorization": f"Bearer {site.token()}",
+            "X-Forwarded-Proto": "https",
+            "X-Forwarded-Host": "odf.example",
+            "X-Forwarded-Prefix": "/data",
+        }
+        url = f"ws{server.url.removeprefix('http')}cities/push"
+        with connect(url, additional_headers=headers, compression=None) as socket:
+            found = asked_for_objects(socket, chain)
+    urls = {each["upload_to"]["url"] for each in found}
+    assert urls == {f"https://odf.example/data/cities/{key}" for key in chain.files}
+
+
+# --- what is sent ---------------------------------------------------------------------------------------
+
+
+def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for entry, data in entries:
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def linked(name: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return entry
+
+
+def bomb() -> bytes:
+    """A block of two gigabytes of zeros, as far as the header goes, and 300 MB of them."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    entry = tarfile.TarInfo("f1620" + "00" * 32)
+    entry.size = 2 << 30
+    return packer.compress(entry.tobuf()) + packer.compress(bytes(4 << 20)) + packer.flush()
+
+
+CHAIN = chain_of(LABELS)
+FIRST = CHAIN.blocks[0]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        archive((tarfile.TarInfo("f1620" + "00" * 32), FIRST)),
+        archive((tarfile.TarInfo("../x"), FIRST)),
+        archive((linked(str(CHAIN.hashes[0])), b"")),
+        bomb(),
+        packed(raw(CHAIN)[:1]).payload[:-20],
+        packed([raw(CHAIN)[2]]).payload,
+        packed([]).payload,
+    ],
+    ids=["other name", "above", "link", "zeros", "cut", "not the seed", "none"],
+)
+def test_what_is_no_batch_of_blocks_is_refused(payload: bytes, site: Site) -> None:
+    """Case 11."""
+    with site.socket(site.token()) as socket:
+        assert say(socket, started(CHAIN, start=len(CHAIN.hashes) - 1)) == {"Ok": {}}
+        socket.send(json.dumps(blocks(BlocksBatch(num_blocks=1, payload=payload))))
+        code, reason = closed(socket)
+    assert code == 1011
+    assert len(reason.encode()) <= 123
+    assert not list((site.node.root / "datasets").iterdir())
+
+
+def test_blocks_out_of_order_and_other_numbers_are_refused(site: Site) -> None:
+    token = site.token()
+    for sent in (packed(raw(CHAIN)[::-1]), packed(raw(CHAIN)[:3])):
+        with site.socket(token) as socket:
+            assert say(socket, started(CHAIN)) == {"Ok": {}}
+            socket.send(json.dumps(blocks(sent)))
+            assert closed(socket)[0] == 1011
+
+
+def test_a_block_against_an_append_rule_is_refused_when_it_comes(site: Site) -> None:
+    """Case 24."""
+    chain = chain_of(LABELS)
+    chain.append(ev.SetInfo(description="backwards"), system_time=Timestamp.from_epoch_ms(1))
+    with site.socket(site.token()) as socket:
+        assert say(socket, started(chain)) == {"Ok": {}}
+        socket.send(json.dumps(blocks(packed(raw(chain)))))
+        code, reason = closed(socket)
+    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "MetadataRequest"})
+    assert not list((site.node.root / "datasets").iterdir())
+
+
+def test_files_that_are_not_what_was_named(site: Site) -> None:
+    """Case 22."""
+    chain, token = chain_of(LABELS), site.token()
+    other = site.token(name="other")
+    key = chain.files[0]
+    body = chain.objects[key]
+    assert site.put(str(key), body, token) == 404, "no push is going on"
+    with site.socket(token) as socket:
+        asked_for_objects(socket, chain)
+        stranger = ObjectKey(Part.DATA, Multihash.sha3_256(bytes(32)))
+        assert site.put(str(stranger), body, token) == 404
+        assert site.put(str(key), body, other) == 404, "another token's push"
+        assert site.put(str(key), body[:-1] + b"!", token) == 400
+        assert site.put(str(key), body[:-1], token) == 400
+        assert site.put(str(key), b"", token, no_length="1") == 411
+        assert site.put(str(key), b"0\r\n\r\n", token, **{"Transfer-Encoding": "chunked"}) == 411
+        assert site.put("blocks/f1620" + "00" * 32, body, token) == 404
+        assert site.put("refs/head", str(chain.head).encode(), token) == 404
+        assert not list((site.node.root / "incoming" / "cities" / "objects").iterdir())
+        socket.send(json.dumps({"details": "Complete"}))
+        socket.send("{}")
+        code, reason = closed(socket)
+    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "CompleteRequest"})
+    assert not list((site.node.root / "datasets").iterdir()), "objects are not there"
+
+
+def test_a_disk_that_is_full_is_said_before_the_body(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, token = chain_of(LABELS), site.token()
+    key = chain.files[0]
+    with site.socket(token) as socket:
+        asked_for_objects(socket, chain)
+        found = smart_pushes.shutil.disk_usage(site.node.root)
+        monkeypatch.setattr(smart_pushes.shutil, "disk_usage", lambda _: found._replace(free=3))
+        assert site.put(str(key), chain.objects[key], token) == 507
+
+
+def test_a_large_file_comes_in_pieces(site: Site) -> None:
+    chain = chain_of(["seed", "schema"])
+    chain.add_data("d1", size=5 << 20)
+    install(site.ours, "cities", chain)
+    site.push("cities", site.token())
+    assert site.head() == chain.head
+
+
+def test_an_object_that_no_block_names_is_not_asked_for(site: Site) -> None:
+    named = {"object_type": "DataSlice", "physical_hash": "f1620" + "00" * 32, "size": 1}
+    with site.socket(site.token()) as socket:
+        assert say(socket, started(CHAIN)) == {"Ok": {}}
+        assert say(socket, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+        socket.send(json.dumps({"object_files": [named], "is_truncated": False}))
+        assert closed(socket)[0] == 1011
+
+
+# --- several, slow, silent -------------------------------------------------------------------------------
+
+
+def test_one_push_to_a_dataset_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 25."""
+    token = site.token()
+    with site.socket(token) as first:
+        assert say(first, started(CHAIN)) == {"Ok": {}}
+        with site.socket(token, "Cities", beside=True) as second:
+            assert closed(second) == (1011, "Busy.")
+        monkeypatch.setattr(push_sessions, "_MOST", 1)
+        with site.socket(token, "towns", beside=True) as third:
+            assert closed(third) == (1011, "Busy.")
+        assert say(first, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+
+
+def test_a_head_that_moved_meanwhile(site: Site) -> None:
+    token, chain = site.token(), chain_of(LABELS)
+    old = chain_of(LABELS[:3])
+    dataset = install(site.node, "cities", old)
+    with site.socket(token) as socket:
+        assert say(socket, started(chain, old.head, 3)) == {"Ok": {}}
+        assert say(socket, blocks(packed(raw(chain)[3:]))) == {"Ok": {}}
+        for each in asked_objects(socket, chain):
+            key = next(k for k in chain.files if str(k.name) == each["object_file"]["physical_hash"])
+            site.put(str(key), chain.objects[key], token)
+        moved = chain_of([*LABELS[:3], "other"])
+        extend(dataset, moved)
+        socket.send(json.dumps({"details": "Complete"}))
+        socket.send("{}")
+        code, reason = closed(socket)
+    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "CompleteRequest"})
+    assert site.head() == moved.head
+
+
+def asked_objects(socket: ClientConnection, chain: Chain) -> list[Any]:
+    last = [key for key in chain.files if b"d2" in chain.objects[key]]
+    document = objects(chain)
+    document["object_files"] = [
+        each for each in document["object_files"] if each["physical_hash"] in {str(k.name) for k in last}
+    ]
+    found: list[Any] = say(socket, document)["Ok"]["object_transfer_strategies"]
+    return found
+
+
+def test_a_head_that_is_not_there_is_named_and_the_client_has_to_go(site: Site) -> None:
+    token = site.token()
+    install(site.node, "cities", chain_of(LABELS[:3]))
+    with site.socket(token) as socket:
+        heads = {"actual_head": None, "expected_head": str(chain_of(LABELS[:3]).head)}
+        assert say(socket, started(CHAIN)) == {"Err": {"InvalidHead": heads}}
+        socket.send(json.dumps(blocks(packed(raw(CHAIN)))))
+        assert closed(socket)[0] == 1011
+
+
+def test_frames_that_are_none(site: Site) -> None:
+    """Case 32."""
+    token = site.token()
+    with site.socket(token) as socket:
+        socket.send(b"{}")
+        assert closed(socket) == (1011, "Messages are text.")
+    with site.socket(token) as socket:
+        socket.send("not JSON")
+        assert closed(socket)[0] == 1011
+    with site.socket(token) as socket:
+        with contextlib.suppress(ConnectionClosed, OSError):
+            socket.send("x" * (25 << 20))
+        with pytest.raises((ConnectionClosed, OSError)):
+            socket.recv(20)
+
+
+def test_silence_ends_a_push_and_uploads_are_asked_after(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = site.token()
+    monkeypatch.setattr(smart_pushes, "_PING_SECONDS", 0.01)
+    with site.socket(token) as socket:
+        asked_for_objects(socket, CHAIN)
+        assert socket.recv(20) == "{}"
+        socket.send(json.dumps({"details": {"Running": {"uploaded_objects_count": 0}}}))
+        assert socket.recv(20) == "{}"
+        monkeypatch.setattr(smart_pushes, "_SILENT_SECONDS", 0.01)
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                assert socket.recv(20) == "{}"
+        assert (socket.close_code, socket.close_reason) == (1011, "Nothing was said for too long.")
+    with site.socket(token) as socket:
+        assert closed(socket) == (1011, "Nothing was said for too long.")
+
+
+# --- signatures ---------------------------------------------------------------------------------------
+
+
+def test_the_signature_of_a_head_follows_a_push(site: Site) -> None:
+    """Case 31."""
+    chain, token = owned(["d1"]), site.token()
+    install(site.ours, "cities", chain)
+    signature = line(head_of(chain))
+    assert site.put("refs/head.jws", signature, token) == 404, "no push was here"
+    site.push("cities", token)
+    wrong = [
+        line(head_of(chain, 0)),
+        line(replace(head_of(chain), dataset_id=forge.STRANGER.dataset_id), forge.STRANGER),
+        b"nothing\n",
+        b"x" * (1 << 20),
+    ]
+    assert [site.put("refs/head.jws", each, token) for each in wrong] == [400] * 4
+    file = site.node.dataset(CITIES).folder / "refs" / "head.jws"
+    assert not file.exists()
+    assert site.put("refs/head.jws", signature, token) == 201
+    assert file.read_bytes() == signature
+    assert site.put("refs/head.jws", signature, site.token(name="other")) == 404
