@@ -70,9 +70,9 @@ class Derived:
             (type(fault.error) for fault in self.faults), key=lambda k: kinds.index(k) if k in kinds else 1
         )
         kind = kind if kind in kinds else FetchError
-        lines = "\n".join(f"  {fault}" for fault in self.faults)
+        said = "; ".join(map(str, self.faults))
         raise kind(
-            f"{counted(len(self.faults), 'asset')} cannot be recorded:\n{lines}",
+            f"{counted(len(self.faults), 'asset')} cannot be recorded: {said}",
             hint="--keep-going leaves them out",
         )
 
@@ -176,7 +176,7 @@ def _distinct(named: Iterable[NamedAsset]) -> list[NamedAsset]:
         faults.append(f"{label}: in two collections, {one} and {other}")
         hint = "ids are unique inside a collection only: make a lock for each collection"
     if faults:
-        raise AssetError("\n  ".join(faults), hint=hint)
+        raise AssetError("; ".join(faults), hint=hint)
     return list(found.values())
 
 

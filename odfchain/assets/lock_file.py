@@ -173,10 +173,10 @@ def read_lock(path: Path) -> pa.Table:
         number += 1
         shown += [fault] if len(shown) < _SHOWN else []
     if number:
-        lines = "".join(f"\n  {fault}" for fault in shown)
-        more = f"\n  and {number - len(shown):,} more" if number > len(shown) else ""
+        said = "; ".join(map(str, shown))
+        more = f"; and {number - len(shown):,} more" if number > len(shown) else ""
         raise DamagedLockError(
-            f"{path}: {number:,} of {counted(file.rows, 'row')} faulty:{lines}{more}",
+            f"{path}: {number:,} of {counted(file.rows, 'row')} faulty: {said}{more}",
             hint="`odfchain assets check LOCK --offline` lists all of them",
         )
     columns = pa.Table.from_batches(kept, file.schema).columns

@@ -156,7 +156,7 @@ def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) 
     if len(bad) == 1:
         raise bad[0]
     if bad:
-        raise AssetError(f"{len(bad):,} documents are not STAC:\n" + "\n".join(f"  {each}" for each in bad))
+        raise AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
     documents = [path for path in targets if path not in faults]
     taken = [targets[path] for path in documents if targets[path].exists()]
     if taken:
