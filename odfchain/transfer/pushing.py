@@ -54,7 +54,7 @@ from odfchain.transfer.peer import WritablePeer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.trust.push_signed import push_statements
+from odfchain.trust.push_signed import push_statements, push_to_node
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.signing_keys import Did
 
@@ -209,6 +209,9 @@ def push_dataset(
     if not peer.takes_files:
         if not plan.up_to_date:
             _send_to_node(dataset, peer, plan, options, progress)
+            return PushOutcome(
+                plan=plan, caveat=None, signature=push_to_node(dataset, dataset.id, peer, plan.new_head)
+            )
         return PushOutcome(plan=plan, caveat=None)
     sent = send_objects(dataset, peer, parallel=options.parallel)
     caveat = None

@@ -6,12 +6,14 @@ commits. Whether it did is not taken from its words: its head is read afterwards
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from odfchain.errors import AccessError, CorruptedPeerError, NameCollisionError, TransferError
 from odfchain.ids.multihash import Multihash
@@ -248,7 +250,20 @@ class SmartDestination(SmartPeer, WritablePeer):
         """Nothing: nodes have no branches."""
 
     def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        """Nothing: nodes keep no signatures."""
+        """The signature of a head that was just pushed is offered once; most nodes have no place for it."""
+        if file is not SignedFile.HEAD or data is None:
+            return
+        name = f"{self.where}{file.value}"
+        deadline = Deadline(SHARING.request_seconds, self._timing, name=name)
+        with contextlib.suppress(TransferError), as_transfer_errors(), TemporaryFile() as stream:
+            stream.write(data)
+            stream.flush()
+            first = replace(self._base, path=self._base.path + file.value.encode("ascii"))
+            route = self._pool.route(first, name)
+            text = request_headers(route, self._given)
+            sent = (stream, len(data))
+            with self._pool.exchange(route, text, deadline=deadline, name=name, file=sent):
+                pass
 
 
 def _numbers(shipment: Shipment) -> int:

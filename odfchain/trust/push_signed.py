@@ -70,6 +70,18 @@ def _push_signature(
     return check_head(best, dataset_id, head, number, block_at=block_at).status
 
 
+def push_to_node(
+    dataset: StoredDataset, dataset_id: DatasetId, peer: StatementWriter, head: Multihash
+) -> SignatureStatus:
+    """What is beside the head of a node after the owner's signature of it was offered, if it is here."""
+    number = dataset.chain.get(head).sequence_number
+    here = read_head_signature(dataset.folder)
+    if check_head(here, dataset_id, head, number).status is not SignatureStatus.SIGNED:
+        return SignatureStatus.UNSIGNED
+    peer.put_signed(SignedFile.HEAD, here)
+    return SignatureStatus.SIGNED if _there(peer, SignedFile.HEAD) == here else SignatureStatus.UNSIGNED
+
+
 def _push_branch_signature(
     dataset: StoredDataset, dataset_id: DatasetId, peer: StatementWriter, head: Multihash
 ) -> SignatureStatus:

@@ -44,6 +44,7 @@ from odfchain.transfer.open import PeerOptions, open_peer, open_writable
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
+from odfchain.trust.signed_head import SignatureStatus
 from tests.kit import forge
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.served_workspace import make_dataset
@@ -600,3 +601,24 @@ def test_the_signature_of_a_head_follows_a_push(site: Site) -> None:
     assert site.put("refs/head.jws", signature, token) == 201
     assert file.read_bytes() == signature
     assert site.put("refs/head.jws", signature, site.token(name="other")) == 404
+
+
+def test_our_client_sends_the_signature_that_it_has(site: Site) -> None:
+    chain = owned(["d1"])
+    dataset = install(site.ours, "cities", chain)
+    signature = line(head_of(chain))
+    (dataset.folder / "refs" / "head.jws").write_bytes(signature)
+    assert site.push("cities", site.token()).signature is SignatureStatus.SIGNED
+    there = site.node.dataset(CITIES).folder / "refs" / "head.jws"
+    assert there.read_bytes() == signature
+
+
+def test_a_node_that_takes_no_signature_has_an_unsigned_head(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = owned(["d1"])
+    dataset = install(site.ours, "cities", chain)
+    (dataset.folder / "refs" / "head.jws").write_bytes(line(head_of(chain)))
+    monkeypatch.setattr(PushSessions, "awaits", lambda *_: None)
+    assert site.push("cities", site.token()).signature is SignatureStatus.UNSIGNED
+    assert site.head() == chain.head
