@@ -2,6 +2,7 @@
 
     /                       a list for people
     /datasets.json          the index (`odfchain.transfer.repository_index`)
+    /info                   what nodes are asked first: aliases need no account here
     /{alias}/refs/head      hash of the newest block
     /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
     /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.hints`)
@@ -204,6 +205,8 @@ class Repository:
             return _current(scope, b"text/html; charset=utf-8", _page(await self._entries()))
         if path == INDEX_KEY:
             return _current(scope, b"application/json", render_index(await self._entries()))
+        if path == "info":
+            return _current(scope, b"application/json", b'{"isMultiTenant": false}')
         parts = path.split("/")
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))

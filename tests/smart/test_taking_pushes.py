@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import SHUT_RDWR
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -286,6 +287,11 @@ def test_a_push_that_dies_leaves_the_old_state_and_the_next_one_succeeds(step: i
     install(site.ours, "cities", chain)
     site.push("cities", token)
     assert site.head() == chain.head
+
+
+def test_nodes_are_asked_whether_aliases_need_an_account(site: Site) -> None:
+    with urlopen(f"{site.url}info", timeout=20) as answer:  # noqa: S310 - our own server
+        assert json.load(answer) == {"isMultiTenant": False}
 
 
 # --- who may ------------------------------------------------------------------------------------------
