@@ -73,7 +73,8 @@ def record_lock(
 ) -> IngestOutcome:
     """What the lock says in other words than the dataset becomes a block; where nothing does, there is none.
 
-    Of what was not `probed`, or could not be reached, the dataset keeps what it knows.
+    Where every row is as it was nothing is merged, and Spark is not started. Of what was not `probed`, or
+    could not be reached, the dataset keeps what it knows.
 
     Raises: as `Dataset.ingest_frame`, and
         SchemaError: the dataset is no asset lock.
@@ -81,10 +82,20 @@ def record_lock(
     from odfchain.api.bringing import ingest_frame
 
     lock_schema(dataset)
+    known = lock_of(dataset)
     if not probed or lock.faults:
-        known = lock_of(dataset)
         lock = _with_unreachable(lock if probed else with_known_facts(lock, known), known)
+    if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
+        return _unchanged(dataset, lock)
     return ingest_frame(dataset, lock.table, None, merging, progress, name="the lock")
+
+
+def _unchanged(dataset: Dataset, lock: AssetLock) -> IngestOutcome:
+    from odfchain.ingest.ingesting import IngestOutcome, InputOutcome
+
+    state, nothing = dataset.summary, dict.fromkeys(("+A", "-R", "-C", "+C"), 0)
+    brought = InputOutcome("the lock", lock.table.num_rows, nothing, None)
+    return IngestOutcome((brought,), state.head, state.head, 0, state.watermark)
 
 
 def _with_unreachable(new: AssetLock, known: AssetLock) -> AssetLock:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
+from odfchain.api.lock_datasets import record_lock
 from odfchain.cli.main import main
 from tests.kit.lock_datasets import lock_dataset
 
@@ -57,6 +58,15 @@ def test_since_when_an_asset_is_there(dataset: odf.Dataset, capsys: pytest.Captu
         assert "error: " in shown(capsys, "blame", "s2.assets", *wrong, code=2)
     history = shown(capsys, "history", "s2.assets", "item_id=s1", "asset_key=B04")
     assert re.search(r'4 .* size_bytes 7 → 9, etag "1" → "2"', history)
+
+
+def test_a_night_in_which_nothing_changed_starts_no_spark(dataset: odf.Dataset) -> None:
+    before = dataset.head
+    outcome = record_lock(dataset, dataset.lock())
+    assert outcome.up_to_date
+    assert dataset.head == before
+    assert [each.input_rows for each in outcome.inputs] == [3]
+    assert dataset._workspace._engines.spark is None or not dataset._workspace._engines.spark.started
 
 
 def test_profiles_and_manifests(dataset: odf.Dataset, capsys: pytest.CaptureFixture[str]) -> None:
