@@ -70,6 +70,7 @@ class SmartPeer(HttpPeer):
     ) -> None:
         """As `HttpPeer`; `url` without `odf+`."""
         super().__init__(url, limits, token=token, parallel=parallel, timing=timing)
+        self._where = f"odf+{self._where}"  # what a user writes to get here again
         self._lock = threading.Lock()
         self._channel: WebSocketChannel | None = None
         self._flow: PullFlow | None = None

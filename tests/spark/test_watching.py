@@ -330,6 +330,7 @@ def test_rows_are_counted_where_they_pass(tmp_path: Path) -> None:
 # --- Spark -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_rows_and_tasks_of_a_job_rise_to_the_end(
     engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

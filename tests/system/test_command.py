@@ -337,6 +337,31 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
     assert [each["platform"] for each in item["properties"]["storage:schemes"].values()] == [two]
 
 
+def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
+    """A dataset is pushed to a node with a token, pulled from there, and no longer pushed with a token revoked."""
+    text = (ROOT / "docs" / "nodes.md").read_text(encoding="utf-8")
+    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
+    done = subprocess.run(
+        ["bash", "-euxc", tour], cwd=tmp_path,
+        env=quick_env | {"ODFCHAIN_CREDENTIALS": str(tmp_path / "credentials.json")},
+        capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pushed = re.findall(
+        r"^stations +(would be pushed|created|updated) +(\d+) +(\d) ", done.stdout, re.MULTILINE
+    )
+    assert pushed == [
+        ("would be pushed", "4", "1"), ("created", "4", "1"), ("updated", "1", "1"), ("created", "5", "2"),
+    ]  # fmt: skip
+    assert "odf+http://127.0.0.1:8097/stations/" in done.stdout
+    assert "ok    stations: 5 blocks, 2 slices, 5 records" in done.stdout
+    assert re.search(r"^laptop +push:stations ", done.stdout, re.MULTILINE)
+    assert "HTTP status 401" in done.stderr
+    token = (tmp_path / "laptop.token").read_text().strip()
+    assert token not in done.stdout + done.stderr
+    assert token not in (tmp_path / ".institute" / ".odfchain" / "tokens.yaml").read_text()
+
+
 def test_the_tour_of_the_readme(
     tmp_path: Path, one_session_env: dict[str, str], quick_env: dict[str, str]
 ) -> None:
