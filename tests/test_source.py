@@ -228,7 +228,7 @@ LINES = {  # raised only by a commit that says why
     "serve": 2_220,  # taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches
     "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
-    "smart": 1_100,  # the messages of the smart protocol, both sides of a conversation, batches
+    "smart": 1_115,  # what both sides of a conversation have in common; the messages of the smart protocol, both sides of a conversation, batches
     "slices": 2_910,  # where an input is cut into several slices; conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
     "spark": 6_830,  # several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,

@@ -81,7 +81,6 @@ def record_lock(
     """
     from odfchain.api.bringing import ingest_frame
 
-    lock_schema(dataset)
     known = lock_of(dataset)
     if not probed or lock.faults:
         lock = _with_unreachable(lock if probed else with_known_facts(lock, known), known)

@@ -21,14 +21,11 @@ from odfchain.serve.push_sessions import PushSession, PushSessions
 from odfchain.smart.block_batch import RawBlock, unpacked
 from odfchain.smart.server_flow import FlowError
 from odfchain.smart.smart_messages import (
-    VERSION,
     BlocksBatch,
-    Header,
     Internal,
     InvalidHead,
     NameCollision,
     ObjectFile,
-    ObjectType,
     Phase,
     PushMethod,
     PushRequest,
@@ -38,16 +35,14 @@ from odfchain.smart.smart_messages import (
     RefCollision,
     Refusal,
     SeedBlockOverwriteRestricted,
-    TransferUrl,
 )
 from odfchain.store import fsio
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey
 from odfchain.transfer.pulling import arrival_folder, judge_pull, pull_dataset
 from odfchain.transfer.pushed_peer import PushedPeer, refuse_disorder
 from odfchain.transfer.slice_files import DataObject, arriving, store_of
+from odfchain.transfer.smart_objects import address_here, key_of
 from odfchain.transfer.sync import SyncOptions
-
-_PARTS = {ObjectType.DATA_SLICE: Part.DATA, ObjectType.CHECKPOINT: Part.CHECKPOINT}
 
 
 @dataclass(slots=True)
@@ -142,19 +137,14 @@ class DatasetTarget:
         return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
 
     def _strategy(self, file: ObjectFile) -> PushStrategy:
-        key = ObjectKey(_PARTS[file.object_type], file.physical_hash)
+        key = key_of(file)
         item = self._objects.get(key)
         if item is None or item.size != file.size:
             raise _refused(Phase.OBJECTS_REQUEST, "No block names this object.")
         if self._is_here(item):
             return PushStrategy(object_file=file, push_strategy=PushMethod.SKIP_UPLOAD, upload_to=None)
         self.session.wanted[key] = item.size
-        headers = (VERSION, ("Authorization", self.authorization))
-        upload = TransferUrl(
-            url=f"{self.base}{key}",
-            headers=tuple(Header(name=name, value=value) for name, value in headers),
-            expires_at=None,
-        )
+        upload = address_here(self.base, key, self.authorization)
         return PushStrategy(object_file=file, push_strategy=PushMethod.HTTP_UPLOAD, upload_to=upload)
 
     def _is_here(self, item: DataObject) -> bool:

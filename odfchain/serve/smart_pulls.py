@@ -25,11 +25,9 @@ from odfchain.smart.server_flow import Closing, PullServing
 from odfchain.smart.smart_messages import (
     VERSION,
     BlocksBatch,
-    Header,
     Internal,
     InvalidInterval,
     ObjectFile,
-    ObjectType,
     Phase,
     PullMethod,
     PullPlan,
@@ -38,10 +36,9 @@ from odfchain.smart.smart_messages import (
     PullStrategy,
     Refusal,
     TransferPlan,
-    TransferUrl,
 )
-from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import objects_of
+from odfchain.transfer.smart_objects import address_here, key_of
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -51,7 +48,6 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 _SILENT_SECONDS = 60.0
 """A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
-_PARTS = {ObjectType.DATA_SLICE: Part.DATA, ObjectType.CHECKPOINT: Part.CHECKPOINT}
 
 
 @dataclass(slots=True)
@@ -115,19 +111,12 @@ class DatasetSource:
 
     def strategies(self, files: tuple[ObjectFile, ...]) -> PullStrategies:
         """As `PullSource`."""
-        headers = [Header(name=VERSION[0], value=VERSION[1])]
-        if self.authorization is not None:
-            headers.append(Header(name="Authorization", value=self.authorization))
         return PullStrategies(
             object_transfer_strategies=tuple(
                 PullStrategy(
                     object_file=file,
                     pull_strategy=PullMethod.HTTP_DOWNLOAD,
-                    download_from=TransferUrl(
-                        url=f"{self.base}{ObjectKey(_PARTS[file.object_type], file.physical_hash)}",
-                        headers=tuple(headers),
-                        expires_at=None,
-                    ),
+                    download_from=address_here(self.base, key_of(file), self.authorization),
                 )
                 for file in files
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.smart.message_text import message_of, refusal_of, text_of
@@ -39,6 +39,9 @@ NORMAL, FAILED = 1000, 1011
 """Codes that connections are closed with."""
 
 PULLED, PUSHED = "Client pull flow succeeded", "Client push flow succeeded"
+
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 
 class ClosedError(Exception):
@@ -92,7 +95,7 @@ class _Conversation:
     channel: Channel
     reply_seconds: float
 
-    def ask(self, message: Message, kind: type[Message]) -> Message:
+    def ask(self, message: Message, kind: type[_Answer]) -> _Answer:
         """The answer of a kind to a message.
 
         Raises:
@@ -109,7 +112,7 @@ class _Conversation:
         except ClosedError as closed:
             self.closed(closed)
 
-    def await_(self, kind: type[Message]) -> Message:
+    def await_(self, kind: type[_Answer]) -> _Answer:
         """The next message, which is of a kind."""
         try:
             text = self.channel.receive(self.reply_seconds)
@@ -122,9 +125,9 @@ class _Conversation:
             )
         return self.understood(kind, text)
 
-    def understood(self, kind: type[Message], text: str) -> Message:
+    def understood(self, kind: type[_Answer], text: str) -> _Answer:
         try:
-            found: Message = message_of(kind, text)
+            found: _Answer | Refusal = message_of(kind, text)
         except CorruptedPeerError as error:
             raise CorruptedPeerError(f"{self.channel.where}: {error.message}") from None
         if isinstance(found, Refusal):
@@ -154,21 +157,16 @@ class PullFlow:
         Raises:
             RefusedError: `InvalidInterval`, where the block to begin after is not below the head.
         """
-        found = self._talk.ask(request, PullPlan)
-        assert isinstance(found, PullPlan)  # noqa: S101 - what was asked for
-        return found.transfer_plan
+        return self._talk.ask(request, PullPlan).transfer_plan
 
     def blocks(self) -> BlocksBatch:
         """All of its blocks."""
-        found = self._talk.ask(Empty(), PulledBlocks)
-        assert isinstance(found, PulledBlocks)  # noqa: S101 - as above
-        return found.blocks
+        return self._talk.ask(Empty(), PulledBlocks).blocks
 
     def strategies(self, files: Sequence[ObjectFile]) -> tuple[PullStrategy, ...]:
         """Where these objects are; may be asked again for others, or for URLs that have expired."""
-        found = self._talk.ask(PullObjects(object_files=tuple(files)), PullStrategies)
-        assert isinstance(found, PullStrategies)  # noqa: S101 - as above
-        return found.object_transfer_strategies
+        asked = PullObjects(object_files=tuple(files))
+        return self._talk.ask(asked, PullStrategies).object_transfer_strategies
 
     def end(self) -> None:
         """All has come."""
@@ -203,9 +201,8 @@ class PushFlow:
         Raises:
             RefusedError: `RefCollision`, `NameCollision`.
         """
-        found = self._talk.ask(PushObjects(object_files=tuple(files), is_truncated=more), PushStrategies)
-        assert isinstance(found, PushStrategies)  # noqa: S101 - what was asked for
-        return found.object_transfer_strategies
+        asked = PushObjects(object_files=tuple(files), is_truncated=more)
+        return self._talk.ask(asked, PushStrategies).object_transfer_strategies
 
     def answer_pings(self, uploaded: int, seconds: float) -> None:
         """Wait so long at most for the node to ask how far it is, and say so."""

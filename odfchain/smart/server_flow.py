@@ -6,9 +6,10 @@ asked through `PullSource` and `PushTarget`; time and sockets are the business o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from odfchain.errors import OdfchainError
 from odfchain.limits import SMART
@@ -99,12 +100,10 @@ class PushTarget(Protocol):
         """Publish blocks whose objects are all there, by one swap of the head."""
 
 
-class PullServing:
-    """The node's side of a pull."""
+class Serving(ABC):
+    """The node's side of a conversation."""
 
-    def __init__(self, source: PullSource) -> None:
-        self._source = source
-        self._phase = Phase.INITIAL_REQUEST
+    side: ClassVar[str]
 
     def answer(self, text: str) -> Turn:
         """The next turn after a message of the client's."""
@@ -113,7 +112,30 @@ class PullServing:
         except FlowError as error:
             return failed(error.refusal)
         except OdfchainError as error:
-            return failed(_internal("Pull", self._phase, error))
+            return failed(_internal(self.side, self.phase, error))
+
+    @property
+    @abstractmethod
+    def phase(self) -> Phase:
+        """What is waited for."""
+
+    @abstractmethod
+    def _answer(self, text: str) -> Turn: ...
+
+
+class PullServing(Serving):
+    """The node's side of a pull."""
+
+    side = "Pull"
+
+    def __init__(self, source: PullSource) -> None:
+        self._source = source
+        self._phase = Phase.INITIAL_REQUEST
+
+    @property
+    def phase(self) -> Phase:
+        """As `Serving`."""
+        return self._phase
 
     def _answer(self, text: str) -> Turn:
         match self._phase:
@@ -153,8 +175,10 @@ _PUSH_PHASES = {
 }
 
 
-class PushServing:
+class PushServing(Serving):
     """The node's side of a push."""
+
+    side = "Push"
 
     def __init__(self, target: PushTarget) -> None:
         self._target = target
@@ -166,14 +190,10 @@ class PushServing:
         """Whether the client uploads now, and is asked now and then how far it is: with an `Empty`."""
         return self._waits_for is _Push.UPLOADS
 
-    def answer(self, text: str) -> Turn:
-        """The next turn after a message of the client's."""
-        try:
-            return self._answer(text)
-        except FlowError as error:
-            return failed(error.refusal)
-        except OdfchainError as error:
-            return failed(_internal("Push", _PUSH_PHASES[self._waits_for], error))
+    @property
+    def phase(self) -> Phase:
+        """As `Serving`."""
+        return _PUSH_PHASES[self._waits_for]
 
     def _answer(self, text: str) -> Turn:
         match self._waits_for:

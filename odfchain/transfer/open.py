@@ -11,6 +11,7 @@ from odfchain.errors import AccessError, UnsupportedPeerError
 from odfchain.transfer.public_layout import PeerUrl
 
 if TYPE_CHECKING:
+    from odfchain.limits import FetchLimits
     from odfchain.repo.workspace_config import ShareConfig
     from odfchain.transfer.credentials import Credentials
     from odfchain.transfer.peer import Peer, WritablePeer
@@ -76,23 +77,16 @@ def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
         TransferError: the URL names no server.
     """
     if url.is_smart:
-        from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - most commands ask nobody
-        from odfchain.transfer.smart_peer import SmartPeer  # noqa: PLC0415 - as above
+        from odfchain.transfer.smart_peer import SmartPeer  # noqa: PLC0415 - most commands ask nobody
 
-        return SmartPeer(
-            url.plain,
-            replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects),
-            token=options.token_for(url),
-            parallel=options.parallel,
-        )
+        return SmartPeer(url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel)
     if url.scheme in (*_WEB, *_IPFS):
         from odfchain.transfer.http_peer import HttpPeer  # noqa: PLC0415 - as above
-        from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
 
         by_gateway = url.scheme in _IPFS
         return HttpPeer(
             gateway_url(url, options.ipfs_gateway) if by_gateway else url,
-            replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects),
+            _limits(options),
             token=None if by_gateway else options.token_for(url),
             parallel=options.parallel,
             ipfs_gateway=by_gateway,
@@ -109,14 +103,10 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
         TransferError: the URL names no store.
     """
     if url.is_smart:
-        from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
         from odfchain.transfer.smart_destination import SmartDestination  # noqa: PLC0415 - as above
 
         return SmartDestination(
-            url.plain,
-            replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects),
-            token=options.token_for(url),
-            parallel=options.parallel,
+            url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel
         )
     if url.scheme in (*_WEB, *_IPFS):
         raise AccessError(
@@ -131,6 +121,13 @@ def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer
     from odfchain.transfer.object_peer import ObjectPeer  # noqa: PLC0415 - as above
 
     return ObjectPeer(url)
+
+
+def _limits(options: PeerOptions) -> FetchLimits:
+    """The bounds on requests to web servers and nodes."""
+    from odfchain.transfer.peer import PEER_LIMITS  # noqa: PLC0415 - as above
+
+    return replace(PEER_LIMITS, retries=options.retries, allow_private=options.allow_private_redirects)
 
 
 def gateway_url(url: PeerUrl, gateway: str) -> PeerUrl:

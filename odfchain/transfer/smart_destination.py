@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from odfchain.codec.blocks import decode_header
 from odfchain.errors import AccessError, CorruptedPeerError, NameCollisionError, TransferError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING, SMART
@@ -26,8 +27,6 @@ from odfchain.smart.client_flow import NORMAL, PUSHED, PushFlow, RefusedError
 from odfchain.smart.smart_messages import (
     InvalidHead,
     NameCollision,
-    ObjectFile,
-    ObjectType,
     PushMethod,
     PushRequest,
     PushStrategy,
@@ -39,13 +38,13 @@ from odfchain.store.fsio import storage_errors
 from odfchain.store.local import conflict
 from odfchain.text import one_line
 from odfchain.transfer.peer import WritablePeer, as_transfer_errors
-from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.public_layout import ObjectKey
 from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.smart_channel import WebSocketChannel
+from odfchain.transfer.smart_objects import object_file
 from odfchain.transfer.smart_peer import SmartPeer, given_headers
 from odfchain.trust.parties import SignedFile
 
-_TYPES = {Part.DATA: ObjectType.DATA_SLICE, Part.CHECKPOINT: ObjectType.CHECKPOINT}
 _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
@@ -82,12 +81,11 @@ class SmartDestination(SmartPeer, WritablePeer):
             AccessError, TransferError: it refuses, or fails.
         """
         expected = shipment.expected
-        objects = iter(sorted(shipment.objects, key=lambda item: item.sequence_number))
-        waiting = list(objects)
-        numbers = _numbers(shipment)
+        waiting = sorted(shipment.objects, key=lambda item: item.sequence_number)
+        first = _first_number(shipment)
         for start in range(0, len(shipment.blocks), SMART.blocks):
             names = shipment.blocks[start : start + SMART.blocks]
-            last = numbers + start + len(names) - 1
+            last = first + start + len(names) - 1
             part = [item for item in waiting if item.sequence_number <= last]
             waiting = waiting[len(part) :]
             if len(shipment.blocks) > SMART.blocks:
@@ -138,16 +136,16 @@ class SmartDestination(SmartPeer, WritablePeer):
         flow = PushFlow(channel, SHARING.request_seconds)
         ended = ""
         try:
-            batch = packed(RawBlock(name, shipment.read(name)) for name in shipment.blocks)
+            blocks = [RawBlock(name, shipment.read(name)) for name in shipment.blocks]
             flow.begin(
                 PushRequest(
                     current_head=shipment.expected,
-                    transfer_plan=_plan(shipment),
+                    transfer_plan=_plan(blocks, shipment.objects),
                     force_update_if_diverged=shipment.force,
                     visibility_for_created_dataset=shipment.visibility,
                 )
             )
-            flow.send_blocks(batch)
+            flow.send_blocks(packed(blocks))
             progress.advance(len(shipment.blocks))
             for page, more in _pages(shipment.objects):
                 self._upload(flow, channel, shipment, page, more=more, progress=progress)
@@ -167,9 +165,7 @@ class SmartDestination(SmartPeer, WritablePeer):
         more: bool,
         progress: Progress,
     ) -> None:
-        asked = {
-            ObjectFile(object_type=_TYPES[i.key.part], physical_hash=i.key.name, size=i.size): i for i in page
-        }
+        asked = {file: item for item in page if (file := object_file(item.key, item.size)) is not None}
         wanted = []
         for strategy in flow.strategies(tuple(asked), more=more):
             item = asked.get(strategy.object_file)
@@ -266,21 +262,19 @@ class SmartDestination(SmartPeer, WritablePeer):
                 pass
 
 
-def _numbers(shipment: Shipment) -> int:
+def _first_number(shipment: Shipment) -> int:
     """The sequence number of the first block."""
-    from odfchain.codec.blocks import decode_header  # noqa: PLC0415
-
     return decode_header(shipment.read(shipment.blocks[0])).sequence_number
 
 
-def _plan(shipment: Shipment) -> TransferPlan:
-    offsets = [item.offsets for item in shipment.objects if item.offsets is not None]
+def _plan(blocks: Sequence[RawBlock], objects: Sequence[DataObject]) -> TransferPlan:
+    offsets = [item.offsets for item in objects if item.offsets is not None]
     return TransferPlan(
-        num_blocks=len(shipment.blocks),
-        num_objects=len(shipment.objects),
+        num_blocks=len(blocks),
+        num_objects=len(objects),
         num_records=sum(each.end - each.start + 1 for each in offsets),
-        bytes_in_raw_blocks=sum(len(shipment.read(name)) for name in shipment.blocks),
-        bytes_in_raw_objects=sum(item.size for item in shipment.objects),
+        bytes_in_raw_blocks=sum(len(block.data) for block in blocks),
+        bytes_in_raw_objects=sum(item.size for item in objects),
     )
 
 

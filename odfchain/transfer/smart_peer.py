@@ -25,8 +25,6 @@ from odfchain.smart.block_batch import RawBlock, readable
 from odfchain.smart.client_flow import NORMAL, PULLED, PullFlow, RefusedError
 from odfchain.smart.smart_messages import (
     InvalidInterval,
-    ObjectFile,
-    ObjectType,
     PullRequest,
     TransferUrl,
 )
@@ -34,8 +32,9 @@ from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 from odfchain.transfer.http_peer import HttpPeer, Request
 from odfchain.transfer.peer import PEER_LIMITS, Opened, as_transfer_errors
-from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.smart_channel import WebSocketChannel
+from odfchain.transfer.smart_objects import object_file
 
 _HEADERS = 16
 _OWN_HEADERS = re.compile(
@@ -44,7 +43,6 @@ _OWN_HEADERS = re.compile(
 )
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}", re.ASCII)
-_TYPES = {Part.DATA: ObjectType.DATA_SLICE, Part.CHECKPOINT: ObjectType.CHECKPOINT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +150,7 @@ class SmartPeer(HttpPeer):
 
     def _ask(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         assert self._flow is not None  # noqa: S101 - asked by the callers
-        asked = {
-            ObjectFile(object_type=_TYPES[key.part], physical_hash=key.name, size=size): str(key)
-            for key, size in objects
-            if key.part in _TYPES
-        }
+        asked = {file: str(key) for key, size in objects if (file := object_file(key, size)) is not None}
         for strategy in self._flow.strategies(tuple(asked)):
             key = asked.get(strategy.object_file)
             if key is not None:

@@ -15,7 +15,7 @@ from odfchain.model.timestamp import Timestamp
 from odfchain.repo.commit import StagedFile, commit
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.dataset_state import DatasetState
-from tests.kit.root_rows import MADE, START, records, schema_event, schema_with, staged_slice
+from tests.kit.root_rows import MADE, START, add_root, records, schema_with, staged_slice
 from tests.kit.small_s3 import SmallS3
 
 PREFIX = "bucket/team"
@@ -41,10 +41,7 @@ def machine(store: SmallS3, folder: Path) -> Workspace:
 
 def add(workspace: Workspace, name: str = "cities") -> DatasetFiles:
     """A root with a schema and no rows."""
-    text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
-    root = workspace.add(text)[0]._files
-    commit(root, DatasetState.read(root.chain), [schema_event(SCHEMA)], [], system_time=MADE)
-    return root
+    return add_root(workspace, name, SCHEMA)
 
 
 def append(root: DatasetFiles, *texts: str) -> None:
