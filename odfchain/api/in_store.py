@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import UnsupportedPeerError
 from odfchain.repo.shared_store import STORE_FILE
 from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
 
@@ -39,15 +38,12 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     if store is None:
         return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
     from odfchain.transfer.named_stores import NamedStores
+    from odfchain.transfer.object_space import place_of
     from odfchain.transfer.repositories import parse_peer_url
     from odfchain.transfer.shared_place import make_place
 
     url = parse_peer_url(store)
-    if url.scheme in ("file", "http", "https", "ipfs", "ipns"):
-        raise UnsupportedPeerError(
-            f"{url}: not the URL of an object store",
-            hint="write it like s3://bucket/prefix, gs://…, az://… or s3+http://host:9000/bucket/prefix",
-        )
+    place_of(url)
     if not (parent / FOLDER).is_dir():
         make_place(url)
 

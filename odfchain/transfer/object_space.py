@@ -51,7 +51,10 @@ def place_of(url: PeerUrl) -> Location:
         UnsupportedPeerError: another scheme, no bucket, or credentials in the URL.
     """
     if url.scheme not in ("s3", "gs", "az", "s3+http", "s3+https"):
-        raise UnsupportedPeerError(f"{url}: not the URL of an object store")
+        raise UnsupportedPeerError(
+            f"{url}: not the URL of an object store",
+            hint="write it like s3://bucket/prefix, gs://…, az://… or s3+http://host:9000/bucket/prefix",
+        )
     try:
         return Location.parse(url.text, folder=True)
     except InvalidIdError as error:

@@ -436,6 +436,7 @@ def test_a_block_that_trickles_ends_at_the_deadline() -> None:
         ("s3+http://me:secret@127.0.0.1:9000/bucket/", "carries no credentials"),
         ("s3://me:secret@bucket/x", "carries no credentials"),
         ("https://example.com/x", "not the URL of an object store"),
+        ("odf+https://example.com/x", "not the URL of an object store"),
     ],
 )
 def test_what_is_no_object_store(url: str, text: str) -> None:
