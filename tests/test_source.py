@@ -210,7 +210,7 @@ LINES = {  # raised only by a commit that says why
     "audit": 6_300,  # chains in files while they are verified, their newest blocks alone; statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
     "branch": 7_050,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 7_870,  # tokens for those who push; options that would be passed over; pushes to nodes; the newest blocks; how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_920,  # logins by a password; tokens for those who push; options that would be passed over; pushes to nodes; the newest blocks; how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
@@ -233,7 +233,7 @@ LINES = {  # raised only by a commit that says why
     "spark": 6_830,  # several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_285,  # hrefs of locations; objects that come when they are read; accounts and servers of Azure; files that are linked or copied; places as locations, which two rooms had as texts
-    "transfer": 8_740,  # what is pushed here as a peer, pulls that judge first; pushes to nodes; nodes; servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
+    "transfer": 8_920,  # tokens for passwords; what is pushed here as a peer, pulls that judge first; pushes to nodes; nodes; servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
     "transform": 2050,
     "trust": 2_910,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays

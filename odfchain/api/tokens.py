@@ -9,10 +9,20 @@ from urllib.parse import urlsplit
 
 from odfchain.errors import UsageError
 from odfchain.transfer.credentials import Credentials, is_readable_on_the_way
+from odfchain.transfer.node_login import check_token, password_login
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.repositories import parse_peer_url
 
-__all__ = ["VARIABLE", "Credentials", "TokenUse", "is_readable_on_the_way", "parse_peer_url", "token_for"]
+__all__ = [
+    "VARIABLE",
+    "Credentials",
+    "TokenUse",
+    "check_token",
+    "is_readable_on_the_way",
+    "parse_peer_url",
+    "password_login",
+    "token_for",
+]
 
 VARIABLE = "ODFCHAIN_TOKEN"
 

@@ -3,6 +3,7 @@
     /                       a list for people
     /datasets.json          the index (`odfchain.transfer.repository_index`)
     /info                   what nodes are asked first: aliases need no account here
+    /platform/…             whether a token is known (`odfchain.serve.platform`)
     /{alias}/refs/head      hash of the newest block
     /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
     /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.hints`)
@@ -42,7 +43,9 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.references import branch_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import conditional
+from odfchain.serve.platform import PLATFORM, answer_platform
 from odfchain.serve.published import OpenFile, Published, open_public
+from odfchain.serve.token_file import TokenFile
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.transfer.hint_file import encode_names
 from odfchain.transfer.hints import HintCache
@@ -135,6 +138,7 @@ class Repository:
         self._behind_proxy = behind_proxy
         self._writing: Writing | None = None
         self._published = Published(workspace)
+        self._tokens = TokenFile(workspace.root)
         self._branches = branches
         self._problem = problem
         self._hints = HintCache()
@@ -198,9 +202,12 @@ class Repository:
         return _plain(status, f"{text}\n")
 
     async def _answer(self, scope: Message) -> _Answer:
+        path = _path(scope)
+        if path in PLATFORM:
+            status, document = answer_platform(path, scope, self._tokens)
+            return _Answer(status, ((b"content-type", b"application/json"), _ASK_AGAIN), document)
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_ALLOWED
-        path = _path(scope)
         if path == "":
             return _current(scope, b"text/html; charset=utf-8", _page(await self._entries()))
         if path == INDEX_KEY:

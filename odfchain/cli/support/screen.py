@@ -179,6 +179,12 @@ def ask(question: str) -> bool:
     return click.confirm(printable(question), err=True)
 
 
+def ask_text(question: str) -> str:
+    """The answer to a question, which may be empty."""
+    found: str = click.prompt(printable(question), default="", show_default=False, err=True)
+    return found.strip()
+
+
 def ask_secret(question: str) -> str:
     """The answer to a question, which is not shown."""
     found: str = click.prompt(printable(question), hide_input=True, err=True)

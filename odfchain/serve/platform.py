@@ -1,0 +1,43 @@
+"""What clients of nodes ask about who they are: `/platform/token/validate`, and `/platform/login`.
+
+Tokens are all that is known here: there are no users and no passwords, which clients are told in words.
+Source: the protocol as the reference node speaks it; RFC-050.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+from odfchain.serve.access_tokens import holder
+from odfchain.serve.token_file import TokenFile
+
+_LOGIN, _VALIDATE = "platform/login", "platform/token/validate"
+PLATFORM = frozenset({_LOGIN, _VALIDATE})
+"""The paths that are answered here."""
+
+_NO_PASSWORDS = "There are no passwords here: those who run this node make tokens (odfchain token create)."
+
+
+def answer_platform(path: str, scope: MutableMapping[str, Any], tokens: TokenFile) -> tuple[int, bytes]:
+    """Status and document of the answer to one of these paths.
+
+    Raises:
+        AccessError: the tokens cannot be read.
+    """
+    method = scope["method"]
+    if path == _LOGIN:
+        return _said(400, _NO_PASSWORDS) if method == "POST" else _said(405, "This is asked by POST.")
+    if method not in ("GET", "HEAD"):
+        return _said(405, "This is asked by GET.")
+    shown = next((value for name, value in scope["headers"] if name.lower() == b"authorization"), None)
+    if shown is None:
+        return _said(401, "No token was shown.")
+    if holder(shown.decode("latin-1"), tokens.tokens()) is None:
+        return _said(401, "The token is not known here.")
+    return 200, b"{}"
+
+
+def _said(status: int, message: str) -> tuple[int, bytes]:
+    return status, json.dumps({"message": message}).encode()

@@ -1,0 +1,250 @@
+"""A user and a password for a token, and tokens that a node knows: as recorded, refused, and never shown."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfchain.cli.main import main
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.serve.token_file import TokenFile
+from odfchain.transfer.credentials import Credentials
+from odfchain.transfer.public_layout import PeerUrl
+from tests.kit.servers import closed_port
+
+RECORDED = Path("fixtures/conformance/smart_live.json")
+PASSWORD = "pass word-ß"  # noqa: S105 - for the test's own servers
+TOKEN = "ka_s3cret"  # noqa: S105 - as above
+INFO = (200, {"isMultiTenant": True})
+
+
+@dataclass
+class Node:
+    """What it answers to which request, and what it was asked: method and path, body, `Authorization`."""
+
+    answers: dict[str, tuple[int, Any]]
+    asked: list[tuple[str, bytes, str | None]] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def node(answers: dict[str, tuple[int, Any]]) -> Iterator[Node]:
+    made = Node(answers)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            request = f"{self.command} {self.path}"
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            made.asked.append((request, body, self.headers["Authorization"]))
+            status, content = made.answers.get(request, (404, {}))
+            self.send_response(status)
+            if 300 <= status <= 399:
+                self.send_header("Location", content)
+            text = json.dumps(content).encode() if isinstance(content, dict) else b"no document"
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = answer  # noqa: N815 - the library's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.url = f"http://127.0.0.1:{server.server_port}/"
+    thread = threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass
+class Typed:
+    """A user with a terminal, or a pipe."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+    credentials: Credentials
+
+    def login(self, *args: str, piped: str = "") -> tuple[int, str]:
+        self.monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+        self.capsys.readouterr()
+        code = main(["login", *args])
+        said = self.capsys.readouterr()
+        for secret in (PASSWORD, TOKEN):
+            assert secret not in said.out + said.err
+        return code, said.err
+
+    def kept(self, url: str) -> str | None:
+        return self.credentials.get(PeerUrl.parse(url))
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "credentials.json"))
+    monkeypatch.delenv("ODFCHAIN_TOKEN", raising=False)
+    return Typed(monkeypatch, capsys, Credentials.of_user())
+
+
+def recorded(name: str) -> tuple[bytes, int, Any]:
+    """Body of the request, status and document of the answer, between two reference nodes."""
+    (flow,) = (each for each in json.loads(RECORDED.read_text())["flows"] if each["id"] == name)
+    request, answer = (each["text"] for each in flow["http"])
+    head, _, body = answer.partition("\r\n\r\n")
+    return request.partition("\r\n\r\n")[2].encode(), int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize(("flow", "code"), [("login", 0), ("login_rejected", 8)])
+def test_a_login_is_as_recorded(user: Typed, flow: str, code: int) -> None:
+    body, status, document = recorded(flow)
+    sent = json.loads(json.loads(body)["loginCredentialsJson"])
+    with node({"GET /info": INFO, "POST /platform/login": (status, document)}) as there:
+        url = f"odf+{there.url}"
+        found, said = user.login(
+            url, "--user", sent["login"], "--password-stdin", piped=f"{sent['password']}\n"
+        )
+        assert (found, user.kept(url)) == (code, document.get("accessToken"))
+        assert [each[0] for each in there.asked] == ["GET /info", "POST /platform/login"]
+        assert there.asked[1][1] == body
+        assert there.asked[1][2] is None
+        if code:
+            assert document["message"] in said
+            assert "check the user and the password" in said
+            assert not user.credentials.path.exists()
+        else:
+            assert user.credentials.path.stat().st_mode & 0o777 == 0o600
+            assert sent["password"] not in user.credentials.path.read_text()
+
+
+def test_the_node_is_found_below_a_prefix(user: Typed) -> None:
+    answers = {"GET /odf/info": INFO, "POST /odf/platform/login": (200, {"accessToken": TOKEN})}
+    with node(answers) as there:
+        url = f"odf+{there.url}odf/alice/airports"
+        assert user.login(url, "--user", "alice", "--password-stdin", piped=f"{PASSWORD}\r\n")[0] == 0
+        assert user.kept(there.url) == TOKEN
+        credentials = json.loads(json.loads(there.asked[-1][1])["loginCredentialsJson"])
+        assert credentials == {"login": "alice", "password": PASSWORD}
+        assert {body for request, body, _ in there.asked if request.startswith("GET")} == {b""}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        ({}, 2, "no node of Open Data Fabric answers here"),
+        ({"GET /info": (200, {"other": 1})}, 2, "named without 'odf+'"),
+        ({"GET /info": INFO}, 8, "the node takes no passwords"),
+        ({"GET /info": INFO, "POST /platform/login": (400, {"message": "Unsupported login method"})}, 8,
+         "Unsupported login method"),
+        ({"GET /info": INFO, "POST /platform/login": (500, {"message": f"bad {PASSWORD}\x1b"})}, 8, "bad ***"),
+        ({"GET /info": INFO, "POST /platform/login": (307, "http://other.example/")}, 8, "sends elsewhere"),
+        ({"GET /info": (301, "https://other.example/")}, 8, "other.example"),
+        ({"GET /info": INFO, "POST /platform/login": (200, {"token": TOKEN})}, 6, "without an access token"),
+        ({"GET /info": INFO, "POST /platform/login": (200, {"accessToken": f"{TOKEN} x"})}, 8,
+         "this is not a token"),
+        ({"GET /info": INFO, "POST /platform/login": (200, "text")}, 6, "without an access token"),
+    ],
+)  # fmt: skip
+def test_what_is_no_login_keeps_nothing(
+    user: Typed, answers: dict[str, tuple[int, Any]], code: int, said: str
+) -> None:
+    with node(answers) as there:
+        found, err = user.login(
+            f"odf+{there.url}x", "--user", "me", "--password-stdin", piped=f"{PASSWORD}\n"
+        )
+    assert (found, said in err, "\x1b" in err) == (code, True, False), err
+    if "takes no passwords" in err:
+        assert "odfchain token create" in err
+    assert not user.credentials.path.exists()
+    posts = [request for request, *_ in there.asked if request.startswith("POST")]
+    assert len(posts) <= 1  # and none to where a redirect leads
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["odf+http://node.example", "--user", "me", "--password-stdin"], 8, "--plain-http"),
+        (["https://web.example", "--user", "me", "--password-stdin"], 2, "odf+https://web.example"),
+        (["odf+https://node.example", "--password-stdin"], 2, "--user NAME"),
+        (["odf+https://node.example", "--user", "me", "--token-stdin"], 2, "contradict"),
+        (["odf+https://node.example", "--user", "me"], 2, "use --password-stdin"),
+        (["odf+http://127.0.0.1:1", "--user", "me", "--password-stdin"], 8, "a password 1 to"),
+    ],
+)
+def test_passwords_are_asked_for_where_they_can_be_given(
+    user: Typed, args: list[str], code: int, said: str
+) -> None:
+    found, err = user.login(*args)
+    assert (found, said in err) == (code, True), err
+
+
+def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def prompt(text: str, *, hide_input: bool = False, **_: Any) -> str:
+        asked.append((text, hide_input))
+        return PASSWORD if hide_input else "alice"
+
+    monkeypatch.setattr("odfchain.cli.login.is_somebody_there", lambda: True)
+    monkeypatch.setattr("click.prompt", prompt)
+    with node({"GET /info": INFO, "POST /platform/login": (200, {"accessToken": TOKEN})}) as there:
+        assert user.login(f"odf+{there.url}")[0] == 0
+        assert user.kept(there.url) == TOKEN
+    assert [hidden for _, hidden in asked] == [False, True]
+    assert "Password of alice" in asked[1][0]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (200, 0, "is kept in"),
+        (401, 8, "does not know this token"),
+        (400, 8, "does not know this token"),
+        (404, 0, "is kept in"),
+        (502, 0, "could not be checked"),
+    ],
+)
+def test_a_token_is_checked_at_the_node(user: Typed, status: int, code: int, said: str) -> None:
+    with node({"GET /info": INFO, "GET /platform/token/validate": (status, {})}) as there:
+        found, err = user.login(f"odf+{there.url}", "--token-stdin", piped=f"{TOKEN}\n")
+        assert (found, said in err) == (code, True), err
+        assert user.kept(there.url) == (None if code else TOKEN)
+        assert [each[2] for each in there.asked] == [None, f"Bearer {TOKEN}"]
+
+
+def test_a_node_that_is_away_does_not_keep_a_token_from_being_kept(user: Typed) -> None:
+    with closed_port() as port:
+        found, err = user.login(f"odf+http://127.0.0.1:{port}/", "--token-stdin", piped=f"{TOKEN}\n")
+        assert (found, "could not be checked" in err) == (0, True), err
+        assert user.kept(f"http://127.0.0.1:{port}/") == TOKEN
+
+
+def test_our_own_server_knows_its_tokens_and_no_passwords(user: Typed, tmp_path: Path) -> None:
+    home = WorkspaceFiles.init(tmp_path / "node")
+    tokens = TokenFile(home.root)
+    made = tokens.create("laptop", ["push:%"], Timestamp.now())
+    with RepositoryServer(home, write=True) as server:
+        url = f"odf+{server.url}"
+        assert user.login(url, "--token-stdin", piped=f"{made.text}\n")[0] == 0
+        assert user.kept(url) == made.text
+        code, err = user.login(url, "--user", "me", "--password-stdin", piped=f"{PASSWORD}\n")
+        assert (code, "There are no passwords here" in err, "--token-stdin" in err) == (8, True, True), err
+        tokens.revoke("laptop")
+        code, err = user.login(url, "--token-stdin", piped=f"{made.text}\n")
+        assert (code, "does not know this token" in err) == (8, True), err
