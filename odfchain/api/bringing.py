@@ -83,12 +83,18 @@ def ingest_frame(
 def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
     """The workspace's session, or one beside the frame's: there is one Spark in a process."""
     from odfchain.ingest.frame_file import is_of_spark
+    from odfchain.spark.executor_files import is_local
     from odfchain.spark.session import session_beside
 
     engines = dataset._workspace._engines
     started = engines.spark is not None and engines.spark.started
     if is_of_spark(frame) and not started:
-        return functools.cache(lambda: session_beside(frame.sparkSession))
+        given = frame.sparkSession
+
+        def beside() -> SparkSession:
+            return session_beside(given, engines.executor_files(local=is_local(given)))
+
+        return functools.cache(beside)
     return functools.partial(engines.session, progress)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from odfchain.errors import ManifestError
 from odfchain.progress import SILENT, Progress
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from odfchain.engine.interface import TransformEngine
     from odfchain.model.sources import Transform
     from odfchain.repo.workspace_config import TransformConfig
+    from odfchain.spark.executor_files import ExecutorFiles
     from odfchain.spark.session import SparkEngine
 
 
@@ -73,8 +75,26 @@ class Engines:
                     driver_memory=spark.driver_memory,
                     conf=spark.conf,
                     idle=self._idle_seconds(),
+                    files=self.executor_files(local=spark.is_local),
                 )
             return self.spark
+
+    def executor_files(self, *, local: bool) -> ExecutorFiles | None:
+        """How executors of a Spark reach files that is `local`, or not; None: by the driver's folders.
+
+        Raises:
+            ManifestError: the settings are malformed, or name a store that is not there.
+        """
+        from odfchain.repo.workspace_config import SparkFiles
+
+        chosen, files = self._files.config.spark.files, self._files.shared.executor_files()
+        if chosen is SparkFiles.STORE and files is None:
+            raise ManifestError(
+                "`store`, and the datasets of this workspace are in its folder",
+                path="spark.files",
+                source=str(self._files.root / "config.yaml"),
+            )
+        return files if chosen is SparkFiles.STORE or (chosen is SparkFiles.AUTO and not local) else None
 
     def _idle_seconds(self) -> float:
         """How long the session stays; not where queries of untrusted publishers would run in it."""

@@ -104,6 +104,10 @@ class DatasetFiles:
         """Profiles of its blocks, as far as they are here."""
         return LocalObjectStore(self.folder / "profiles")
 
+    def key(self, kind: str, name: Multihash) -> str:
+        """What `SharedStore.executor_files` calls a slice (`data`) or checkpoint (`checkpoints`)."""
+        return f"datasets/{self.folder.name}/{kind}/{name}"
+
     @property
     def ref(self) -> str:
         """The reference that it is opened on: `head`, or a branch."""

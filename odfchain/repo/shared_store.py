@@ -7,12 +7,15 @@ Nothing else in this room, nor above it, knows the difference. Source: RFC-048.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
 from odfchain.store.interfaces import RefStore
 from odfchain.store.local import LocalObjectStore, LocalRefStore
+
+if TYPE_CHECKING:
+    from odfchain.spark.executor_files import ExecutorFiles
 
 STORE_FILE = "store"
 """The file in the folder of a workspace that has the URL of its store, if it has one."""
@@ -57,6 +60,9 @@ class SharedStore(Protocol):
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
+
+    def executor_files(self) -> ExecutorFiles | None:
+        """How machines that do not see the folder reach what is here; None where nothing but it is there."""
 
     def publish(self, folder: Path) -> None:
         """A dataset that was built in a folder is in the store, under its name.
@@ -114,6 +120,10 @@ class OnlyHere:
     def objects(self, folder: Path) -> LocalObjectStore:
         """As `SharedStore`."""
         return LocalObjectStore(folder)
+
+    def executor_files(self) -> ExecutorFiles | None:
+        """As `SharedStore`."""
+        return None
 
     def publish(self, folder: Path) -> None:
         """As `SharedStore`."""

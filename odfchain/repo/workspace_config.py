@@ -16,6 +16,17 @@ from odfchain.repo.system_columns import SystemColumns
 from odfchain.trust.signing_keys import parse_did
 
 
+class SparkFiles(Enum):
+    """How executors reach inputs and slices (RFC-048)."""
+
+    AUTO = "auto"
+    """By the store where there is one and Spark has executors elsewhere, by folders elsewhere."""
+    SHARED = "shared"
+    """By the folders of the driver, which they see under the same paths."""
+    STORE = "store"
+    """By the store, with credentials of their own environment."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
     """How the Spark session is made."""
@@ -28,6 +39,13 @@ class SparkConfig:
     """Heap of the driver (in local mode also of the tasks)."""
     conf: dict[str, str] = field(default_factory=dict)
     """Any other Spark settings; they win over odfchain's own defaults."""
+    files: SparkFiles = SparkFiles.AUTO
+    """How executors reach inputs and slices."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of Spark is in processes of this machine that share memory."""
+        return self.remote is None and self.master.partition("[")[0] == "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +268,7 @@ content:
     # remote: sc://host:15002   # or a Spark Connect URL
     driverMemory: 2g
     conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
+    files: auto             # how executors reach files: by folders that are shared, by the store, or auto
   engine:
     idle: 10 minutes        # a local session stays that long for the next command; 0 s: not at all
   ingest:

@@ -9,7 +9,19 @@ from __future__ import annotations
 import re
 import traceback
 
-from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
+from odfchain.errors import (
+    AccessError,
+    BadInputError,
+    EngineError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OdfchainError,
+    OversizedInputError,
+    StorageFullError,
+    StoreError,
+    TransferError,
+    was_interrupted,
+)
 from odfchain.slices.marker import find_marker
 from odfchain.text import message_of, one_line
 
@@ -17,6 +29,14 @@ _LONGEST = 500
 _CALL = re.compile(r"An error occurred while calling \S+$")
 """Py4J's first line, which names an object of Java's; the error itself comes after it."""
 _LOST = re.compile(r"ExecutorLostFailure \(.*?\) Reason: (.+)")
+_RAISED: dict[str, type[OdfchainError]] = {
+    kind.__name__: kind
+    for kind in (
+        AccessError, BadInputError, ObjectCorruptedError, ObjectNotFoundError, OversizedInputError,
+        StorageFullError, StoreError, TransferError,
+    )
+}  # fmt: skip
+"""What workers raise that is no fault of Spark's (`odfchain.spark.executor_files.telling`)."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.IGNORECASE)
 
 
@@ -63,6 +83,9 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
         return EngineError("the Java process that Spark runs in has ended", hint="run the command again")
     text = message_of(error)
     fault = find_marker(text)
+    if fault is not None and fault["kind"] == "raised":
+        kind = _RAISED.get(str(fault["name"]), EngineError)
+        return kind(str(fault["message"]), hint=str(fault["hint"]) or None)
     if fault is not None:
         return BadInputError(str(fault.get("message", fault["kind"])), file=file)
     if _FULL.search(text):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from odfchain.spark.executor_files import session_like
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -44,7 +46,7 @@ def session_for_few(session: SparkSession) -> SparkSession:
     if not hasattr(session, "_jsparkSession"):
         return session
     if (made := _sessions.get(session)) is None:
-        made = _sessions[session] = session.newSession()
+        made = _sessions[session] = session_like(session)
         for key, value in FEW_SETTINGS.items():
             made.conf.set(key, value)
     return made

@@ -22,6 +22,7 @@ from odfchain.errors import EngineError, StoreError, UsageError
 from odfchain.imports import allow_pandas
 from odfchain.spark import kept, shared
 from odfchain.spark.class_archive import archive_options, archive_path
+from odfchain.spark.executor_files import ExecutorFiles, give_files
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jvm_names import remember_names
@@ -89,8 +90,9 @@ class SparkEngine:
         conf: dict[str, str] | None = None,
         record_classes: Path | None = None,
         idle: float = 0,
+        files: ExecutorFiles | None = None,
     ) -> None:
-        """`conf` are the user's own settings of Spark.
+        """`conf` are the user's own settings of Spark; by `files` executors reach those of the workspace.
 
         With `idle` a local session is shared with other commands, and stays so long after the last one [s].
 
@@ -110,6 +112,7 @@ class SparkEngine:
         self._remote = remote
         self._driver_memory = driver_memory
         self._conf = conf or {}
+        self._files = files
         self._session: SparkSession | None = None
         self._finding: Launch[kept.Place] | None = None
         self._starting: Launch[_Java] | None = None
@@ -134,7 +137,7 @@ class SparkEngine:
             EngineError: Spark does not start.
         """
         if self._session is None:
-            self._session = self._connect() if self._remote else self._start()
+            self._session = give_files(self._connect() if self._remote else self._start(), self._files)
             allow_pandas()
         return self._session
 
@@ -376,9 +379,9 @@ def _end_java(started: _Java) -> None:
     gateway.log.unlink(missing_ok=True)
 
 
-def session_beside(session: SparkSession) -> SparkSession:
+def session_beside(session: SparkSession, files: ExecutorFiles | None = None) -> SparkSession:
     """A session for what is recorded, in the same Spark as a user's, whose settings stay as they are."""
-    made = session.newSession()
+    made = give_files(session.newSession(), files)
     for key, value in SQL_SETTINGS.items():
         made.conf.set(key, value)
     return made

@@ -25,7 +25,6 @@ from odfchain.limits import LIMITS, FetchLimits
 from odfchain.model.timestamp import Timestamp
 from odfchain.net.retry import Deadline
 from odfchain.progress import Progress
-from odfchain.store.fsio import storage_errors
 from odfchain.store.interfaces import HEAD, check_object_name, parse_ref
 from odfchain.store.local import conflict
 from odfchain.transfer.hint_file import encode_hint, encode_names
@@ -42,12 +41,6 @@ from odfchain.trust.parties import SignedFile
 
 NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
 """A version that no block has."""
-
-_PART = 8 << 20
-_MOST_PARTS = 9_000
-"""Stores take up to 10,000 parts."""
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +133,8 @@ class ObjectPeer(WritablePeer):
         return self._space.size(str(key))
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
-        """Durably store a file that hashes to the key's name; what is there already stays as it is.
-
-        Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
-        a life-cycle rule of the bucket removes them.
-        """
-        with storage_errors(source):
-            size = source.stat().st_size
-            if size > _PART:
-                part = max(_PART, -(-size // _MOST_PARTS))
-                self._space.upload(str(key), _read_chunks(source, progress), part)
-                return
-            data = source.read_bytes()
-        self._write(str(key), data)
-        progress.advance(size)
-
-    def _write(self, key: str, data: bytes) -> None:
-        try:
-            self._space.write(key, data, "create")
-        except WriteRefusedError:
-            return  # it is there
-        except ConditionsUnknownError:
-            self._space.write(key, data)
+        """Durably store a file that hashes to the key's name, as `ObjectSpace.put_file`."""
+        self._space.put_file(str(key), source, progress)
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first."""
@@ -270,10 +243,3 @@ class ObjectPeer(WritablePeer):
             f"{self._where} has no conditional writes: two pushes at the same moment are not noticed, "
             "and the last one wins"
         )
-
-
-def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
-    with storage_errors(source), source.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            yield chunk
-            progress.advance(len(chunk))

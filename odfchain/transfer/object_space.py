@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from odfchain.errors import (
     AccessError,
@@ -23,7 +24,9 @@ from odfchain.errors import (
 )
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.wire import Body
+from odfchain.progress import SILENT, Progress
 from odfchain.store.buckets import open_store, store_message
+from odfchain.store.fsio import storage_errors
 from odfchain.store.locations import ENVIRONMENT_HINT, Location
 from odfchain.text import one_line
 from odfchain.transfer.public_layout import PeerUrl
@@ -40,6 +43,8 @@ STORE_LIMITS = FetchLimits(
     first_wait=SHARING.retry_seconds,
 )
 """Bounds on a request; the deadline grows with the size of what is carried."""
+
+T = TypeVar("T")
 
 _NOT_ALLOWED = "grant reading (and listing: without it a store refuses to say that an object is absent)"
 
@@ -110,6 +115,18 @@ class StoredObject(Body):
         return count
 
 
+_PART = 8 << 20
+_MOST_PARTS = 9_000
+"""Stores take up to 10,000 parts."""
+
+_ATTEMPTS = 3
+"""How often a request is tried whose connection breaks off [count]."""
+
+_CHUNK = 1 << 20
+_LARGEST = 1 << 36
+"""What an object whose size is not asked for may have [bytes]: says how long it may take."""
+
+
 class WriteRefusedError(Exception):
     """A condition of a write does not hold; never leaves this package."""
 
@@ -170,6 +187,19 @@ class ObjectSpace:
                 result = obstore.get(store, path)
         return StoredObject(self, key, result, start)
 
+    def chunks(self, key: str, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
+        """The bytes of an object, or those from `start` up to `end`, as they come."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self.translated(key):
+            store, path = self._store((_LARGEST if end is None else end) - start), self._path(key)
+            if end is None:
+                result = obstore.get(store, path)
+            else:
+                result = obstore.get(store, path, options={"range": (start, end)})
+            for chunk in result.stream(min_chunk_size=_CHUNK):
+                yield memoryview(chunk)
+
     def size(self, key: str) -> int:
         """Size of an object [bytes]; its bytes are not read."""
         import obstore  # noqa: PLC0415 - a heavy library
@@ -218,7 +248,31 @@ class ObjectSpace:
                 raise
         return put["e_tag"], put["version"]
 
-    def upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
+    def put_file(self, key: str, source: Path, progress: Progress = SILENT) -> None:
+        """Durably store a file whose content follows from its key; what is there already stays as it is.
+
+        Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
+        a life-cycle rule of the bucket removes them.
+
+        Raises:
+            StoreError: the file cannot be read; else as every method.
+        """
+        with storage_errors(source):
+            size = source.stat().st_size
+            if size > _PART:
+                part = max(_PART, -(-size // _MOST_PARTS))
+                self._upload(key, _read_chunks(source, progress), part)
+                return
+            data = source.read_bytes()
+        try:
+            self.write(key, data, "create")
+        except WriteRefusedError:
+            pass  # it is there
+        except ConditionsUnknownError:
+            self.write(key, data)
+        progress.advance(size)
+
+    def _upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
         """Store an object in parts of `part` bytes; it appears with its last part."""
         import obstore  # noqa: PLC0415 - a heavy library
 
@@ -257,12 +311,12 @@ class ObjectSpace:
                     raise TransferError(f"{self.where}{below}: more than {most:,} objects")
         return found
 
-    def clear(self) -> None:
-        """Remove all objects below the URL."""
+    def clear(self, below: str = "") -> None:
+        """Remove all objects below the URL, or those whose keys begin with `below` and a slash."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(""):
-            for batch in obstore.list(self._small, self._path("")):
+        with self.translated(below):
+            for batch in obstore.list(self._small, self._path(below)):
                 obstore.delete(self._small, [each["path"] for each in batch])
 
     @contextlib.contextmanager
@@ -288,3 +342,25 @@ class ObjectSpace:
             raise AccessError(f"{at}: {store_message(error)}", hint=_NOT_ALLOWED) from error
         except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
             raise TransferError(f"{at}: {store_message(error)}", hint=ENVIRONMENT_HINT) from error
+
+
+def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
+    with storage_errors(source), source.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+            progress.advance(len(chunk))
+
+
+def again(work: Callable[[], T]) -> T:
+    """What `work` returns, tried again where the connection breaks off; for what may be done twice.
+
+    The library itself repeats nothing that has a condition, or that has begun to come.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return work()
+        except AccessError:
+            raise
+        except TransferError:
+            continue
+    return work()

@@ -23,7 +23,6 @@ from typing import NoReturn
 from odfchain.chain.chain import HashedBlock
 from odfchain.codec.blocks import decode_block
 from odfchain.errors import (
-    AccessError,
     ChainError,
     CodecError,
     CorruptedPeerError,
@@ -41,7 +40,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD, check_object_name
 from odfchain.store.local import LocalObjectStore, LocalRefStore, conflict
 from odfchain.transfer.object_peer import ObjectPeer
-from odfchain.transfer.object_space import ConditionsUnknownError, Version, WriteRefusedError
+from odfchain.transfer.object_space import ConditionsUnknownError, Version, WriteRefusedError, again
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import objects_of, store_of
 
@@ -196,16 +195,7 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
         put(key, store.verified_path(key.name))
 
     def put(key: ObjectKey, path: Path) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):  # the library does not repeat what has a condition
-            try:
-                peer.put(key, path, SILENT)
-            except AccessError:
-                raise
-            except TransferError:
-                if attempt == _ATTEMPTS:
-                    raise
-            else:
-                return
+        again(lambda: peer.put(key, path, SILENT))
 
     keys = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
     stored = LocalObjectStore(dataset.folder / "blocks")

@@ -49,6 +49,7 @@ from odfchain.transfer.shared_names import Name, SharedNames, by_id
 from odfchain.transfer.shared_place import check_place
 from odfchain.transfer.shared_refs import KnownHead, SharedRefStore, send, send_continuation
 from odfchain.transfer.snapshot_objects import send_objects
+from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.sync import SyncOptions
 from odfchain.trust.parties import SignedFile
 from odfchain.trust.push_signed import push_statements
@@ -201,6 +202,10 @@ class SharedWorkspace:
                 store.put_file(area / str(name), name)
 
         return BroughtObjectStore(folder, bring)
+
+    def executor_files(self) -> StoreFiles:
+        """As `SharedStore`."""
+        return StoreFiles(self._url.text)
 
     def _follow(self, dataset_id: DatasetId) -> None:
         """What another writer did is here, unless somebody holds the dataset, who then runs again anyway."""

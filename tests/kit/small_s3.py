@@ -170,11 +170,11 @@ class SmallS3:
                     return 200, store.listing(path, parse_qs(urlsplit(self.path).query)), {}
                 if held is None:
                     return 404, b"", {}
-                found = re.fullmatch(r"bytes=(\d+)-", headers.get("range", ""))
+                found = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
                 if found:
-                    start = int(found[1])
-                    shown = f"bytes {start}-{len(held) - 1}/{len(held)}"
-                    return 206, held[start:], {"ETag": str(tag), "Content-Range": shown}
+                    start, end = int(found[1]), int(found[2] or len(held) - 1) + 1
+                    shown = f"bytes {start}-{min(end, len(held)) - 1}/{len(held)}"
+                    return 206, held[start:end], {"ETag": str(tag), "Content-Range": shown}
                 return 200, held, {"ETag": str(tag)}
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - the library looks for these

@@ -1,0 +1,141 @@
+"""Files that driver and executors have in common where they have no folder in common: those of a store.
+
+`files_of(session)` is None where executors see the driver's folders: workers are given paths. Otherwise it is
+the workspace's store. Keys are below its URL, every machine reaches it with credentials of its own
+environment, and it is pickled into plans as that URL.
+
+    datasets/fed01…/data/f1620…           slices by their hash, those of a commit to come as well
+    datasets/fed01…/checkpoints/f1620…    checkpoints
+    staging/<random>/…                    inputs and runs, for as long as `staged(files)` lasts
+
+Driver: `with staged(files) as run: files.put(path, f"{run}/input")`, then a plan whose functions have `files`
+and keys. Worker: `files.bring(key)`, `files.read(key, start, end)`, all in `telling()`, and what it writes
+before it puts it in `worker_folder()`. Rows of Parquet files: `odfchain.spark.parquet_frame`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from odfchain.errors import AccessError, OdfchainError, TransferError
+from odfchain.slices.marker import marker
+from odfchain.store.fsio import make_folder, private_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CREDENTIALS_HINT = (
+    "executors reach the store with the credentials of their own environment (docs/operate.md); where they "
+    "see the folders of the driver, `spark.files: shared` in the workspace's config.yaml does without"
+)
+
+
+class ExecutorFiles(Protocol):
+    """Files by key, for the driver and for workers; pickled as the URL that the keys are below.
+
+    Raises, all of them:
+        AccessError, TransferError: the store refuses, or cannot be reached.
+        ObjectNotFoundError: there is no such file.
+        StorageFullError, StoreError: what came cannot be kept here.
+    """
+
+    def put(self, path: Path, key: str) -> None:
+        """A file is durably there under a key; one that is there already stays."""
+
+    def bring(self, key: str) -> Path:
+        """A copy of a file on this machine, in a folder that no other has to see; not to be changed.
+
+        Where the key ends in a physical hash, the copy hashes to it. Copies are kept for those who ask again;
+        beyond a bound the ones that were not asked for in the last hour go.
+
+        Raises:
+            ObjectCorruptedError: it does not hash to its name.
+        """
+
+    def read(self, key: str, start: int, end: int) -> bytes:
+        """The bytes of a file from `start` up to, not with, `end`; `end` is not beyond its size."""
+
+    def copy(self, key: str, start: int, end: int, target: Path) -> None:
+        """The same bytes as a new file, with little memory."""
+
+    def clear(self, below: str) -> None:
+        """No file is there any more whose key begins with `below` and a slash."""
+
+
+_given: weakref.WeakKeyDictionary[SparkSession, ExecutorFiles] = weakref.WeakKeyDictionary()
+
+
+def give_files(session: SparkSession, files: ExecutorFiles | None) -> SparkSession:
+    """The session, whose executors reach files by these from now on; None: they see the driver's folders."""
+    if files is None:
+        _given.pop(session, None)
+    else:
+        _given[session] = files
+    return session
+
+
+def files_of(session: SparkSession) -> ExecutorFiles | None:
+    """How executors of a session reach files; None: they see the driver's folders."""
+    return _given.get(session)
+
+
+def is_local(session: SparkSession) -> bool:
+    """Whether all of a session's Spark is in one JVM, that of this process."""
+    java = getattr(session, "_jsparkSession", None)
+    return java is not None and bool(java.sparkContext().isLocal())
+
+
+def session_like(session: SparkSession) -> SparkSession:
+    """A new session in the same Spark, whose executors reach files in the same way."""
+    return give_files(session.newSession(), files_of(session))
+
+
+@contextlib.contextmanager
+def staged(files: ExecutorFiles) -> Iterator[str]:
+    """The beginning of keys, without a slash at its end, for files that are gone afterwards.
+
+    What a driver that was killed has left there is named by nothing.
+    """
+    below = f"staging/{secrets.token_hex(16)}"
+    try:
+        yield below
+    finally:
+        with contextlib.suppress(OdfchainError):  # the outcome of the run does not depend on it
+            files.clear(below)
+
+
+# --- on a worker ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Errors of the project's pass through Spark: `odfchain.spark.failure.explain` raises them again."""
+    try:
+        yield
+    except OdfchainError as error:
+        hint = CREDENTIALS_HINT if isinstance(error, AccessError | TransferError) else error.hint
+        text = marker("raised", name=type(error).__name__, message=str(error), hint=hint or "")
+        raise RuntimeError(text) from None
+
+
+@contextlib.contextmanager
+def worker_folder() -> Iterator[Path]:
+    """A private folder on the worker's machine, gone afterwards; with the executor, if it is killed."""
+    with private_folder(own_folder("writing")) as folder:
+        yield folder
+
+
+def own_folder(name: str) -> Path:
+    """A folder of workers on their machine: in that of their executor, which Spark removes at its end."""
+    local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    base = Path(local) / "odfchain" if local else Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}"
+    make_folder(base, mode=0o700)
+    make_folder(base / name, mode=0o700)
+    return base / name

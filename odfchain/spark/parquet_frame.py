@@ -1,0 +1,93 @@
+"""Rows of Parquet files that executors bring themselves: one task for each, in the order of the files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from odfchain.spark.executor_files import ExecutorFiles, telling
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def parquet_frame(
+    session: SparkSession, files: ExecutorFiles, struct: StructType, keys: Sequence[str]
+) -> DataFrame:
+    """The rows of the files under these keys, in the columns and types of `struct`.
+
+    As Spark's own reader gives them under that schema: a column that a file does not have is null, and
+    unsigned integers are of the next larger type. Nothing is read yet.
+
+    What a task raises then is raised by `odfchain.spark.failure.explain`:
+        ObjectNotFoundError, ObjectCorruptedError, AccessError, TransferError: as `ExecutorFiles.bring`.
+        BadInputError: a file is not readable, becomes more than the limits allow, or has other types.
+    """
+    from pyspark.sql import types as t
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if not keys:
+        return session.createDataFrame([], struct)
+    # by position: names with dots and backticks are syntax where columns are named
+    numbered = t.StructType([t.StructField(f"c{i}", f.dataType, True) for i, f in enumerate(struct.fields)])
+    schema = to_arrow_schema(numbered, timezone="UTC").serialize().to_pybytes()
+    read = functools.partial(_read, files=files, keys=tuple(keys), names=tuple(struct.names), schema=schema)
+    numbers = session.range(0, len(keys), 1, len(keys))
+    return numbers.mapInArrow(read, numbered).toDF(*struct.names)
+
+
+def _read(
+    batches: Iterator[pa.RecordBatch],
+    files: ExecutorFiles,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+    schema: bytes,
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa  # imported on the worker
+
+    target = pa.ipc.read_schema(pa.py_buffer(schema))
+    with telling():
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _rows(files, keys[number], names, target)
+
+
+def _rows(
+    files: ExecutorFiles, key: str, names: tuple[str, ...], target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    from odfchain.errors import BadInputError
+    from odfchain.slices.reader import open_parquet
+    from odfchain.text import first_line
+
+    path = files.bring(key)
+    try:
+        with open_parquet(path) as source:
+            present = set(source.schema_arrow.names)
+            for batch in source.batches([name for name in names if name in present]):
+                columns = [
+                    _as_physical(batch.column(name), field.type)
+                    if name in present
+                    else pa.nulls(batch.num_rows, field.type)
+                    for name, field in zip(names, target, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=target)
+    except BadInputError as error:
+        raise type(error)(error.message, file=key, hint=error.hint) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise BadInputError(f"not in the types of its dataset: {first_line(error)}", file=key) from None
+
+
+def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column as the type that carries it through Spark."""
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if pa.types.is_time32(column.type):
+        return column.cast(pa.int32()).cast(kind)
+    return column.cast(kind)

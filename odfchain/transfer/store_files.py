@@ -1,0 +1,125 @@
+"""Files that driver and executors have in common, in the object store of a workspace (RFC-048)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from odfchain.digest.sha3 import sha3_256
+from odfchain.errors import InvalidIdError, ObjectCorruptedError
+from odfchain.ids.multihash import Multihash
+from odfchain.spark.executor_files import own_folder
+from odfchain.store import fsio
+from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, again
+from odfchain.transfer.public_layout import PeerUrl
+
+KEPT_BYTES = 16 << 30
+"""Copies that a machine keeps for its workers [bytes]."""
+_IN_USE_SECONDS = 3_600
+"""A copy that was asked for since is not removed: a task may be about to open it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """The files below a URL of an object store; fulfils `odfchain.spark.executor_files.ExecutorFiles`.
+
+    Its pickled form has the URL and nothing else: credentials are those of the process that uses it.
+    """
+
+    url: str
+
+    @property
+    def _space(self) -> ObjectSpace:
+        return _space_at(self.url)
+
+    def put(self, path: Path, key: str) -> None:
+        """As `ExecutorFiles`."""
+        again(lambda: self._space.put_file(key, path))
+
+    def bring(self, key: str) -> Path:
+        """As `ExecutorFiles`."""
+        folder = own_folder("brought")
+        path = folder / hashlib.sha3_256(f"{self.url}{key}".encode()).hexdigest()
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)
+            return path
+        again(lambda: self._bring(key, path))
+        _keep_within(folder, KEPT_BYTES)
+        return path
+
+    def _bring(self, key: str, path: Path) -> None:
+        name, hasher = _hash_in(key), sha3_256()
+        with _new_file(path) as sink:
+            for chunk in self._space.chunks(key):
+                hasher.update(chunk)
+                sink.write(chunk)
+            if name not in (None, actual := Multihash.sha3_256(hasher.digest())):
+                raise ObjectCorruptedError(
+                    f"{self._space.where}{key}: the content hashes to {actual}, not to its name",
+                    hint="restore the object from a backup or another copy of the dataset",
+                )
+
+    def read(self, key: str, start: int, end: int) -> bytes:
+        """As `ExecutorFiles`."""
+        return again(lambda: b"".join(self._space.chunks(key, start, end)))
+
+    def copy(self, key: str, start: int, end: int, target: Path) -> None:
+        """As `ExecutorFiles`."""
+        again(lambda: self._copy(key, start, end, target))
+
+    def _copy(self, key: str, start: int, end: int, target: Path) -> None:
+        with _new_file(target) as sink:
+            for chunk in self._space.chunks(key, start, end):
+                sink.write(chunk)
+
+    def clear(self, below: str) -> None:
+        """As `ExecutorFiles`."""
+        self._space.clear(below)
+
+
+@functools.lru_cache(maxsize=64)
+def _space_at(url: str) -> ObjectSpace:
+    return ObjectSpace(PeerUrl.parse(url), STORE_LIMITS)
+
+
+def _hash_in(key: str) -> Multihash | None:
+    """The hash that a key ends in; None where it ends in something else."""
+    try:
+        return Multihash.parse(key.rpartition("/")[2])
+    except InvalidIdError:
+        return None
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """What `path` has once the block inside ends; it need not outlive the machine."""
+    temp = fsio.temp_path(path.parent)
+    try:
+        with fsio.storage_errors(path):
+            with temp.open("xb") as sink:
+                yield sink
+            temp.replace(path)
+    except BaseException:
+        fsio.remove_quietly(temp)
+        raise
+
+
+def _keep_within(folder: Path, most: int) -> None:
+    """Remove copies until there are at most so many bytes; those first that were not asked for for long."""
+    known = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            known.append((path.stat(), path))
+    total = sum(found.st_size for found, _ in known)
+    for found, path in sorted(known, key=lambda each: each[0].st_mtime):
+        if total <= most or found.st_mtime > time.time() - _IN_USE_SECONDS:
+            return
+        fsio.remove_quietly(path)
+        total -= found.st_size
