@@ -1,4 +1,4 @@
-"""The tokens that a workspace gives to those who may write over its server: half of a `Workspace`."""
+"""The tokens that a workspace gives to those who may read or write over its server: half of a `Workspace`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class GivenTokens:
-    """Tokens for a server that publishes this workspace and may be written to."""
+    """Tokens for a server that publishes this workspace, and asks readers or writers who they are."""
 
     _files: WorkspaceFiles
 
     def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
-        """A new token with rights such as `push:org.%` and `force:airports`; its text is nowhere else.
+        """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
 
         Raises:
             UsageError: a name or a right is none, or there is no right.

@@ -183,6 +183,8 @@ class ServeKeywords(TypedDict, total=False):
     """The branches that are published beside the heads: all, or those of these names."""
     write: bool | None
     """Those may push who have a token for that (`Workspace.create_token`)."""
+    restrict_reading: bool | None
+    """A dataset is there for those alone who have a token with the right to read it, or to push to it."""
     behind_proxy: bool | None
     """Every request comes through a proxy, which has TLS; what it says of the way to it is believed."""
 

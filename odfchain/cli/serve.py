@@ -22,6 +22,9 @@ from odfchain.errors import UsageError
 @click.option("--read-only", is_flag=True, help="Let nobody write, which is so unless --write is given.")
 @click.option("--write", is_flag=True, help="Let those push who have a token (odfchain token).")
 @click.option(
+    "--restrict-reading", is_flag=True, help="Show datasets to those alone whose token is for them."
+)
+@click.option(
     "--behind-proxy",
     is_flag=True,
     help="A proxy with TLS is in front, whose X-Forwarded fields are believed.",
@@ -35,6 +38,7 @@ def serve_command(
     port: int,
     read_only: bool,
     write: bool,
+    restrict_reading: bool,
     behind_proxy: bool,
     branches: bool,
     names: tuple[str, ...],
@@ -44,13 +48,15 @@ def serve_command(
     """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
 
     Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
-    other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them: nobody is
-    asked who they are. Branches are drafts, and are there only where --branches or --branch says so. Private
-    keys, settings and where datasets came from are not published.
+    other client of Open Data Fabric's simple protocol. Whoever can connect can read all of them, unless
+    --restrict-reading is given: then a dataset is there for those alone who show a token that may read it
+    (odfchain token create NAME --allow read:PATTERN), or push to it. Branches are drafts, and are there only
+    where --branches or --branch says so. Private keys, settings and where datasets came from are not
+    published.
 
     With --write, `odfchain push --to odf+http://…/NAME` gives datasets to this workspace, for those who have
     a token: datasets of others, since those whose private key is here are written here. There is no
-    encryption, so this takes an address of this machine, or --behind-proxy.
+    encryption, so whatever takes tokens takes an address of this machine, or --behind-proxy.
     """
     if read_only and write:
         raise UsageError("--read-only and --write contradict each other")
@@ -71,6 +77,7 @@ def serve_command(
             on_problem=_say,
             branches=branches or names,
             write=write,
+            restrict_reading=restrict_reading,
             behind_proxy=behind_proxy,
         )
 

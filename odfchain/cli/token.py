@@ -1,4 +1,4 @@
-"""`odfchain token`: who may push to the server of this workspace."""
+"""`odfchain token`: who may read from and push to the server of this workspace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odfchain.cli.support.screen import echo
 
 @click.group("token")
 def token_command() -> None:
-    """Give tokens to those who may push to this workspace's server, and take them back."""
+    """Give tokens to those who may use this workspace's server, and take them back."""
 
 
 @token_command.command("create")
@@ -22,13 +22,14 @@ def token_command() -> None:
     multiple=True,
     required=True,
     metavar="RIGHT:PATTERN",
-    help="What it allows: push:PATTERN, or force:PATTERN to overwrite history; in patterns % is any text.",
+    help="What it allows: read:, push:, or force:PATTERN to overwrite history; in patterns % is any text.",
 )
 def token_create(name: str, allow: tuple[str, ...]) -> None:
     """Make a token and print it, this once: only its hash is kept, in .odfchain/tokens.yaml.
 
-    Whoever has it may push to the server that `odfchain serve --write` starts: datasets of others, whose
-    private keys are not here.
+    With push:, whoever has it may push to the server that `odfchain serve --write` starts, datasets of
+    others, whose private keys are not here. With read:, he may read where `serve --restrict-reading` lets
+    nobody else; push: allows that, too.
     """
     made = open_workspace().create_token(name, allow)
     if not options().quiet:
@@ -57,6 +58,6 @@ def token_list(output: str) -> None:
 @token_command.command("revoke")
 @click.argument("name", type=TOKEN)
 def token_revoke(name: str) -> None:
-    """End a token; a push that is going on with it ends, too."""
+    """End a token; what is going on with it ends, too."""
     open_workspace().revoke_token(name)
     say(f"revoked {name}")

@@ -16,6 +16,7 @@ from enum import Enum
 
 from odfchain.digest.sha3 import sha3_256
 from odfchain.errors import InvalidIdError, UsageError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.names import AccountName, DatasetAlias
 from odfchain.ids.patterns import DatasetNamePattern, DatasetPattern
 from odfchain.model.timestamp import Timestamp
@@ -29,7 +30,10 @@ _BEARER = re.compile(r"bearer +([!-~]{1,1024})", re.ASCII | re.IGNORECASE)
 class Right(Enum):
     """What a token may allow."""
 
+    READ = "read"
+    """To read, where a server asks readers who they are."""
     PUSH = "push"
+    """Reading goes with it: a push begins with the head, and compares chains."""
     FORCE = "force"
     """To overwrite the history of a dataset by a push."""
 
@@ -53,7 +57,7 @@ class Grant:
         if right not in known or not colon:
             raise UsageError(
                 f"{one_line(text, 100)!r} is not a right",
-                hint="rights are push:PATTERN and force:PATTERN, such as push:org.% or push:alice/%",
+                hint="rights are read:, push: and force:PATTERN, such as read:org.% or push:alice/%",
             )
         account, slash, name = pattern.rpartition("/")
         try:
@@ -78,7 +82,20 @@ class AccessToken:
 
     def may(self, right: Right, alias: DatasetAlias) -> bool:
         """Whether it allows something with a dataset."""
-        return any(grant.right is right and grant.pattern.matches(alias) for grant in self.allow)
+        rights = (Right.READ, Right.PUSH) if right is Right.READ else (right,)
+        return any(grant.right in rights and grant.pattern.matches(alias) for grant in self.allow)
+
+    @property
+    def account(self) -> str:
+        """Whose it is: the account that all of its rights are for, else its own name."""
+        accounts = {grant.pattern.account for grant in self.allow}
+        only = accounts.pop() if len(accounts) == 1 else None
+        return self.name if only is None else str(only)
+
+    @property
+    def account_id(self) -> str:
+        """The id of that account, in the form that nodes use; it follows from the name alone."""
+        return str(DatasetId(sha3_256(f"account {self.account}".encode()).digest()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,11 @@ def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
 def digest_of(text: str) -> bytes:
     """What is kept of a token."""
     return sha3_256(text.encode()).digest()
+
+
+def is_shown(authorization: str | None) -> bool:
+    """Whether a header `Authorization` shows a token, a good one or not; a proxy's password is none."""
+    return (authorization or "")[:7].lower() == "bearer "
 
 
 def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessToken | None:

@@ -2,8 +2,8 @@
 
     /                       a list for people
     /datasets.json          the index (`odfchain.transfer.repository_index`)
-    /info                   what nodes are asked first: aliases need no account here
-    /platform/…             whether a token is known (`odfchain.serve.platform`)
+    /info                   what nodes are asked first: whether all aliases have an account
+    /accounts/me            whose the token is that is shown; and /platform/… (`odfchain.serve.platform`)
     /{alias}/refs/head      hash of the newest block
     /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
     /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.hints`)
@@ -16,7 +16,8 @@
 `alias` is `name`, `account/name` or the dataset's id (`did:odf:…`); hashes may be in every final multibase.
 That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
 found. Objects never change, hence they may be kept for ever; everything else is asked for again with its
-entity tag. ASGI 3, with the extension `http.response.zerocopysend` where the server has it.
+entity tag. Where reading is restricted, a dataset is there for those alone whose token is for it
+(`odfchain.serve.readers`). ASGI 3, with the extension `http.response.zerocopysend` where the server has it.
 Source: specification "Dataset Sharing"; RFC-007 of
 Open Data Fabric; RFC 9110; RFC-021.
 """
@@ -25,10 +26,11 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odfchain.digest.physical import hash_bytes
@@ -43,8 +45,9 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.references import branch_names
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import conditional
-from odfchain.serve.platform import PLATFORM, answer_platform
+from odfchain.serve.platform import PLATFORM, UNKNOWN, answer_platform
 from odfchain.serve.published import OpenFile, Published, open_public
+from odfchain.serve.readers import Reader, Readers
 from odfchain.serve.token_file import TokenFile
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.transfer.hint_file import encode_names
@@ -68,8 +71,12 @@ _AT_ONCE = 64 << 10
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_FOR_ONE = (b"cache-control", b"private, max-age=31536000, immutable")
+_WITH_A_TOKEN = (b"www-authenticate", b"Bearer")
+_BY_TOKEN = (b"vary", b"authorization")
 _ASK_AGAIN = (b"cache-control", b"no-cache")
 _TEXT = b"text/plain; charset=us-ascii"
+_JSON = b"application/json"
 
 _ESCAPED = re.compile("%(2[BFbf]|3[Dd])")
 """`+`, `/` and `=`, which base64 has."""
@@ -99,6 +106,11 @@ def _plain(status: int, text: str, *more: tuple[bytes, bytes]) -> _Answer:
 _NOT_FOUND = _plain(404, "not found\n")
 _NOT_ALLOWED = _plain(405, "datasets here can only be read\n", (b"allow", b"GET, HEAD"))
 _FAILED = _plain(500, "this cannot be read now\n")
+_NOT_KNOWN = _Answer(
+    401,
+    ((b"content-type", _JSON), _ASK_AGAIN, _WITH_A_TOKEN),
+    json.dumps({"message": UNKNOWN}).encode(),
+)
 
 
 Branches = bool | Collection[str]
@@ -111,13 +123,16 @@ def repository(
     problem: Callable[[str], None] | None = None,
     branches: Branches = False,
     write: bool = False,
+    restrict_reading: bool = False,
     behind_proxy: bool = False,
 ) -> Repository:
     """The application that publishes a workspace; `problem` is told, in one line, of what cannot be read.
 
-    With `write`, who has a token for that may push. `behind_proxy` says that every request comes through one.
+    With `write`, who has a token for that may push; with `restrict_reading`, nobody else may read.
+    `behind_proxy` says that every request comes through one.
     """
-    made = Repository(workspace, problem or (lambda _: None), branches, behind_proxy=behind_proxy)
+    readers = Readers(TokenFile(workspace.root), restrict_reading)
+    made = Repository(workspace, problem or (lambda _: None), branches, readers, behind_proxy=behind_proxy)
     if write:
         made.allow_writing()
     return made
@@ -130,15 +145,16 @@ class Repository:
         self,
         workspace: WorkspaceFiles,
         problem: Callable[[str], None],
-        branches: Branches = False,
+        branches: Branches,
+        readers: Readers,
         *,
         behind_proxy: bool = False,
     ) -> None:
         self._workspace = workspace
+        self._readers = readers
         self._behind_proxy = behind_proxy
         self._writing: Writing | None = None
         self._published = Published(workspace)
-        self._tokens = TokenFile(workspace.root)
         self._branches = branches
         self._problem = problem
         self._hints = HintCache()
@@ -167,6 +183,8 @@ class Repository:
         except (OdfchainError, OSError) as error:
             self._problem(str(error))
             answer = _FAILED
+        if self._readers.restricted:
+            answer = _for_one(answer)
         try:
             await _respond(answer, scope, send)
         finally:
@@ -175,18 +193,24 @@ class Repository:
 
     async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
         # loaded here: most clients speak the simple protocol
-        from odfchain.serve.smart_pulls import answer_pull  # noqa: PLC0415
+        from odfchain.serve.smart_pulls import answer_pull, refuse_upgrade  # noqa: PLC0415
         from odfchain.serve.smart_pushes import answer_push  # noqa: PLC0415
 
         *parts, last = _path(scope).split("/")
+        reader = self._reader(scope)
+        if reader is None and last != "push":
+            await refuse_upgrade(send, 401, UNKNOWN)
+            return
         ref = _ref("/".join(parts)) if last in ("pull", "push") else None
-        dataset = self._published.dataset(ref) if ref is not None else None
+        dataset = self._dataset(ref, reader)
         if last == "push":
             alias = dataset.alias if dataset is not None else ref if isinstance(ref, DatasetAlias) else None
             own = dataset is not None and self._workspace.has_key(dataset.id)
             await answer_push(self._writing, alias, own=own, scope=scope, receive=receive, send=send)
             return
-        await answer_pull(dataset, self._chains, scope, receive, send, behind_proxy=self._behind_proxy)
+        assert reader is not None  # noqa: S101 - refused above
+        found = None if dataset is None else (dataset, reader)
+        await answer_pull(found, self._chains, scope, receive, send, behind_proxy=self._behind_proxy)
 
     async def _put(self, writing: Writing, scope: Message, receive: Receive) -> _Answer:
         from odfchain.serve.smart_pushes import take_file  # noqa: PLC0415 - as above
@@ -194,7 +218,7 @@ class Repository:
         parts = _path(scope).split("/")
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))
-        dataset = self._published.dataset(ref) if ref is not None else None
+        dataset = self._dataset(ref, self._reader(scope))
         alias = dataset.alias if dataset is not None else ref
         if not isinstance(alias, DatasetAlias):
             return _NOT_FOUND
@@ -204,23 +228,27 @@ class Repository:
     async def _answer(self, scope: Message) -> _Answer:
         path = _path(scope)
         if path in PLATFORM:
-            status, document = answer_platform(path, scope, self._tokens)
-            return _Answer(status, ((b"content-type", b"application/json"), _ASK_AGAIN), document)
+            status, document = answer_platform(path, scope, self._readers.tokens)
+            asking = (_WITH_A_TOKEN,) if status == 401 else ()
+            return _Answer(status, ((b"content-type", _JSON), _ASK_AGAIN, *asking), document)
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_ALLOWED
-        if path == "":
-            return _current(scope, b"text/html; charset=utf-8", _page(await self._entries()))
-        if path == INDEX_KEY:
-            return _current(scope, b"application/json", render_index(await self._entries()))
         if path == "info":
-            return _current(scope, b"application/json", b'{"isMultiTenant": false}')
+            return _current(scope, _JSON, json.dumps({"isMultiTenant": self._has_accounts()}).encode())
+        reader = self._reader(scope)
+        if reader is None:
+            return _NOT_KNOWN
+        if path == "":
+            return _current(scope, b"text/html; charset=utf-8", _page(await self._entries(reader)))
+        if path == INDEX_KEY:
+            return _current(scope, _JSON, render_index(await self._entries(reader)))
         parts = path.split("/")
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))
         branch = self._branch(key)
-        if ref is None or (name is None and key not in _CHANGING and branch is None):
+        if name is None and key not in _CHANGING and branch is None:
             return _NOT_FOUND
-        dataset = self._published.dataset(ref)
+        dataset = self._dataset(ref, reader)
         if dataset is None:
             return _NOT_FOUND
         if name is not None:
@@ -240,6 +268,21 @@ class Repository:
         hint = await asyncio.to_thread(self._hint, dataset, head)
         return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
 
+    def _reader(self, scope: Message) -> Reader | None:
+        return self._readers.reader(conditional.field(scope["headers"], b"authorization"))
+
+    def _dataset(self, ref: DatasetRef | None, reader: Reader | None) -> DatasetFiles | None:
+        """The dataset that is meant, if it is there for who asks: all that names one leads through here."""
+        if ref is None or reader is None:
+            return None
+        found = self._published.dataset(ref)
+        return found if found is not None and reader.sees(found.alias) else None
+
+    def _has_accounts(self) -> bool:
+        """Whether no alias here is without an account, so that one in a URL would mean nothing."""
+        aliases = [dataset.alias for dataset in self._published.datasets()]
+        return bool(aliases) and all(alias.account is not None for alias in aliases)
+
     def _branch(self, key: str) -> str | None:
         """The branch that is published and that a key is about."""
         folder, _, file = key.partition("/")
@@ -253,13 +296,19 @@ class Repository:
         with self._chains:
             return self._hints.get(dataset.chain, head)
 
-    async def _entries(self) -> list[IndexEntry]:
+    async def _entries(self, reader: Reader) -> list[IndexEntry]:
         def make() -> list[IndexEntry]:
             with self._chains:
                 return self._index.entries(datasets)
 
         datasets = self._published.datasets()
-        return await asyncio.to_thread(make)
+        return [entry for entry in await asyncio.to_thread(make) if reader.sees(entry.alias)]
+
+
+def _for_one(answer: _Answer) -> _Answer:
+    """An answer that no cache between may give to somebody else."""
+    headers = (_FOR_ONE if header == _FOR_EVER else header for header in answer.headers)
+    return replace(answer, headers=(*headers, _BY_TOKEN))
 
 
 def _path(scope: Message) -> str:

@@ -2,8 +2,9 @@
 
 Whoever starts it keeps the main thread, where signals arrive, and can stop it from anywhere. Unless writing
 is allowed, nothing in a workspace can be changed over this server; then those change datasets of others who
-have a token for that. There is no encryption and no reader is asked who he is, so it listens on this machine
-only unless it is told otherwise; in front of the open network belongs a web server that does both.
+have a token for that. There is no encryption, and unless reading is restricted no reader is asked who he is,
+so it listens on this machine only unless it is told otherwise; in front of the open network belongs a web
+server that does both.
 Source: RFC-021, RFC-050.
 """
 
@@ -44,6 +45,7 @@ def serve(
     on_problem: Tell | None = None,
     branches: Branches = False,
     write: bool = False,
+    restrict_reading: bool = False,
     behind_proxy: bool = False,
 ) -> None:
     """Publish a workspace until SIGTERM or Ctrl-C; then let responses end, and return.
@@ -51,11 +53,11 @@ def serve(
     `listening` gets the URL once clients can connect; `on_request` a line for each request; `on_problem` a
     line for each thing that could not be read; `branches` are those that are published. They are called from
     the server's thread, but for the first. A second signal ends it at once. Port 0 is any free one. With
-    `write`, those may push who have a token for that.
+    `write`, those may push who have a token for that; with `restrict_reading`, nobody reads without one.
 
     Raises:
         TransferError: the address cannot be listened on.
-        UsageError: others than this machine would write without encryption.
+        UsageError: others than this machine would send tokens without encryption.
     """
     with (
         RepositoryServer(
@@ -66,6 +68,7 @@ def serve(
             on_problem=on_problem,
             branches=branches,
             write=write,
+            restrict_reading=restrict_reading,
             behind_proxy=behind_proxy,
         ) as it,
         _signals(it.request_stop),
@@ -80,7 +83,7 @@ class RepositoryServer:
 
     Raises:
         TransferError: the address cannot be listened on.
-        UsageError: others than this machine would write without encryption.
+        UsageError: others than this machine would send tokens without encryption.
     """
 
     def __init__(
@@ -93,12 +96,13 @@ class RepositoryServer:
         on_problem: Tell | None = None,
         branches: Branches = False,
         write: bool = False,
+        restrict_reading: bool = False,
         behind_proxy: bool = False,
     ) -> None:
-        if write and not behind_proxy and not is_this_machine(host):
+        if (write or restrict_reading) and not behind_proxy and not is_this_machine(host):
             raise UsageError(
-                f"{one_line(host)}: everybody on the way could read the tokens of those who write, since "
-                "there is no encryption here",
+                f"{one_line(host)}: everybody on the way could read the tokens of those who ask, since there "
+                "is no encryption here",
                 hint="listen on 127.0.0.1, or put a web server with TLS in front and say --behind-proxy",
             )
         import uvicorn  # noqa: PLC0415 - slow to load
@@ -110,7 +114,12 @@ class RepositoryServer:
         self.url = _url(self._socket)
         """Where the repository is; ends in a slash."""
         published = repository(
-            workspace, problem=self._problem, branches=branches, write=write, behind_proxy=behind_proxy
+            workspace,
+            problem=self._problem,
+            branches=branches,
+            write=write,
+            restrict_reading=restrict_reading,
+            behind_proxy=behind_proxy,
         )
         application = _told(published, on_request, self._problem)
         self._server = uvicorn.Server(

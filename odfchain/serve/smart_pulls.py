@@ -19,6 +19,7 @@ from odfchain.errors import ChainError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SMART
 from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.serve.readers import Reader
 from odfchain.smart.block_batch import RawBlock, packed
 from odfchain.smart.client_flow import FAILED
 from odfchain.smart.server_flow import Closing, PullServing
@@ -48,6 +49,7 @@ _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 _SILENT_SECONDS = 60.0
 """A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
+REVOKED = Closing(FAILED, "The token was revoked.")
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ def base_of(scope: Message, fields: Mapping[str, str], last: str, *, behind_prox
 
 
 async def answer_pull(
-    dataset: DatasetFiles | None,
+    found: tuple[DatasetFiles, Reader] | None,
     lock: threading.Lock,
     scope: Message,
     receive: Receive,
@@ -163,21 +165,25 @@ async def answer_pull(
     *,
     behind_proxy: bool = False,
 ) -> None:
-    """Hold the conversation of one pull over a WebSocket that has not been accepted yet."""
+    """Hold the conversation of one pull over a WebSocket that has not been accepted yet.
+
+    `found` is the dataset, and who may read it.
+    """
     fields = fields_of(scope)
     if not is_this_version(fields):
         await refuse_upgrade(send, 400, "Incompatible client version")
         return
     base = base_of(scope, fields, "pull", behind_proxy=behind_proxy)
-    if dataset is None or base is None:
+    if found is None or base is None:
         await refuse_upgrade(send, 404, "Dataset not found")
         return
+    dataset, reader = found
     source = DatasetSource(dataset, lock, base, fields.get("authorization"))
     await send({"type": "websocket.accept"})
-    await _converse(PullServing(source), receive, send)
+    await _converse(PullServing(source), reader, receive, send)
 
 
-async def _converse(serving: PullServing, receive: Receive, send: Send) -> None:
+async def _converse(serving: PullServing, reader: Reader, receive: Receive, send: Send) -> None:
     while True:
         try:
             async with asyncio.timeout(_SILENT_SECONDS):
@@ -194,6 +200,8 @@ async def _converse(serving: PullServing, receive: Receive, send: Send) -> None:
         text = message.get("text")
         if text is None:
             closing: Closing | None = Closing(FAILED, "Messages are text.")
+        elif not reader.is_current():
+            closing = REVOKED
         else:
             closing, said = await asyncio.to_thread(_said, serving, text)
             if said is not None:

@@ -21,6 +21,7 @@ from odfchain.serve.access_tokens import AccessToken, Right, holder
 from odfchain.serve.push_sessions import PushSession, PushSessions
 from odfchain.serve.push_target import DatasetTarget
 from odfchain.serve.smart_pulls import (
+    REVOKED,
     Message,
     Receive,
     Send,
@@ -162,7 +163,7 @@ async def _converse(
         if refused:
             return Closing(FAILED, "This push was refused.")
         if not writing.still(session.token):
-            return Closing(FAILED, "The token was revoked.")
+            return REVOKED
         turn = await asyncio.to_thread(serving.answer, text)
         refused = isinstance(turn.message, Refusal)
         session.touched = writing.sessions.now()

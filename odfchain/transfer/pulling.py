@@ -122,7 +122,8 @@ def _begun(
         raise DatasetNotFoundError(
             f"{peer.where}: there is no dataset (no refs/head)",
             hint="check the URL: it ends in the dataset's name; "
-            "`odfchain search --repo URL` lists what a repository has",
+            "`odfchain search --repo URL` lists what a repository has; a server may show it only to those "
+            "who have a token: `odfchain login URL`",
         )
     incoming = workspace.root / "incoming"
     fsio.make_folder(incoming)

@@ -67,7 +67,9 @@ def test_who_shows_a_token() -> None:
         assert holder(wrong, tokens) is None
 
 
-@pytest.mark.parametrize("allow", [[], ["push"], ["push:"], ["read:%"], ["push:a b"], ["push:a/b/c"], [":%"]])
+@pytest.mark.parametrize(
+    "allow", [[], ["push"], ["push:"], ["write:%"], ["push:a b"], ["push:a/b/c"], [":%"]]
+)
 def test_what_is_no_right(allow: list[str]) -> None:
     with pytest.raises(UsageError):
         made_token("a", allow, NOW)
