@@ -210,7 +210,7 @@ LINES = {  # raised only by a commit that says why
     "audit": 6_300,  # chains in files while they are verified, their newest blocks alone; statistics of footers, signed manifests and profiles; merges are computed again; foreign keys
     "branch": 7_050,  # ranges of keys on Spark; graphs of blocks, bases of bases, merges; corrections of some rows; two engines; rows recorded without Spark; conflicts as files; constraints; a cache of states
     "chain": 1_690,  # how two chains lie to each other came from transfer
-    "cli": 7_920,  # logins by a password; tokens for those who push; options that would be passed over; pushes to nodes; the newest blocks; how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
+    "cli": 7_930,  # logins by a password; tokens for those who push; options that would be passed over; pushes to nodes; the newest blocks; how far Spark is, in a line that fits; locks, checked in three forms and as a page; workspaces in stores; asset locks; exports to tables; comparisons of profiles; manifests; profiles; reverts; merges; corrections; branches, points, diffs; queries: their shell, formats that stream, exports; signed answers are shown and checked
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
@@ -225,7 +225,7 @@ LINES = {  # raised only by a commit that says why
     "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_690,  # how executors reach files; how large slices become; where the truth of a workspace is; what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
-    "serve": 2_340,  # who may read; taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches
+    "serve": 2_370,  # who may read; taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches
     "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "smart": 1_115,  # what both sides of a conversation have in common; the messages of the smart protocol, both sides of a conversation, batches

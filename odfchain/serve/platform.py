@@ -1,4 +1,4 @@
-"""What clients of nodes ask about who they are: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
+"""What clients ask about who they are: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
 
 Tokens are all that is known here: there are no users and no passwords, which clients are told in words.
 Source: the protocol as the reference node speaks it; RFC-050.
