@@ -1,4 +1,4 @@
-"""Who somebody is at a node: a user and a password for a token, and whether a node knows a token.
+"""Who somebody is at a node: a token for a user and a password, whether a token is known, and whose it is.
 
 A password is sent once, to the origin that the user has typed, below no redirect; what is kept afterwards is
 the token. Source: the protocol as the reference node speaks it (`/platform/login`); RFC-050.
@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from odfchain.errors import AccessError, CorruptedPeerError, FetchError, TransferError, UnsupportedPeerError
+from odfchain.errors import (
+    AccessError,
+    CorruptedPeerError,
+    FetchError,
+    InvalidIdError,
+    TransferError,
+    UnsupportedPeerError,
+)
+from odfchain.ids.names import AccountName
 from odfchain.limits import SHARING
 from odfchain.net.pool import HttpPool, request_headers
 from odfchain.net.retry import Deadline, Timing, TransientError
@@ -89,6 +97,50 @@ def check_token(url: PeerUrl, token: str) -> str | None:
     return None if answer.status in (200, 204, 404, 405, 501) else f"{answer.where}: {answer.said}"
 
 
+def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
+    """The account that a node with several means where the URL of a dataset there names none.
+
+    None where the URL needs none, nobody asks by a token, or no node answers.
+
+    Raises:
+        AccessError: the node does not know the token.
+        CorruptedPeerError: it names no account.
+        TransferError: it fails.
+    """
+    if token is None:
+        return None
+    with _asking(url, token) as node:
+        try:
+            root, document = node.found()
+        except (
+            TransferError
+        ):  # there is no node, or none that can be asked now: what it was asked for says more
+            return None
+        if not document["isMultiTenant"] or len(_folders(node.base)) - len(_folders(root)) != 1:
+            return None
+        bearer = ("Authorization", f"Bearer {checked_token(token)}")
+        answer = node.ask(replace(root, path=root.path + b"accounts/me"), (bearer,))
+    if answer.status in (404, 405, 501):
+        return None
+    if answer.status in (401, 403):
+        raise AccessError(
+            f"{answer.where}: {answer.said}",
+            hint="name an account in the URL, or keep a token of yours: `odfchain login URL`",
+        )
+    if answer.status != 200:
+        raise _failed(answer)
+    try:
+        return AccountName(str(answer.document.get("accountName", "")))
+    except InvalidIdError as error:
+        raise CorruptedPeerError(f"{answer.where}: {one_line(str(error), _SHOWN)}") from None
+
+
+def with_account(ref: str, account: AccountName) -> str:
+    """A reference to a dataset elsewhere, a URL or `repo/name`, with an account before its name."""
+    prefix, _, name = ref.rstrip("/").rpartition("/")
+    return f"{prefix}/{account}/{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     where: str
@@ -116,17 +168,22 @@ class _Node:
     secret: str
 
     def below(self, path: bytes) -> Target:
-        """A path of the node's, below the longest prefix of the URL at which it says what it is.
+        """A path of the node's."""
+        root, _ = self.found()
+        return replace(root, path=root.path + path)
+
+    def found(self) -> tuple[Target, dict[str, Any]]:
+        """The longest prefix of the URL at which a node says what it is, and what it says.
 
         It is asked without credentials: nothing is sent that is not for a node.
         """
-        folders = [part for part in self.base.path.split(b"/") if part]
+        folders = _folders(self.base)
         answer = None
         for count in range(len(folders), max(-1, len(folders) - _DEEPEST - 1), -1):
             root = b"/".join([b"", *folders[:count], b""])
             answer = self.ask(replace(self.base, path=root + b"info"))
             if answer.status == 200 and isinstance(answer.document.get("isMultiTenant"), bool):
-                return replace(self.base, path=root + path)
+                return replace(self.base, path=root), answer.document
             if answer.location is not None or answer.status >= 500:
                 raise _failed(answer)
         said = f": {answer.said}" if answer is not None else ""
@@ -158,6 +215,10 @@ class _Node:
                 return _Answer(where, response.status, said, document, shown)
         except TransientError as error:
             raise FetchError(f"{where}: {error.reason}") from error
+
+
+def _folders(target: Target) -> list[bytes]:
+    return [part for part in target.path.split(b"/") if part]
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ of their own origin, remembered or not. Source: specification "Dataset Sharing";
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.errors import (
     DatasetNotFoundError,
@@ -43,7 +44,7 @@ from odfchain.transfer.aliases import (
 )
 from odfchain.transfer.open import PeerOptions, open_peer, options_of
 from odfchain.transfer.partial import FetchOutcome, fetch_missing
-from odfchain.transfer.peer import Peer
+from odfchain.transfer.peer import Peer, WritablePeer
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.pushing import (
@@ -62,6 +63,8 @@ from odfchain.trust.seen import Seen, SeenHeads
 from odfchain.trust.signature_policy import NO_POLICY, SignaturePolicy
 from odfchain.trust.signed_head import SignatureStatus
 from odfchain.trust.signing_keys import parse_did
+
+_T = TypeVar("_T")
 
 if TYPE_CHECKING:
     from odfchain.repo.workspace_config import ShareConfig
@@ -224,7 +227,16 @@ class Sharing:
             if target is None:
                 remembered = self._present(wanted) or self._from(url)
                 target = remembered.alias if remembered else DatasetAlias(None, url.name())
-            return self._pull(url, ref, target, options, token, progress)
+            try:
+                return self._pull(url, ref, target, options, token, progress)
+            except DatasetNotFoundError:
+                ref, found = self._at_account(ref, url, self._options(options.parallel, token))
+                if wanted is not None or found == url:
+                    raise
+            if alias is None:
+                known_copy = self._from(found)
+                target = known_copy.alias if known_copy else target
+            return self._pull(found, ref, target, options, token, progress)
         dataset = self.named(ref)
         if alias is not None:
             raise UsageError(f"{dataset.alias} is here already; `rename` gives it another name")
@@ -290,13 +302,13 @@ class Sharing:
             And all errors of `url_of`, `open_destination` and `push_dataset`.
         """
         dataset = self._dataset(ref)
-        url, remember = self._destination(dataset, target)
         options = options or PushOptions(parallel=self.config.parallel)
         trusted = tuple(parse_did(text) for text in self.workspace.config.audit.trusted_auditors)
-        chosen = self._options(options.parallel, token if target else None)
-        with closing(open_destination(url, chosen)) as peer:
-            peer.ref = dataset.ref
-            outcome = push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
+
+        def push(peer: WritablePeer, options: PushOptions) -> PushOutcome:
+            return push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
+
+        outcome, remember = self._at_destination(dataset, target, options, token, push)
         if dataset.ref == HEAD:
             add_alias(dataset, AliasKind.PUSH, remember)
             self._published(dataset, outcome.plan.new_head)
@@ -316,12 +328,12 @@ class Sharing:
             As `push`.
         """
         dataset = self._dataset(ref)
-        url, _ = self._destination(dataset, target)
         options = options or PushOptions(parallel=self.config.parallel)
-        chosen = self._options(options.parallel, token if target else None)
-        with closing(open_destination(url, chosen)) as peer:
-            peer.ref = dataset.ref
+
+        def plan(peer: WritablePeer, options: PushOptions) -> PushPlan:
             return plan_push(dataset, peer, options)
+
+        return self._at_destination(dataset, target, options, token, plan)[0]
 
     def fetch(
         self,
@@ -519,6 +531,42 @@ class Sharing:
             if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
                 text = found.text
         SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))
+
+    def _at_account(self, ref: str, url: PeerUrl, options: PeerOptions) -> tuple[str, PeerUrl]:
+        """The same, but where a node has several accounts, and the URL names none: that of who asks."""
+        if not url.is_smart:
+            return ref, url
+        from odfchain.transfer.node_login import account_at, with_account  # noqa: PLC0415 - for few nodes
+
+        account = account_at(url, options.token_for(url))
+        if account is None:
+            return ref, url
+        named = with_account(ref, account)
+        return named, self.url_of(named)
+
+    def _at_destination(
+        self,
+        dataset: DatasetFiles,
+        target: str | None,
+        options: PushOptions,
+        token: str | None,
+        run: Callable[[WritablePeer, PushOptions], _T],
+    ) -> tuple[_T, str]:
+        """What comes of a push, or of planning one, and how its destination is remembered."""
+        url, remember = self._destination(dataset, target)
+        chosen = self._options(options.parallel, token if target else None)
+
+        def at(url: PeerUrl, options: PushOptions) -> _T:
+            with closing(open_destination(url, chosen)) as peer:
+                peer.ref = dataset.ref
+                return run(peer, options)
+
+        if url.is_smart and options.create and dataset.ref == HEAD:
+            try:
+                return at(url, replace(options, create=False)), remember
+            except DatasetNotFoundError:
+                remember, url = self._at_account(remember, url, chosen)
+        return at(url, options), remember
 
     def _destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
         """Where to push to, and how that is remembered."""
