@@ -214,7 +214,7 @@ LINES = {  # raised only by a commit that says why
     "codec": 2_890,  # canonical JSON with floats, written by Python where it writes the same
     "drift": 1_400,  # the guard of commits; profiles of others are read strictly; the page
     "digest": 760,  # processes that hash for another; what is fed for each value; values become bytes by numpy; threads share the leaves
-    "engine": 6100,
+    "engine": 6_150,  # how many records a step would bring
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
     "floor": 1_750,  # limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
@@ -230,11 +230,11 @@ LINES = {  # raised only by a commit that says why
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "smart": 1_115,  # what both sides of a conversation have in common; the messages of the smart protocol, both sides of a conversation, batches
     "slices": 2_910,  # where an input is cut into several slices; conditions, and what they skip, came from manifest; bounds that JSON cannot say; what footers report, and its text, came from manifest; the state at an event time; the newest rows from one reading
-    "spark": 7_150,  # files that driver and executors have in common in a store, rows of Parquet from there; several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
+    "spark": 7_200,  # a setting that threads share; files that driver and executors have in common in a store, rows of Parquet from there; several slices side by side; looking at Spark while it works; functions of numbers by workers; documents made typed at once, in pieces; a session that stays, begins early; few rows; the newest row of each key
     "sql": 2350,
     "store": 1_285,  # hrefs of locations; objects that come when they are read; accounts and servers of Azure; files that are linked or copied; places as locations, which two rooms had as texts
     "transfer": 9_200,  # accounts of nodes; files that executors read and write in a store; tokens for passwords; what is pushed here as a peer, pulls that judge first; pushes to nodes; nodes; servers that a user has named; counts of slices that are kept; workspaces in object stores: names, heads that machines share, opening; slices from where locks of assets say; copies by a condition; manifests and profiles on their way; branches, and what was merged; a dataset that is only read (RFC-034)
-    "transform": 2050,
+    "transform": 2_350,  # a step as several, side by side
     "trust": 2_910,  # lines about snapshots; what is signed on its way in and out came from transfer and repo; signatures of branches
     "upkeep": 2_430,  # what lines about snapshots name; what branches and merges need stays
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import WorkspaceConfig
     from odfchain.transfer.sync import SyncOptions
-    from odfchain.transform.execute import TransformOptions
+    from odfchain.transform.catch_up import TransformOptions
     from odfchain.trust.signature_policy import SignaturePolicy
 
 Time = Timestamp | dt.date | str
@@ -327,7 +327,7 @@ def transform_options(
     given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
 ) -> TransformOptions:
     """How to compute a derivative dataset."""
-    from odfchain.transform.execute import TransformOptions
+    from odfchain.transform.catch_up import TransformOptions
 
     time, retries = given.get("system_time"), given.get("retries")
     return TransformOptions(
@@ -336,6 +336,7 @@ def transform_options(
         retries=config.ingest.retries if retries is None else retries,
         timeout=given.get("timeout"),
         system_columns=columns,
+        slice_bytes=config.slice.max_bytes,
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.polling import PullOutcome
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.sync import SyncOutcome
-    from odfchain.transform.execute import TransformOutcome
+    from odfchain.transform.catch_up import TransformOutcome
 
 
 class Way(Enum):
@@ -260,7 +260,7 @@ def _from_source(
 def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
     from odfchain.api.commit_checks import commit_checks
     from odfchain.repo.dependencies import inputs_of
-    from odfchain.transform.execute import run_transform
+    from odfchain.transform.catch_up import run_transform
 
     files, workspace = dataset._files, dataset._workspace
     inputs = inputs_of(workspace._files, files)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,7 @@ from odfchain.slices.hashes import hash_parquet
 from odfchain.transform.engines import address_of
 from odfchain.transform.execute import Engines, ExecutedStep, execute_step
 from odfchain.transform.planner import RecordedStep, plan_recorded
+from odfchain.transform.several_steps import JobThreads
 
 if TYPE_CHECKING:
     from odfchain.engine.interface import TransformEngine
@@ -114,7 +115,7 @@ def replay_dataset(
     step = f"Replaying {dataset.alias}"
     progress.phase(step, len(wanted))
     together = SideBySide(progress, step)
-    with _pool(jobs) as pool:
+    with JobThreads(jobs) as pool:
         running = [
             (block, _started(pool, dataset, plan, engines, together.part()))
             for block, plan in _plans(dataset, wanted, find, tail, head)
@@ -149,17 +150,6 @@ def _add(report: Report, dataset: DatasetFiles, block: HashedBlock, outcome: _Ou
         replay.transactions += 1
         if outcome.engine not in replay.engines:
             replay.engines.append(outcome.engine)
-
-
-class _pool(ThreadPoolExecutor):  # noqa: N801 - used like a function
-    """Threads that are waited for; but not after Ctrl-C, which closes the engine under them."""
-
-    def __init__(self, jobs: int) -> None:
-        super().__init__(max(1, jobs), thread_name_prefix="odfchain-replay")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        interrupted = kind is not None and not issubclass(kind, Exception)
-        self.shutdown(wait=not interrupted, cancel_futures=kind is not None)
 
 
 # --- what there is to replay -----------------------------------------------------------------------
@@ -236,7 +226,7 @@ def engine_name(transform: Transform, config: TransformConfig) -> str:
 
 
 def _started(
-    pool: ThreadPoolExecutor,
+    pool: JobThreads,
     dataset: DatasetFiles,
     plan: RecordedStep | _Outcome,
     engines: ReplayEngines,

@@ -20,6 +20,7 @@ from odfchain.engine.stream.operators import (
     PlanReader,
     QueryKind,
     Retracting,
+    RowWise,
     is_windowed,
     kind_of,
 )
@@ -57,6 +58,14 @@ class Query:
     """How many generators (explode and the like) may follow each other."""
     digest: str
     """Multihash of the text and the tables: another query has another one."""
+
+    @property
+    def is_row_by_row(self) -> bool:
+        """Whether each row of the result comes of one row of the only input, and they are in its order."""
+        return self.kind is QueryKind.STATELESS and all(
+            isinstance(op, InputScan) or (isinstance(op, RowWise) and len(op.children) == 1)
+            for op in self.root.walk()
+        )
 
     def event_time(self, vocabulary: DatasetVocabulary) -> int:
         """The number of the result's event time."""

@@ -35,8 +35,8 @@ from odfchain.engine.result import (
     whole_pairs,
     write_output,
 )
-from odfchain.engine.step_inputs import InputRows, StepInput, watermark_of
-from odfchain.engine.stream.event_times import TimeMark, TimePoint
+from odfchain.engine.step_context import StepContext
+from odfchain.engine.step_inputs import InputRows, StepInput
 from odfchain.engine.stream.flow import StepMemory
 from odfchain.engine.stream.operators import QueryKind
 from odfchain.engine.stream.retracting import RetractingFlow, used_of_tables
@@ -53,7 +53,6 @@ from odfchain.slices.writer import notes_on_cut_times
 from odfchain.spark.failure import explain
 from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
-from odfchain.spark.rows_writer import write_rows
 from odfchain.spark.session import SQL_SETTINGS
 from odfchain.spark.tally import Steps
 from odfchain.spark.watching import watched
@@ -265,7 +264,7 @@ class SparkTransformEngine:
         small = _rows_of(request) <= self._small_rows
         session, query = self._planned(request, inputs, small=small, progress=progress)
         few = self._small_rows if small else 0
-        step = _StepContext.begin(request, query, inputs, folder)
+        step = StepContext.begin(request, query, inputs, folder)
         if step.restarted:
             progress.note("the query changed: what it remembers starts anew with this step")
         target = settled_schema(
@@ -310,6 +309,32 @@ class SparkTransformEngine:
             takes_back_own=query.kind is not QueryKind.STATELESS,
         )
 
+    def rows_of(
+        self, request: TransformRequest, *, progress: Progress, deadline: float | None = None
+    ) -> int | None:
+        """How many records a step brings, where each comes of one row of one input; None for other queries.
+
+        Raises:
+            As `execute`.
+        """
+        settled = _with_version(request)
+        return self._run(settled, lambda _, folder: self._count(settled, folder, progress), deadline)
+
+    def _count(self, request: TransformRequest, folder: Path, progress: Progress) -> int | None:
+        inputs = [StepInput.of(given) for given in request.query_inputs]
+        small = _rows_of(request) <= self._small_rows
+        session, query = self._planned(request, inputs, small=small, progress=progress)
+        if not query.is_row_by_row:
+            return None
+        rows = [i.rows(session, folder, query.columns_of(i.given.query_alias)) for i in inputs]
+        step = StepContext.begin(request, query, inputs, folder)
+        frame, _ = _result(query, step, rows, StepMemory({}))
+        return frame.count()
+
+    def tasks(self) -> int:
+        """How many steps are worth executing at the same time."""
+        return int(self.session().sparkContext.defaultParallelism)
+
     # --- raw queries -------------------------------------------------------------------------------
 
     def query(self, request: RawQueryRequest, *, progress: Progress, deadline: float | None = None) -> int:
@@ -327,7 +352,7 @@ class SparkTransformEngine:
 
 
 def _result(
-    query: Query, step: _StepContext, rows: list[InputRows], memory: StepMemory
+    query: Query, step: StepContext, rows: list[InputRows], memory: StepMemory
 ) -> tuple[DataFrame, int | None]:
     """(new rows as `c0`, `c1`, …; what may be promised of later ones [ms])."""
     catalyst: Catalyst = query.catalyst
@@ -375,109 +400,10 @@ def _result(
     return frame, None if point is None else point.start // 1_000
 
 
-def _asking_again(
-    session: SparkSession, step: _StepContext
-) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
+def _asking_again(session: SparkSession, step: StepContext) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
     """Computes the query over tables as they are."""
     transform = step.request.transform
     return lambda tables: run_queries(session, transform, tables, note=lambda _: None)
-
-
-@dataclass(frozen=True, slots=True)
-class _StepContext:
-    """Where a step stands: what came before it, and the watermarks."""
-
-    request: TransformRequest
-    query: Query
-    inputs: list[StepInput]
-    previous: archive.Manifest | None
-    parts: Mapping[str, Path]
-    restarted: bool
-    marks: tuple[int | None, ...]
-    """Of every input, the last known watermark [ms]."""
-    before: int | None
-    now: int | None
-
-    @property
-    def vocabulary(self) -> DatasetVocabulary:
-        return self.request.vocab
-
-    @property
-    def rules(self) -> EngineRules:
-        return rules_of(self.request.transform.version)
-
-    @property
-    def watermark(self) -> TimeMark:
-        """The mark of the inputs' event times."""
-        late = self.rules.allowed_lateness_ms
-        before, now = _point(self.before), _point(self.now)
-        return TimeMark(before, now, now, _point(self.before, late), _point(self.now, late))
-
-    @classmethod
-    def begin(
-        cls, request: TransformRequest, query: Query, inputs: list[StepInput], folder: Path
-    ) -> _StepContext:
-        previous, restarted = None, False
-        parts: dict[str, Path] = {}
-        if request.prev_checkpoint_path is not None:
-            unpacked = folder / "before"
-            unpacked.mkdir()
-            previous, parts = archive.open_checkpoint(Path(request.prev_checkpoint_path), unpacked)
-            same = previous.query_hash == query.digest and previous.kind == query.kind.value
-            if not same:
-                restarted = bool(parts)
-                parts = {}
-        known = {m.dataset_id: m.watermark_ms for m in previous.inputs} if previous else {}
-        marks = tuple(i.watermark(known.get(str(i.given.dataset_id))) for i in inputs)
-        before = previous.watermark_ms if previous and not restarted else None
-        return cls(
-            request, query, inputs, previous, parts, restarted, marks, before, watermark_of(marks, before)
-        )
-
-    def output_watermark(self, promise: int | None) -> int | None:
-        """What is promised of the output [ms], never less than before."""
-        last = self.previous.output_watermark_ms if self.previous else None
-        # nothing is promised beyond what the inputs promise, even where that would hold
-        bounded = promise if promise is None or self.now is None else min(promise, self.now)
-        known = [w for w in (bounded, last) if w is not None]
-        return max(known, default=None)
-
-    def finish(
-        self,
-        memory: StepMemory,
-        watermark: int | None,
-        left_out: Mapping[str, Mapping[str, int]],
-        folder: Path,
-        few: int,
-    ) -> archive.Manifest:
-        """Write the checkpoint that the next step begins with; `few` as in `write_rows`."""
-        parts = {name: write_rows(frame, folder, few=few) for name, frame in memory.after.items()}
-        waiting: dict[str, int] = {}
-        for table, rows in memory.waiting:
-            if number := parts[rows].rows if isinstance(rows, str) else rows.count():
-                waiting[table] = waiting.get(table, 0) + number
-        manifest = archive.Manifest(
-            format=archive.FORMAT if self.rules.number > 1 else 1,
-            engine_version=self.rules.version,
-            kind=self.query.kind.value,
-            query_hash=self.query.digest,
-            step=1 if self.previous is None or self.restarted else self.previous.step + 1,
-            inputs=tuple(
-                archive.InputMark(str(i.given.dataset_id), mark)
-                for i, mark in zip(self.inputs, self.marks, strict=True)
-            ),
-            watermark_ms=self.now,
-            output_watermark_ms=watermark,
-            parts=tuple(archive.Part(name, facts.rows) for name, facts in sorted(parts.items())),
-            waiting=waiting,
-            **left_out,
-        )
-        archive.write_checkpoint(
-            Path(self.request.new_checkpoint_path),
-            manifest,
-            {name: Path(facts.path) for name, facts in parts.items()},
-        )
-        return manifest
 
 
 def _notes(step: archive.Manifest) -> Iterator[str]:
@@ -522,11 +448,7 @@ def _rows_of(request: TransformRequest) -> int:
     return new + sum(part.rows for part in manifest.parts)
 
 
-def _point(ms: int | None, late: int = 0) -> TimePoint | None:
-    return None if ms is None else TimePoint((ms - late) * 1_000)
-
-
-def _left_out(memory: StepMemory, rows: list[InputRows], step: _StepContext) -> dict[str, dict[str, int]]:
+def _left_out(memory: StepMemory, rows: list[InputRows], step: StepContext) -> dict[str, dict[str, int]]:
     """How many rows came too late, or take back what is not there; asked only when some could."""
     may_be_late = step.before is not None and any(r.may_have_before(step.before) for r in rows)
     changing = any(r.has_changes for r in rows)

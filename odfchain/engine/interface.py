@@ -8,7 +8,7 @@ specification "Engine Contract", "Engine Protocol"; RFC-019.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from odfchain.model.data_schema import DataSchema
@@ -61,3 +61,17 @@ class TransformEngine(Protocol):
             QueryError: the query is at fault (InvalidQuery).
             EngineError: the engine is (InternalError).
         """
+
+
+@runtime_checkable
+class CountingEngine(TransformEngine, Protocol):
+    """An engine that can say what a step would bring, so that several are executed at the same time."""
+
+    def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
+        """How many records the step brings, where each comes of one row of one input; None for other queries.
+
+        The records of such a step are in the order of the rows that they come of. Raises as `execute`.
+        """
+
+    def tasks(self) -> int:
+        """How many steps are worth executing at the same time."""

@@ -40,3 +40,16 @@ class LimitedEngine:
             EngineError: also when time has run out.
         """
         return self.engine.query(request, progress=progress, deadline=self.seconds)
+
+    def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
+        """As `SparkTransformEngine.rows_of`.
+
+        Raises:
+            QueryError, BadInputError: as there.
+            EngineError: also when time has run out.
+        """
+        return self.engine.rows_of(request, progress=progress, deadline=self.seconds)
+
+    def tasks(self) -> int:
+        """As `SparkTransformEngine.tasks`."""
+        return self.engine.tasks()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
@@ -77,19 +79,41 @@ def write_ordered(
         raise explain(error, file=file) from error
 
 
+@dataclass(slots=True)
+class _ByRows:
+    """How often a session's setting is needed at the moment, and what it was."""
+
+    before: str | None
+    users: int = 0
+
+
+_by_rows: weakref.WeakKeyDictionary[SparkSession, _ByRows] = weakref.WeakKeyDictionary()
+_by_rows_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def batches_by_rows(session: SparkSession) -> Iterator[None]:
-    """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time."""
+    """Arrow batches are cut by rows alone: measuring their bytes after every row takes half of the time.
+
+    The setting is the session's: of several threads that need it at a time, the last one takes it back.
+    """
     key = "spark.sql.execution.arrow.maxBytesPerBatch"
-    before = session.conf.get(key, None)
-    session.conf.set(key, str(2**31 - 1))
+    with _by_rows_lock:
+        if session not in _by_rows:
+            _by_rows[session] = _ByRows(session.conf.get(key, None))
+            session.conf.set(key, str(2**31 - 1))
+        _by_rows[session].users += 1
     try:
         yield
     finally:
-        if before is None:
-            session.conf.unset(key)
-        else:
-            session.conf.set(key, before)
+        with _by_rows_lock:
+            _by_rows[session].users -= 1
+            if not _by_rows[session].users:
+                before = _by_rows.pop(session).before
+                if before is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, before)
 
 
 def given_columns(spec: SliceSpec) -> list[str]:

@@ -183,6 +183,31 @@ def plan_next(
     )
 
 
+def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash]) -> list[PlannedStep]:
+    """The step as several: one up to each of these blocks of its only input, and one for the rest of it.
+
+    What they bring is not known, so the offset before each is that before the first. None has a checkpoint,
+    and watermarks of the output are those before the first, too.
+
+    Raises:
+        ChainError, StoreError, CodecError: the input's chain cannot be read.
+    """
+    (item,) = step.inputs
+    last = item.event.last_block_hash
+    found: list[PlannedStep] = []
+    before = dataclasses.replace(item.event, new_block_hash=None, new_offset=None)
+    for end in (*ends, last):
+        backlog = read_backlog(item.dataset.chain, before.last_block_hash, end) if end is not None else None
+        assert backlog is not None  # noqa: S101 - the step was planned with these blocks
+        event = _event(item.event.dataset_id, before, backlog)
+        reads = _planned(dataset, item.dataset, item.alias, event, backlog)
+        assert reads is not None  # noqa: S101 - records have a schema
+        executed = step.transform if found else step.executed_before
+        found.append(dataclasses.replace(step, inputs=(reads,), executed_before=executed))
+        before = event
+    return found
+
+
 def _from_the_beginning(item: PlannedInput) -> PlannedInput:
     """The input with everything that was recorded up to the last block of the step."""
     end = item.event.last_block_hash

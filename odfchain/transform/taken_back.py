@@ -7,7 +7,8 @@ RFC-020.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,25 +24,28 @@ if TYPE_CHECKING:
     from odfchain.repo.dataset_state import DatasetState
 
 
-def check_taken_back(
-    dataset: DatasetFiles,
-    state: DatasetState,
-    new: DataSlice,
-    path: Path,
-    counts: Mapping[str, int],
-    *,
-    ours: bool,
-    progress: Progress,
-) -> None:
-    """Every row of the slice at `path` that takes another back finds it in `dataset`, or before in the slice.
+@dataclass(frozen=True, slots=True)
+class NewSlice:
+    """A slice that is about to be committed."""
 
-    `counts` are the rows of each operation, by its code. `ours` says that the engine of this process made it.
+    slice: DataSlice
+    path: Path
+    operations: Mapping[str, int]
+    """The rows of each operation, by its code."""
+
+
+def check_taken_back(
+    dataset: DatasetFiles, state: DatasetState, new: Sequence[NewSlice], *, ours: bool, progress: Progress
+) -> None:
+    """Every row of the new slices that takes another back finds it in `dataset`, or before it in them.
+
+    `ours` says that the engine of this process made them.
 
     Raises:
         EngineError, QueryError: one does not; names the first.
         ObjectNotFoundError, ObjectCorruptedError: an earlier slice is missing or damaged.
     """
-    count = sum(counts.get(str(code), 0) for code in TAKES_BACK)
+    count = sum(each.operations.get(str(code), 0) for each in new for code in TAKES_BACK)
     if not count:
         return
     if count > AUDIT.retractions:  # as in a verification
@@ -62,9 +66,9 @@ def check_taken_back(
             error.hint = f"what the step takes back must have been there: `odfchain fetch {dataset.alias}`"
             raise
         slices.append(SliceFile(recorded, names, ref.slice.offset_interval))
-    last = SliceFile(path, names, new.offset_interval)
+    asked = [SliceFile(each.path, names, each.slice.offset_interval) for each in new]
     try:
-        wrong = taken_back_in_vain([*slices, last], [last])
+        wrong = taken_back_in_vain([*slices, *asked], asked)
     except (pa.ArrowException, OSError, ValueError, KeyError, BadInputError) as error:
         line = first_line(error)
         raise EngineError(f"what the step takes back cannot be compared with the slices: {line}") from error

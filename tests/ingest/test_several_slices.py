@@ -28,7 +28,7 @@ from odfchain.spark import several_slices
 from odfchain.spark.few_rows import INTERPRETED
 from odfchain.spark.session import SparkEngine
 from tests.kit.keyed_inputs import COLUMNS, MERGES, row
-from tests.kit.support import manifest
+from tests.kit.support import limit_slices, manifest
 
 BYTES = 2_048
 MANY_TASKS = INTERPRETED | {
@@ -53,11 +53,6 @@ def settings(engine: SparkEngine, values: dict[str, str]) -> Iterator[None]:
                 conf.unset(key)
             else:
                 conf.set(key, old)
-
-
-def limited(workspace: Workspace, max_bytes: int) -> None:
-    content = {"kind": "WorkspaceConfig", "version": 1, "content": {"slice": {"maxBytes": max_bytes}}}
-    (workspace._files.root / "config.yaml").write_text(json.dumps(content))
 
 
 def releases(kind: str) -> list[str]:
@@ -115,9 +110,9 @@ def test_it_is_as_if_it_were_one(
     path = tmp_path / "input.ndjson"
     for text in releases(kind):
         path.write_text(text)
-        limited(workspace, 0)
+        limit_slices(workspace, 0)
         whole = ingest(one, path)
-        limited(workspace, BYTES)
+        limit_slices(workspace, BYTES)
         with settings(engine, INTERPRETED):
             parts = [ingest(few, path)]
         with settings(engine, MANY_TASKS):

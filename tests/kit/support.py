@@ -33,6 +33,8 @@ from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odfchain.api import Workspace
+
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
 IMPORTABLE = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -323,6 +325,12 @@ def manifest(
     """A root dataset with one push source."""
     text = SOURCE.format(name=name, kind=kind, schema=schema, merge=merge)
     return text if kind == "Csv" else text.replace("        header: true\n", "")
+
+
+def limit_slices(workspace: Workspace, max_bytes: int) -> None:
+    """Slices of a workspace have at most about so many bytes of values from now on; 0: as many as there are."""
+    content = {"kind": "WorkspaceConfig", "version": 1, "content": {"slice": {"maxBytes": max_bytes}}}
+    (workspace.path / "config.yaml").write_text(json.dumps(content))
 
 
 DERIVATIVE = """\

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedError, QueryError
-from odfchain.transform.execute import TransformOptions, run_transform
+from odfchain.transform.catch_up import TransformOptions, run_transform
 from tests.kit.support import Result, derivative, manifest, steps, unchanged
 
 if TYPE_CHECKING:
