@@ -23,7 +23,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ingest.read.formats import read_step_for
 from odfchain.ingest.streamed_batch import Batch
 from odfchain.ingest.transaction import FileInput, stage_input
-from odfchain.ingest.write import WriteOptions, WriterState, Written
+from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model.duration import Duration
 from odfchain.model.enums import DatasetKind, OperationType
 from odfchain.model.events import AddData, AddPushSource, MetadataEvent, SourceState

@@ -42,7 +42,7 @@ from odfchain.ingest.news import (
 )
 from odfchain.ingest.prepare.prepare import PrepareLimits, prepare
 from odfchain.ingest.transaction import FileInput, stage_input
-from odfchain.ingest.write import WriterState, Written
+from odfchain.ingest.writer_state import WriterState, Written
 from odfchain.model.duration import Duration
 from odfchain.model.enums import DatasetKind
 from odfchain.model.events import SetPollingSource

@@ -15,7 +15,8 @@ from odfchain.errors import BadInputError, EngineError, NothingToCommitError, Od
 from odfchain.ingest.merge_strategies import looks_back, takes_operations
 from odfchain.ingest.read.formats import declared_schema, open_input
 from odfchain.ingest.read.inference import fix_up
-from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.ingest.write import write_input
+from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model.sources import ReadStep, ReadStepEsriShapefile, ReadStepParquet, Transform
 from odfchain.progress import Progress
 from odfchain.slices.reader import open_parquet

@@ -7,19 +7,16 @@ facts in `fixtures/conformance/writer_cases.json`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.codec.arrow import to_arrow
-from odfchain.codec.raw_arrow import schema_event
 from odfchain.digest.logical import check_hashable
-from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
-from odfchain.ingest.checkpoint import LookBack, look_back, read_recorded
+from odfchain.errors import GuardError, OdfchainError
+from odfchain.ingest.checkpoint import look_back, read_recorded
 from odfchain.ingest.future_rows import first_future_row, times_after
 from odfchain.ingest.known_keys import LARGEST_INPUT, only_relevant
 from odfchain.ingest.late_edits import first_edit, merge_with_edits
@@ -42,16 +39,12 @@ from odfchain.ingest.schema_fit import (
     normalized,
     with_event_time,
 )
+from odfchain.ingest.write_events import data_slices, recorded_write
+from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model import data_schema as ds
-from odfchain.model.duration import Duration
 from odfchain.model.enums import CORRECT_FROM, CORRECT_TO
 from odfchain.model.events import (
-    AddData,
-    Checkpoint,
     DatasetVocabulary,
-    DataSlice,
-    MetadataEvent,
-    SourceState,
 )
 from odfchain.model.sources import (
     MergeStrategy,
@@ -59,17 +52,11 @@ from odfchain.model.sources import (
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
-    WatermarkRule,
     primary_key,
 )
-from odfchain.model.timestamp import Timestamp
-from odfchain.repo.commit import StagedFile
-from odfchain.repo.dataset_files import DatasetFiles
-from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.recorded import RecordedRows, RecordedSlice, keeps_state
 from odfchain.repo.system_columns import SystemColumns
-from odfchain.repo.watermark import DEFAULT_RULE, latest_believed, of_data
-from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
+from odfchain.repo.workspace_config import LateEdits
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark.columns import col
 from odfchain.spark.failure import explain, is_of_spark
@@ -80,94 +67,6 @@ from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class WriterState:
-    """What a write needs to know of the dataset, pending transactions included."""
-
-    vocabulary: DatasetVocabulary
-    merge: MergeStrategy
-    schema: ds.DataSchema | None
-    prev_offset: int | None
-    checkpoint: Checkpoint | None
-    watermark: Timestamp | None
-    source_state: SourceState | None
-    recorded: Callable[[], RecordedRows]
-    """What there is to look back at, found when asked for."""
-    has_source: bool = False
-    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
-    odf_schema: bool = False
-    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
-
-    @property
-    def next_offset(self) -> int:
-        """Offset of the next record."""
-        return 0 if self.prev_offset is None else self.prev_offset + 1
-
-    @classmethod
-    def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
-        """The state of a dataset at a head."""
-        return cls(
-            vocabulary=state.vocabulary,
-            merge=strategy,
-            schema=state.schema,
-            prev_offset=state.last_offset,
-            checkpoint=state.checkpoint,
-            watermark=state.watermark,
-            source_state=state.source_state,
-            has_source=state.polling_source is not None or bool(state.push_sources),
-            odf_schema=state.odf_schema,
-            recorded=functools.cache(lambda: RecordedRows.of(dataset, state)),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """How one input is written."""
-
-    system_time: Timestamp
-    event_time: Timestamp
-    """Event time of rows that carry none."""
-    staging: Path
-    new_source_state: SourceState | None = None
-    new_watermark: Timestamp | None = None
-    """Overrides the computed watermark."""
-    allow_empty: bool = False
-    max_retract_ratio: float = 1.0
-    late_edits: LateEdits = LateEdits.IGNORE
-    """What to do with known keys that have other values (Ledger)."""
-    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
-    system_columns: SystemColumns = SystemColumns.SPECIFICATION
-    """Types of offsets and operations, where the dataset has no schema yet."""
-    watermark: WatermarkRule = DEFAULT_RULE
-    max_future: Duration | None = None
-    """How far after the system time an event time may lie; None is no bound."""
-    allow_future: bool = False
-    """Take rows beyond that bound; the watermark stays within it."""
-    slice_bytes: int = 0
-    """A larger input becomes slices of at most so many bytes of values each; 0: always one."""
-
-    @property
-    def latest_believed(self) -> Timestamp | None:
-        """The bound on event times; None is none."""
-        return None if self.max_future is None else latest_believed(self.system_time, self.max_future)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A transaction that is ready to be committed, and the state after it."""
-
-    events: tuple[MetadataEvent, ...]
-    slices: tuple[StagedFile, ...]
-    checkpoint: StagedFile | None
-    state: WriterState
-    facts: tuple[SliceFacts, ...]
-    """Of each slice."""
-    input_rows: int
-    notes: tuple[str, ...] = ()
-    """What the user should know about how the input was made to fit."""
 
 
 def write_input(
@@ -197,7 +96,7 @@ def write_input(
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
         source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
-        return _record(state, None, (), None, options, input_rows=0)
+        return recorded_write(state, None, (), None, options, input_rows=0)
     data, target, notes = _settle_schema(state, source, options.system_columns)
     ran = _run(session, state, source, data, target, options, malformed)
     facts, input_rows = ran.facts, ran.input_rows
@@ -213,13 +112,13 @@ def write_input(
     if facts:
         new = tuple(
             RecordedSlice(data_slice.offset_interval, functools.partial(Path, each.path))
-            for each, data_slice in zip(facts, _data_slices(facts, state.next_offset), strict=True)
+            for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
         )
         back = look_back(
             session, state.recorded, state.checkpoint, new, state.merge, target, state.vocabulary,
             options.staging,
         )  # fmt: skip
-    return _record(state, target, facts, back, options, input_rows=input_rows, notes=notes)
+    return recorded_write(state, target, facts, back, options, input_rows=input_rows, notes=notes)
 
 
 def _settle_schema(
@@ -334,12 +233,6 @@ def _write_rows(
     ordered = [col(name).asc_nulls_first() for name in order]
     facts = write_frame(frame, ordered, spec, file=source.file, short=short, one_task=source.few)
     return () if facts is None else (facts,)
-
-
-def _data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
-    """The slices as blocks name them, the first record of all at an offset."""
-    starts = itertools.accumulate((each.rows for each in facts), initial=start)
-    return [each.slice_at(first) for each, first in zip(facts, starts, strict=False)]
 
 
 def _microseconds_cut(source: InputFrame, data: ds.DataSchema) -> dict[str, Column]:
@@ -502,72 +395,6 @@ def _guard(
             f"({retracted / recorded:.0%}, at most {options.max_retract_ratio:.0%} is allowed)",
             flag="--allow-retract",
         )
-
-
-def _record(
-    state: WriterState,
-    target: ds.DataSchema | None,
-    facts: tuple[SliceFacts, ...],
-    back: LookBack | None,
-    options: WriteOptions,
-    *,
-    input_rows: int,
-    notes: tuple[str, ...] = (),
-) -> Written:
-    """The events that record a write, by the writer rules.
-
-    Of several slices the last one says what comes of the input: whoever stops at one before it is told no
-    watermark that later rows lie behind, and not that the source was read.
-    """
-    events: list[MetadataEvent] = []
-    if target is not None and target != state.schema:
-        events.append(schema_event(target, odf_form=state.odf_schema))
-    after = dataclasses.replace(state, schema=target or state.schema)
-    slices = _data_slices(facts, state.next_offset)
-    for new_data in slices[:-1]:
-        before = after
-        carried = back.carried if back else None
-        after = dataclasses.replace(before, prev_offset=new_data.offset_interval.end, checkpoint=carried)
-        events.append(_add_data(before, after, new_data))
-    before, last = after, slices[-1] if slices else None
-    after = dataclasses.replace(
-        before,
-        prev_offset=last.offset_interval.end if last else before.prev_offset,
-        checkpoint=back.checkpoint if back else state.checkpoint,
-        watermark=_next_watermark(state, facts, options),
-        source_state=options.new_source_state or state.source_state,
-        recorded=back.recorded if back else state.recorded,
-    )
-    if last is not None or after.watermark != state.watermark or after.source_state != state.source_state:
-        events.append(_add_data(before, after, last))
-    if not events:
-        raise NothingToCommitError("nothing to commit", input_rows=input_rows, notes=notes)
-    staged = tuple(
-        StagedFile(Path(each.path), new.physical_hash, each.footer)
-        for each, new in zip(facts, slices, strict=True)
-    )
-    return Written(tuple(events), staged, back.staged if back else None, after, facts, input_rows, notes)
-
-
-def _add_data(before: WriterState, after: WriterState, new_data: DataSlice | None) -> AddData:
-    return AddData(
-        prev_checkpoint=before.checkpoint.physical_hash if before.checkpoint else None,
-        prev_offset=before.prev_offset,
-        new_data=new_data,
-        new_checkpoint=after.checkpoint,
-        new_watermark=after.watermark,
-        new_source_state=after.source_state,
-    )
-
-
-def _next_watermark(
-    state: WriterState, facts: tuple[SliceFacts, ...], options: WriteOptions
-) -> Timestamp | None:
-    if options.new_watermark is not None:
-        return options.new_watermark
-    times = [each.max_event_time_ms for each in facts if each.max_event_time_ms is not None]
-    latest = max(times, default=None)
-    return of_data(state.watermark, latest, options.watermark, options.system_time, options.latest_believed)
 
 
 def _refuse_torn_corrections(

@@ -16,7 +16,7 @@ from odfchain.api import Dataset, Workspace
 from odfchain.errors import EngineError, OdfchainError
 from odfchain.ingest import transaction
 from odfchain.ingest.transaction import FileInput
-from odfchain.ingest.write import WriterState
+from odfchain.ingest.writer_state import WriterState
 from odfchain.model.sources import ReadStep, ReadStepCsv, ReadStepParquet
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.spark.few_rows import FEW_BYTES, FEW_ROWS

@@ -16,7 +16,8 @@ from odfchain.api import Dataset, Workspace
 from odfchain.digest.physical import hash_bytes
 from odfchain.ingest.checkpoint import LookBack
 from odfchain.ingest.ingesting import IngestOutcome, _with_batch
-from odfchain.ingest.write import WriteOptions, WriterState, Written, _record
+from odfchain.ingest.write_events import recorded_write
+from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model import data_schema as ds
 from odfchain.model.events import AddData, Checkpoint, DatasetVocabulary, SourceState
 from odfchain.model.sources import MergeStrategyAppend
@@ -153,7 +154,7 @@ def written(checkpoint: Checkpoint | None) -> Written:
     )
     back = LookBack(RecordedRows, checkpoint=NEW_CHECKPOINT, carried=checkpoint)
     options = WriteOptions(Timestamp(10**13), Timestamp(10**13), Path(), new_source_state=NEW)
-    return _record(state, SCHEMA, facts, back, options, input_rows=20)
+    return recorded_write(state, SCHEMA, facts, back, options, input_rows=20)
 
 
 NEW_CHECKPOINT = Checkpoint(physical_hash=hash_bytes(b"state"), size=5)

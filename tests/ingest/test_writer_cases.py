@@ -13,7 +13,7 @@ import pytest
 
 from odfchain.codec.raw_arrow import encode_raw_arrow
 from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
-from odfchain.ingest.write import WriterState
+from odfchain.ingest.writer_state import WriterState
 from odfchain.model import data_schema as ds
 from odfchain.model import events as ev
 from odfchain.model.enums import TimeUnit

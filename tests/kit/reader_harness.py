@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from odfchain.ingest.merge_strategies import takes_operations
 from odfchain.ingest.read.formats import declared_schema, open_input
 from odfchain.ingest.read.inference import fix_up
-from odfchain.ingest.write import WriteOptions, WriterState, Written, write_input
+from odfchain.ingest.write import write_input
+from odfchain.ingest.writer_state import WriteOptions, WriterState, Written
 from odfchain.model.events import MetadataEvent, SourceState
 from odfchain.model.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv
 from odfchain.model.timestamp import Timestamp

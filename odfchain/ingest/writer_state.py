@@ -1,0 +1,110 @@
+"""What a write knows of its dataset, how it is to be done, and what it comes to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from odfchain.model import data_schema as ds
+from odfchain.model.duration import Duration
+from odfchain.model.events import Checkpoint, DatasetVocabulary, MetadataEvent, SourceState
+from odfchain.model.sources import MergeStrategy, WatermarkRule
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.commit import StagedFile
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.dataset_state import DatasetState
+from odfchain.repo.recorded import RecordedRows
+from odfchain.repo.system_columns import SystemColumns
+from odfchain.repo.watermark import DEFAULT_RULE, latest_believed
+from odfchain.repo.workspace_config import DuplicateKeys, LateEdits
+from odfchain.slices.writer import SliceFacts
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """What a write needs to know of the dataset, pending transactions included."""
+
+    vocabulary: DatasetVocabulary
+    merge: MergeStrategy
+    schema: ds.DataSchema | None
+    prev_offset: int | None
+    checkpoint: Checkpoint | None
+    watermark: Timestamp | None
+    source_state: SourceState | None
+    recorded: Callable[[], RecordedRows]
+    """What there is to look back at, found when asked for."""
+    has_source: bool = False
+    """Whether the chain defines where rows come from; without that a new column is taken for an accident."""
+    odf_schema: bool = False
+    """Whether the schema in force is declared in the ODF form, so that a new one is as well."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return 0 if self.prev_offset is None else self.prev_offset + 1
+
+    @classmethod
+    def of(cls, dataset: DatasetFiles, state: DatasetState, strategy: MergeStrategy) -> WriterState:
+        """The state of a dataset at a head."""
+        return cls(
+            vocabulary=state.vocabulary,
+            merge=strategy,
+            schema=state.schema,
+            prev_offset=state.last_offset,
+            checkpoint=state.checkpoint,
+            watermark=state.watermark,
+            source_state=state.source_state,
+            has_source=state.polling_source is not None or bool(state.push_sources),
+            odf_schema=state.odf_schema,
+            recorded=functools.cache(lambda: RecordedRows.of(dataset, state)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How one input is written."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+    """Event time of rows that carry none."""
+    staging: Path
+    new_source_state: SourceState | None = None
+    new_watermark: Timestamp | None = None
+    """Overrides the computed watermark."""
+    allow_empty: bool = False
+    max_retract_ratio: float = 1.0
+    late_edits: LateEdits = LateEdits.IGNORE
+    """What to do with known keys that have other values (Ledger)."""
+    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
+    """What to do with rows of the input that have one key and other values (Ledger, Snapshot)."""
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
+    """Types of offsets and operations, where the dataset has no schema yet."""
+    watermark: WatermarkRule = DEFAULT_RULE
+    max_future: Duration | None = None
+    """How far after the system time an event time may lie; None is no bound."""
+    allow_future: bool = False
+    """Take rows beyond that bound; the watermark stays within it."""
+    slice_bytes: int = 0
+    """A larger input becomes slices of at most so many bytes of values each; 0: always one."""
+
+    @property
+    def latest_believed(self) -> Timestamp | None:
+        """The bound on event times; None is none."""
+        return None if self.max_future is None else latest_believed(self.system_time, self.max_future)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A transaction that is ready to be committed, and the state after it."""
+
+    events: tuple[MetadataEvent, ...]
+    slices: tuple[StagedFile, ...]
+    checkpoint: StagedFile | None
+    state: WriterState
+    facts: tuple[SliceFacts, ...]
+    """Of each slice."""
+    input_rows: int
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the input was made to fit."""
