@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from odfchain.api.opened import OpenedDataset, open_dataset
     from odfchain.api.proofs import verify_proof
     from odfchain.api.pull_targets import PullResult, PullTarget
+    from odfchain.api.push_targets import PushTarget
     from odfchain.api.scan import Scan
     from odfchain.api.snapshots import Manifest, Profile, compare_profiles
     from odfchain.api.views import Log
@@ -163,6 +164,7 @@ _PLACES = {
     "api.opened": "OpenedDataset open_dataset",
     "api.proofs": "verify_proof",
     "api.pull_targets": "PullResult PullTarget",
+    "api.push_targets": "PushTarget",
     "api.scan": "Scan",
     "api.snapshots": "Manifest Profile compare_profiles",
     "api.views": "Log",
@@ -247,7 +249,7 @@ __all__ = [
     "NothingToCommitError", "ObjectCorruptedError", "ObjectNotFoundError", "OdfchainError",
     "OpenedDataset", "OperationType", "OversizedInputError", "PartialCopyError", "PeerUrl",
     "PointNotFoundError", "PrepareError", "Problem", "Profile", "Progress", "ProofVerdict", "PullResult",
-    "PullTarget", "PushOutcome", "PushPlan", "QueryError", "QueryResult", "RefConflictError",
+    "PullTarget", "PushOutcome", "PushPlan", "PushTarget", "QueryError", "QueryResult", "RefConflictError",
     "RefusedQueryError", "Remote", "RepoName", "Report", "RepositoryEntry", "ResetPlan", "RollbackError",
     "RowChange", "Scan", "SchemaError", "Seed", "SetAttachments", "SetDataSchema", "SetInfo",
     "SetLicense", "SetPollingSource", "SetTransform", "SetVocab", "SignatureError", "SignaturePolicy",

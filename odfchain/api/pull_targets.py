@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -106,24 +106,25 @@ def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: 
     ordered = list(dict.fromkeys(named))
     if recursive or (names is None and any(d.kind is DatasetKind.DERIVATIVE for d in ordered)):
         # what was not asked for by name may have no source to pull from: its data are pushed
-        ordered = [d for d in _with_upstream(workspace, ordered) if d in named or _is_pullable(d)]
+        ordered = [d for d in with_inputs(workspace, ordered) if d in named or _is_pullable(d)]
     # what comes from elsewhere may be an input of the others
     return [*remotes.values(), *map(target_of, ordered)]
 
 
 def target_of(dataset: Dataset) -> PullTarget:
     """How a dataset of the workspace is brought up to date."""
-    if _is_fetched(dataset) if dataset.ref != HEAD else _is_copy(dataset):
+    if _is_fetched(dataset) if dataset.ref != HEAD else is_copy(dataset):
         way = Way.PEER
     else:
         way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
     return PullTarget(dataset.label, way, dataset)
 
 
-def _is_copy(dataset: Dataset) -> bool:
-    from odfchain.transfer.aliases import is_copy
+def is_copy(dataset: Dataset) -> bool:
+    """Whether a plain pull brings the dataset from a peer; errors as `odfchain.transfer.aliases.is_copy`."""
+    from odfchain.transfer import aliases
 
-    return is_copy(dataset._workspace._files, dataset._files)
+    return aliases.is_copy(dataset._workspace._files, dataset._files)
 
 
 def _is_fetched(dataset: Dataset) -> bool:
@@ -175,18 +176,24 @@ def _is_pullable(dataset: Dataset) -> bool:
     return (
         dataset.kind is DatasetKind.DERIVATIVE
         or dataset.summary.polling_source is not None
-        or _is_copy(dataset)
+        or is_copy(dataset)
     )
 
 
-def _with_upstream(workspace: Workspace, datasets: list[Dataset]) -> Iterator[Dataset]:
+def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Dataset]:
+    """The datasets and what they come from, inputs first; of copies the inputs do not matter.
+
+    Raises:
+        DatasetNotFoundError: an input is not in the workspace.
+        WorkspaceError: a dataset comes from itself.
+    """
     from odfchain.api.dataset import Dataset
     from odfchain.repo.dependencies import with_upstream
-    from odfchain.transfer.aliases import is_copy
+    from odfchain.transfer import aliases
 
     files = [d._files for d in datasets]
-    for found in with_upstream(workspace._files, files, functools.partial(is_copy, workspace._files)):
-        yield Dataset(workspace, found)
+    ends = functools.partial(aliases.is_copy, workspace._files)
+    return [Dataset(workspace, found) for found in with_upstream(workspace._files, files, ends)]
 
 
 def pull(

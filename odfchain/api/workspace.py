@@ -21,6 +21,7 @@ from odfchain.api.options import (
     as_time,
     refuse_unknown,
 )
+from odfchain.api.other_places import OtherPlaces
 from odfchain.errors import DatasetNotFoundError, InvalidIdError
 from odfchain.ids.did import DatasetId
 from odfchain.ids.names import DatasetAlias
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from odfchain.api.imported import Imported
     from odfchain.api.pull_targets import PullResult, PullTarget
+    from odfchain.api.push_targets import PushTarget
     from odfchain.audit.report import Report
     from odfchain.ingest.importing import ImportPlan
     from odfchain.lineage.graph import Graph
@@ -42,18 +44,13 @@ if TYPE_CHECKING:
     from odfchain.query.query_result import QueryResult
     from odfchain.repo.system_columns import SystemColumns
     from odfchain.repo.workspace_config import IngestConfig
-    from odfchain.transfer.catalog import RepositoryEntry
-    from odfchain.transfer.public_layout import PeerUrl
-    from odfchain.transfer.repositories import Repositories
-    from odfchain.transfer.sharing import Sharing
     from odfchain.transform.state_change import StateChange
     from odfchain.transform.validate import Checker
-    from odfchain.trust.proof_store import EvidenceStore
     from odfchain.upkeep.garbage import Collected
     from odfchain.upkeep.repair import FsckReport
 
 
-class Workspace(GivenTokens):
+class Workspace(OtherPlaces, GivenTokens):
     """A folder of datasets, and the one Spark session that works on them.
 
     `workspace["name"]` is one of its datasets, iterating gives all of them, ordered by alias. Use it as a
@@ -107,13 +104,6 @@ class Workspace(GivenTokens):
             ManifestError: the file is malformed.
         """
         return self._files.config.ingest
-
-    @property
-    def _sharing(self) -> Sharing:
-        """Datasets elsewhere; new at each call, because it holds nothing."""
-        from odfchain.transfer.sharing import Sharing
-
-        return Sharing(self._files)
 
     def serve(self, **options: Unpack[ServeKeywords]) -> None:
         """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C.
@@ -226,6 +216,24 @@ class Workspace(GivenTokens):
 
         return targets_of(self, names, recursive=recursive)
 
+    def push_targets(
+        self, names: Sequence[str] | None = None, to: str | None = None, *, recursive: bool = False
+    ) -> list[PushTarget]:
+        """What a push of several sends, inputs before what is made of them; `target.dataset.push(target.to)`.
+
+        Names are references and `%` patterns; None is every dataset, or without `to` every one that was
+        pushed before. `to` is a repository, by its name or URL, below which they keep their names; for one
+        name it is the place itself, as in `Dataset.push`. With `recursive`, what they come from is sent, too.
+
+        Raises:
+            InvalidIdError, DatasetNotFoundError, UnsupportedPeerError: a name means nothing here.
+            UsageError: two datasets would go to one place, or `to` is a dataset for several.
+            WorkspaceError: no repository has this name, or a dataset comes from itself.
+        """
+        from odfchain.api.push_targets import targets_of
+
+        return targets_of(self, names, to, recursive=recursive)
+
     def verify(
         self,
         datasets: Iterable[Dataset | str] | None = None,
@@ -319,50 +327,6 @@ class Workspace(GivenTokens):
 
         found = [dataset.fsck(dry_run=dry_run, progress=progress) for dataset in self]
         return found + unopenable(self._files)
-
-    # --- other places ------------------------------------------------------------------------------
-
-    @property
-    def repositories(self) -> Repositories:
-        """The repositories that the workspace knows by name."""
-        return self._sharing.repositories
-
-    @property
-    def evidence(self) -> EvidenceStore:
-        """The proofs that owners of datasets signed two histories."""
-        return self._sharing.evidence
-
-    def is_remote(self, ref: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
-
-        Raises:
-            InvalidIdError: a URL without its beginning; the hint says how to write it.
-        """
-        return self._sharing.is_remote(ref)
-
-    def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
-        return self._sharing.url_of(ref)
-
-    def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
-        """
-        return self._sharing.repository_url(repository)
-
-    def datasets_of(
-        self, repository: str, text: str = "", *, token: str | None = None
-    ) -> list[RepositoryEntry]:
-        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
-        """
-        from odfchain.transfer.catalog import search
-
-        return search(self._sharing.datasets_of(repository, token=token), text)
 
     # --- making and changing datasets --------------------------------------------------------------
 

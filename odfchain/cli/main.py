@@ -66,7 +66,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     },
     "Share": {
         "serve": "Publish the datasets of the workspace over HTTP.",
-        "push": "Send a dataset to a folder or object store.",
+        "push": "Send datasets to folders, stores or nodes.",
         "token": "Say who may push to the server of the workspace.",
         "search": "Look for datasets in repositories.",
         "repo": "Give names to places that have datasets.",

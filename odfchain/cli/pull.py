@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branch_points import on_branch
-from odfchain.api.known_errors import known_error
 from odfchain.api.pull_ahead import pulling
 from odfchain.cli.support.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.support.faults import report_error
 from odfchain.cli.support.output import format_option, human_size, print_records
 from odfchain.cli.support.parameters import (
     DATASET_AT,
@@ -26,8 +24,9 @@ from odfchain.cli.support.parameters import (
 )
 from odfchain.cli.support.peers import token_for
 from odfchain.cli.support.progress_bar import TerminalProgress, TransferProgress
+from odfchain.cli.support.rounds import one_by_one
 from odfchain.cli.support.screen import echo
-from odfchain.errors import UsageError, was_interrupted
+from odfchain.errors import UsageError
 
 if TYPE_CHECKING:
     from odfchain import PullResult, PullTarget, Timestamp, Workspace
@@ -68,9 +67,13 @@ _copy_options = together(
 @click.command("pull")
 @click.argument("datasets", nargs=-1, type=DATASET_AT)
 @click.option(
-    "--all", "everything", is_flag=True, help="Pull every dataset that has a source or is made of others."
+    "-a",
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Pull every dataset that has a source or is made of others.",
 )
-@click.option("--recursive", is_flag=True, help="Pull what the datasets come from first.")
+@click.option("-r", "--recursive", is_flag=True, help="Pull what the datasets come from first.")
 @click.option(
     "--set-watermark", type=TIMESTAMP, help="Record this watermark instead of pulling; for one dataset."
 )
@@ -196,24 +199,11 @@ class _Run:
     output: str
 
     def pull_all(self, targets: list[PullTarget]) -> int:
-        rows: list[dict[str, Any]] = []
-        code = 0
         with (
             TerminalProgress(quiet=options().quiet) as progress,
             pulling(self.workspace, targets, self.name, self.token, self.chosen) as pull,
         ):
-            for target in targets:
-                try:
-                    rows.append(self._row(target, progress, pull))
-                except Exception as error:
-                    if was_interrupted(error):
-                        raise KeyboardInterrupt from error
-                    known = known_error(error)
-                    if known is None:
-                        raise
-                    progress.stop()
-                    report_error(known, about=str(target) if len(targets) > 1 else "")
-                    code = code or known.exit_code
+            rows, code = one_by_one(targets, lambda target: self._row(target, progress, pull), progress)
         if rows or code == 0:
             columns = _columns(targets, rows)
             right = [column for column in columns if column not in _TEXTS]

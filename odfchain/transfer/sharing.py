@@ -335,6 +335,24 @@ class Sharing:
 
         return self._at_destination(dataset, target, options, token, plan)[0]
 
+    def destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
+        """Where a dataset is to be pushed to, and how that is remembered; `target` is as in `push`.
+
+        Raises:
+            UsageError: no target is given or known.
+            And all errors of `url_of`.
+        """
+        if target is None:
+            known = aliases(dataset, AliasKind.PUSH)
+            if not known:
+                raise UsageError(
+                    f"it is not known where {dataset.alias} is to be pushed to",
+                    hint="name a repository, or a URL: --to file:///srv/datasets/name",
+                )
+            target = known[0]
+        url = resolve_remote(target, self.repositories, local=dataset.alias)
+        return url, target if "/" in target else f"{target}/{dataset.alias.name}"
+
     def fetch(
         self,
         ref: Ref | DatasetFiles,
@@ -553,7 +571,7 @@ class Sharing:
         run: Callable[[WritablePeer, PushOptions], _T],
     ) -> tuple[_T, str]:
         """What comes of a push, or of planning one, and how its destination is remembered."""
-        url, remember = self._destination(dataset, target)
+        url, remember = self.destination(dataset, target)
         chosen = self._options(options.parallel, token if target else None)
 
         def at(url: PeerUrl, options: PushOptions) -> _T:
@@ -567,19 +585,6 @@ class Sharing:
             except DatasetNotFoundError:
                 remember, url = self._at_account(remember, url, chosen)
         return at(url, options), remember
-
-    def _destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
-        """Where to push to, and how that is remembered."""
-        if target is None:
-            known = aliases(dataset, AliasKind.PUSH)
-            if not known:
-                raise UsageError(
-                    f"it is not known where {dataset.alias} is to be pushed to",
-                    hint="name a repository, or a URL: --to file:///srv/datasets/name",
-                )
-            target = known[0]
-        url = resolve_remote(target, self.repositories, local=dataset.alias)
-        return url, target if "/" in target else f"{target}/{dataset.alias.name}"
 
 
 def _id_in(ref: str) -> DatasetId | None:

@@ -201,12 +201,15 @@ def one_verb(scene: Scene) -> None:
     assert [str(target) for target in scene.ws.pull_targets(["derived", "polled"])] == ["derived", "polled"]
 
 
-@case("Dataset.push", "Dataset.plan_push", "Dataset.fetch", "Dataset.local_slices")
+@case("Dataset.push", "Dataset.plan_push", "Dataset.fetch", "Dataset.local_slices", "Workspace.push_targets")
 @case("Dataset.aliases", "Dataset.add_alias", "Dataset.delete_alias")
 def other_places(scene: Scene) -> None:
     url = scene.published()
     assert scene.cities.push(url).up_to_date
     assert scene.cities.plan_push(url).up_to_date
+    (target,) = scene.ws.push_targets(["cities"], url)
+    assert (str(target), target.to) == ("cities", url)
+    assert [str(each) for each in scene.ws.push_targets()] == ["cities"]
     there = scene.elsewhere("partial")
     there.pull(url, name="part", metadata_only=True)
     part = there["part"]

@@ -391,8 +391,14 @@ def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["own", "shelf", "--to", "file:///x"], 2, "the destination is given twice"),
-        (["own", "shelf"], 4, "no repository is called 'shelf'"),
+        (["own", "file:///y", "--to", "file:///x"], 2, "the destination is given twice"),
+        (["own", "shelf"], 4, "no dataset and no repository is called 'shelf'"),
+        (["own", "--to", "shelf"], 4, "no repository is called 'shelf'"),
+        ([], 2, "name the datasets to push"),
+        (["own", "own", "--all"], 2, "name the datasets to push"),
+        (["own", "--all"], 4, "no repository is called 'own'"),
+        (["own", "own", "--to", "shelf/x"], 4, "no repository is called 'shelf'"),
+        (["own%", "--to", "/srv/x"], 2, "written as a URL"),
         (["own", "--to", "https://example.com/own"], 8, "can only be read over https"),
         (["own", "--to", "ipfs://bafy/own"], 2, "cannot be written through a gateway"),
         (["own", "--to", "gopher://x/own"], 2, "cannot be carried over 'gopher'"),
