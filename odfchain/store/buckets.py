@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from odfchain.limits import FetchLimits
 from odfchain.net.template import redact
-from odfchain.store.locations import Location
+from odfchain.store.locations import ENVIRONMENT_HINT, Location
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
@@ -32,6 +32,28 @@ _SWITCHES = ("allow_http", "allow_invalid_certificates")
 _TEXTS = ("proxy_url", "proxy_ca_certificate", "proxy_excludes")
 _PREAMBLE = re.compile(r"^.*? in [0-9.]+[^\s,]*s(?:, after .*?)? +- ")
 _SHOWN = 300
+_CLOCK = "RequestTimeTooSkewed|RequestExpired|Request date header too old|check your iat and exp"
+_CLOCK_HINT = (
+    "set the clock of this machine: it differs from the store's by more than that takes (S3: 15 minutes)"
+)
+_BUSY_HINT = "the store has too much to do: run the command again later"
+_LOST_HINT = f"run the command again when the store can be reached; {ENVIRONMENT_HINT}"
+_ACCESS_HINT = (
+    "grant reading and listing (without it a store does not say what is absent), and look at the clock"
+)
+_HINTS = tuple(
+    (re.compile(pattern), hint)
+    for pattern, hint in (
+        (_CLOCK, _CLOCK_HINT),
+        (" (?:429|503) |SlowDown", _BUSY_HINT),
+        (
+            "error sending request|body error|timed out|header not present in partial| 5[0-9][0-9] ",
+            _LOST_HINT,
+        ),
+        (" 40[13] ", _ACCESS_HINT),
+    )
+)
+"""What to do about failures, by what the library says of them."""
 
 
 def open_store(
@@ -122,6 +144,21 @@ def _client_options(scheme: str) -> dict[str, Any]:
         if option in options:
             options[option] = options[option].lower() in ("1", "true", "yes", "on", "y")
     return options
+
+
+def store_hint(error: BaseException) -> str:
+    """What to do about a failure of the library's."""
+    line = (str(error).splitlines() or [""])[0]
+    return next((hint for pattern, hint in _HINTS if pattern.search(line)), ENVIRONMENT_HINT)
+
+
+def store_refuses(error: BaseException) -> bool:
+    """Whether a store refuses a request as not allowed; of listings the library does not say so by itself."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError  # noqa: PLC0415 - as above
+
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return True
+    return bool(re.search(r"status code: 40[13] ", (str(error).splitlines() or [""])[0]))
 
 
 def store_message(error: BaseException, secrets: Iterable[str] = ()) -> str:

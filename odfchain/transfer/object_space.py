@@ -25,9 +25,9 @@ from odfchain.errors import (
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.net.wire import Body
 from odfchain.progress import SILENT, Progress
-from odfchain.store.buckets import open_store, store_message
+from odfchain.store.buckets import open_store, store_hint, store_message, store_refuses
 from odfchain.store.fsio import storage_errors
-from odfchain.store.locations import ENVIRONMENT_HINT, Location
+from odfchain.store.locations import Location
 from odfchain.text import one_line
 from odfchain.transfer.public_layout import PeerUrl
 
@@ -45,8 +45,6 @@ STORE_LIMITS = FetchLimits(
 """Bounds on a request; the deadline grows with the size of what is carried."""
 
 T = TypeVar("T")
-
-_NOT_ALLOWED = "grant reading (and listing: without it a store refuses to say that an object is absent)"
 
 
 def place_of(url: PeerUrl) -> Location:
@@ -78,6 +76,8 @@ class Listed:
     size: int
     tag: str | None
     """What changes when its content does, where the store says so."""
+    modified: float
+    """When it was written, by the store's clock [s since the epoch]."""
 
 
 class StoredObject(Body):
@@ -221,9 +221,15 @@ class ObjectSpace:
         Returns the version that it has now.
 
         Raises:
-            WriteRefusedError: the condition does not hold; nothing is changed.
+            WriteRefusedError: the condition does not hold, which our own write may have seen to whose answer
+                was lost; else nothing is changed.
             ConditionsUnknownError: the store has no such condition; nothing is changed.
         """
+        if condition == "overwrite":  # the library repeats it
+            return self._write(key, data, condition)
+        return again(lambda: self._write(key, data, condition))
+
+    def _write(self, key: str, data: bytes, condition: Version | str) -> Version:
         import obstore  # noqa: PLC0415 - a heavy library
         from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError  # noqa: PLC0415
 
@@ -261,7 +267,7 @@ class ObjectSpace:
             size = source.stat().st_size
             if size > _PART:
                 part = max(_PART, -(-size // _MOST_PARTS))
-                self._upload(key, _read_chunks(source, progress), part)
+                again(lambda: self._upload(key, _read_chunks(source, progress), part))
                 return
             data = source.read_bytes()
         try:
@@ -290,9 +296,10 @@ class ObjectSpace:
         """The next segments of all keys that begin with `below` (empty, or ending in a slash)."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translated(below):
-            found = obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
-        return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in found]
+        def listing() -> Sequence[str]:
+            return obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
+
+        return [text.rstrip("/").rsplit("/", maxsplit=1)[-1] for text in self._listing(below, listing)]
 
     def listed(self, below: str, most: int) -> list[Listed]:
         """All objects whose keys begin with `below` and a slash, by their keys below it.
@@ -302,14 +309,32 @@ class ObjectSpace:
         """
         import obstore  # noqa: PLC0415 - a heavy library
 
-        found: list[Listed] = []
         start = len(self._path(below)) + 1
-        with self.translated(below):
+
+        def listing() -> list[Listed]:
+            found: list[Listed] = []
             for batch in obstore.list(self._small, self._path(below)):
-                found += [Listed(each["path"][start:], each["size"], each["e_tag"]) for each in batch]
+                found += [
+                    Listed(one["path"][start:], one["size"], one["e_tag"], one["last_modified"].timestamp())
+                    for one in batch
+                ]
                 if len(found) > most:
                     raise TransferError(f"{self.where}{below}: more than {most:,} objects")
-        return found
+            return found
+
+        return self._listing(below, listing)
+
+    def _listing(self, below: str, listing: Callable[[], T]) -> T:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self.translated(below):
+                    return listing()
+            except (AccessError, ObjectNotFoundError):
+                raise
+            except TransferError as error:
+                if attempt == _ATTEMPTS or "response body" not in str(error.__cause__):
+                    raise
+        raise AssertionError("unreachable")
 
     def clear(self, below: str = "") -> None:
         """Remove all objects below the URL, or those whose keys begin with `below` and a slash."""
@@ -325,11 +350,7 @@ class ObjectSpace:
 
         `absent` is what it means to a write that something is not there.
         """
-        from obstore.exceptions import (  # noqa: PLC0415 - a heavy library
-            BaseError,
-            PermissionDeniedError,
-            UnauthenticatedError,
-        )
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - a heavy library
 
         at = one_line(f"{self.where}{key}")
         try:
@@ -338,10 +359,9 @@ class ObjectSpace:
             if absent is not None:
                 raise TransferError(f"{at}: {absent}", hint="make it with the store's own tools") from error
             raise ObjectNotFoundError(f"{at}: no such object or bucket") from error
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise AccessError(f"{at}: {store_message(error)}", hint=_NOT_ALLOWED) from error
         except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
-            raise TransferError(f"{at}: {store_message(error)}", hint=ENVIRONMENT_HINT) from error
+            kind = AccessError if store_refuses(error) else TransferError
+            raise kind(f"{at}: {store_message(error)}", hint=store_hint(error)) from error
 
 
 def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:

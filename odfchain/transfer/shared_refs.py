@@ -17,7 +17,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from odfchain.chain.chain import HashedBlock
@@ -40,16 +39,13 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD, check_object_name
 from odfchain.store.local import LocalObjectStore, LocalRefStore, conflict
 from odfchain.transfer.object_peer import ObjectPeer
-from odfchain.transfer.object_space import ConditionsUnknownError, Version, WriteRefusedError, again
+from odfchain.transfer.object_space import ConditionsUnknownError, Version, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, Part
 from odfchain.transfer.slice_files import objects_of, store_of
 
 _HINT_EVERY = 100
 """Blocks after which the hint for clones is written anew [count]; of long chains a hundredth to a tenth
 of their length, for it has a line for each block. Nothing depends on its end."""
-
-_ATTEMPTS = 3
-"""How often a write is tried whose connection breaks off [count]: each may be repeated without harm."""
 
 
 @dataclass(slots=True)
@@ -111,23 +107,21 @@ class SharedRefStore:
             self._conflict(expected, head)
         self.send(peer, expected, new)
         problem: TransferError | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                self.known.seen = new, peer.replace_head(version, new)
-            except ConditionsUnknownError:
-                raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
-            except WriteRefusedError:
-                pass
-            except TransferError as error:  # nobody knows what became of the request
-                problem = error
-            else:
-                return
-            head, version = self.known.seen = self._look(peer, new, problem)
-            if head is not None and is_among(peer, new, head):
-                return
-            if head != expected or problem is None:
-                self._conflict(expected, head)
-        assert problem is not None  # noqa: S101 - else there was a conflict
+        try:
+            self.known.seen = new, peer.replace_head(version, new)
+        except ConditionsUnknownError:
+            raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
+        except WriteRefusedError:
+            pass
+        except TransferError as error:  # nobody knows what became of the request
+            problem = error
+        else:
+            return
+        head, version = self.known.seen = self._look(peer, new, problem)
+        if head is not None and is_among(peer, new, head):
+            return
+        if head != expected or problem is None:
+            self._conflict(expected, head)
         raise problem
 
     def _look(
@@ -192,10 +186,7 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
                 f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
                 hint="a dataset in a store is whole: bring its slices first",
             )
-        put(key, store.verified_path(key.name))
-
-    def put(key: ObjectKey, path: Path) -> None:
-        again(lambda: peer.put(key, path, SILENT))
+        peer.put(key, store.verified_path(key.name), SILENT)
 
     keys = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
     stored = LocalObjectStore(dataset.folder / "blocks")
@@ -203,7 +194,7 @@ def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> 
         list(pool.map(send_object, keys))
     # in turn, so that a block that is there has all before it
     for hashed in blocks:
-        put(ObjectKey(Part.BLOCK, hashed.hash), stored.verified_path(hashed.hash))
+        peer.put(ObjectKey(Part.BLOCK, hashed.hash), stored.verified_path(hashed.hash), SILENT)
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
     every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
     if newest // every != (oldest - 1) // every and newest < SHARING.hinted_blocks:

@@ -41,7 +41,7 @@ class StoreFiles:
 
     def put(self, path: Path, key: str) -> None:
         """As `ExecutorFiles`."""
-        again(lambda: self._space.put_file(key, path))
+        self._space.put_file(key, path)
 
     def bring(self, key: str) -> Path:
         """As `ExecutorFiles`."""
