@@ -6,6 +6,8 @@ Nothing else in this room, nor above it, knows the difference. Source: RFC-048.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 
 STORE_FILE = "store"
 """The file in the folder of a workspace that has the URL of its store, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Files or objects of one kind: how many, and their size [bytes]."""
+
+    kind: str
+    files: int
+    bytes: int
 
 
 class SharedStore(Protocol):
@@ -87,6 +98,22 @@ class SharedStore(Protocol):
     def stated(self, folder: Path) -> None:
         """All that is signed of a dataset here is in the store, with what it names; as `signed`."""
 
+    def collect(
+        self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
+    ) -> list[Garbage]:
+        """The store has nothing of a dataset that is not needed and is older than `grace` [s]; kinds of it.
+
+        `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
+        young. With `dry_run` nothing is removed. Whoever calls holds no lock of the dataset.
+
+        Raises:
+            BusyError: another machine commits or removes.
+            UsageError: the grace is too short.
+        """
+
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
+        """The store has nothing that was left beside datasets; as `collect`, without what is too young."""
+
     def refuse(self, what: str) -> None:
         """Nothing, where it can be done; `what` is a whole subject, like "serving datasets".
 
@@ -139,6 +166,21 @@ class OnlyHere:
 
     def stated(self, folder: Path) -> None:
         """As `SharedStore`."""
+
+    def collect(
+        self,
+        folder: Path,  # noqa: ARG002 - one signature
+        needed: Callable[[], Container[str]],  # noqa: ARG002 - one signature
+        *,
+        grace: float,  # noqa: ARG002 - one signature
+        dry_run: bool,  # noqa: ARG002 - one signature
+    ) -> list[Garbage]:
+        """As `SharedStore`."""
+        return []
+
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:  # noqa: ARG002 - one signature
+        """As `SharedStore`."""
+        return []
 
     def refuse(self, what: str) -> None:
         """As `SharedStore`."""

@@ -136,6 +136,10 @@ class ObjectPeer(WritablePeer):
         """Durably store a file that hashes to the key's name, as `ObjectSpace.put_file`."""
         self._space.put_file(str(key), source, progress)
 
+    def put_unless_there(self, key: ObjectKey, source: Path) -> bool:
+        """As `put`; returns whether it was there."""
+        return self._space.put_file(str(key), source)
+
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Say what the chain's blocks are, seed first."""
         self._space.write(HINT_KEY, encode_hint(hashes))

@@ -207,6 +207,13 @@ class ObjectSpace:
         with self.translated(key):
             return obstore.head(self._small, self._path(key))["size"]
 
+    def modified(self, key: str) -> float:
+        """When an object was written, by the store's clock [s since the epoch]."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self.translated(key):
+            return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
+
     def contains(self, key: str) -> bool:
         """Whether there is such an object."""
         try:
@@ -254,8 +261,10 @@ class ObjectSpace:
                 raise
         return put["e_tag"], put["version"]
 
-    def put_file(self, key: str, source: Path, progress: Progress = SILENT) -> None:
+    def put_file(self, key: str, source: Path, progress: Progress = SILENT) -> bool:
         """Durably store a file whose content follows from its key; what is there already stays as it is.
+
+        Returns whether it was there.
 
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
@@ -266,17 +275,28 @@ class ObjectSpace:
         with storage_errors(source):
             size = source.stat().st_size
             if size > _PART:
+                if self._has(key, size):
+                    return True
                 part = max(_PART, -(-size // _MOST_PARTS))
                 again(lambda: self._upload(key, _read_chunks(source, progress), part))
-                return
+                return False
             data = source.read_bytes()
         try:
             self.write(key, data, "create")
         except WriteRefusedError:
-            pass  # it is there
+            there = True
         except ConditionsUnknownError:
             self.write(key, data)
+            there = True
+        else:
+            there = False
         progress.advance(size)
+        return there
+
+    def _has(self, key: str, size: int) -> bool:
+        with contextlib.suppress(ObjectNotFoundError):
+            return self.size(key) == size
+        return False
 
     def _upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
         """Store an object in parts of `part` bytes; it appears with its last part."""
@@ -291,6 +311,14 @@ class ObjectSpace:
 
         with contextlib.suppress(ObjectNotFoundError), self.translated(key):
             obstore.delete(self._small, self._path(key))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove objects, those of them that are there."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self.translated(""):
+            if keys:
+                obstore.delete(self._small, [self._path(key) for key in keys])
 
     def folders(self, below: str = "") -> Sequence[str]:
         """The next segments of all keys that begin with `below` (empty, or ending in a slash)."""

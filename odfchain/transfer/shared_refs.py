@@ -2,6 +2,7 @@
 
     1. slices and checkpoints of the new blocks     data/…, checkpoints/…
     2. the new blocks, oldest first                 blocks/…
+       (what was there before is marked, so that no gc removes it: `odfchain.transfer.shared_marks`)
     3. the head, if it is still in the version that was seen        refs/head
     4. the head in the folder
 
@@ -14,12 +15,15 @@ not a continuation of the one before is refused on its way out, and on its way i
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NoReturn
 
 from odfchain.chain.chain import HashedBlock
+from odfchain.chain.earlier_blocks import DATA_EVENTS
 from odfchain.codec.blocks import decode_block
 from odfchain.errors import (
     ChainError,
@@ -34,13 +38,13 @@ from odfchain.ids.branch_names import is_branch_name
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SHARING
 from odfchain.model.metadata_block import MetadataBlock
-from odfchain.progress import SILENT
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.store.interfaces import HEAD, check_object_name
 from odfchain.store.local import LocalObjectStore, LocalRefStore, conflict
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import ConditionsUnknownError, Version, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, Part
+from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.slice_files import objects_of, store_of
 
 _HINT_EVERY = 100
@@ -62,8 +66,10 @@ class SharedRefStore:
     local: LocalRefStore
     peer: Callable[[], ObjectPeer]
     known: KnownHead
-    send: Callable[[ObjectPeer, Multihash | None, Multihash], None]
-    """Sends what a head names that continues another one, or refuses it."""
+    send: Callable[[ObjectPeer, Multihash | None, Multihash], list[ObjectKey]]
+    """Sends what a head names that continues another one, or refuses it; returns what was there."""
+    kept: Callable[[ObjectPeer, list[ObjectKey]], AbstractContextManager[None]]
+    """Keeps what was there from being removed."""
     follow: Callable[[], None]
     """Is told of a conflict, to bring what the other writer has done."""
 
@@ -105,7 +111,13 @@ class SharedRefStore:
             head, version = self.known.seen = peer.versioned_head()
         if head != expected:
             self._conflict(expected, head)
-        self.send(peer, expected, new)
+        reused = self.send(peer, expected, new)
+        with self.kept(peer, reused):
+            self._move(peer, expected, version, new)
+
+    def _move(
+        self, peer: ObjectPeer, expected: Multihash | None, version: Version | None, new: Multihash
+    ) -> None:
         problem: TransferError | None = None
         try:
             self.known.seen = new, peer.replace_head(version, new)
@@ -143,14 +155,17 @@ class SharedRefStore:
 
 def send_continuation(
     dataset: DatasetFiles, peer: ObjectPeer, expected: Multihash | None, new: Multihash
-) -> None:
-    """What the blocks after `expected` up to `new` name is in the store, and then they are.
+) -> list[ObjectKey]:
+    """What the blocks after `expected` up to `new` name is in the store, and then they are; as `send`.
 
     Raises:
         WorkspaceError: `new` does not continue `expected`.
         And all errors of `send`.
     """
-    send(dataset, peer, _continuation(dataset, expected, new))
+    reused = send(dataset, peer, _continuation(dataset, expected, new))
+    before = dataset.chain.nearest(*DATA_EVENTS, head=expected)
+    named = {item.key for item in objects_of(before.block)} if before is not None else ()
+    return [key for key in reused if key not in named]  # a checkpoint that did not change is named again
 
 
 def _continuation(dataset: DatasetFiles, expected: Multihash | None, new: Multihash) -> list[HashedBlock]:
@@ -167,38 +182,67 @@ def _continuation(dataset: DatasetFiles, expected: Multihash | None, new: Multih
     return blocks
 
 
-def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> None:
+def send(dataset: DatasetFiles, peer: ObjectPeer, blocks: list[HashedBlock]) -> list[ObjectKey]:
     """The blocks and all that they name are in the store; every file is hashed before it is sent.
+
+    Returns what was there already, or has been for long: it may be about to be removed.
 
     Raises:
         ObjectNotFoundError: a slice or checkpoint is neither here nor there.
         ObjectCorruptedError: a file here does not hash to its name.
         AccessError, TransferError: from the store.
     """
-
-    def send_object(key: ObjectKey) -> None:
-        store = store_of(dataset, key.part)
-        # a checkpoint that did not change is named again
-        if (key.part is Part.CHECKPOINT or not store.contains(key.name)) and peer.contains(key):
-            return
-        if not store.contains(key.name):
-            raise ObjectNotFoundError(
-                f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
-                hint="a dataset in a store is whole: bring its slices first",
-            )
-        peer.put(key, store.verified_path(key.name), SILENT)
-
-    keys = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
-    stored = LocalObjectStore(dataset.folder / "blocks")
+    began = time.monotonic()
+    keys = list(dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block)))
     with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
-        list(pool.map(send_object, keys))
+        there = list(pool.map(lambda key: _put(dataset, peer, key), keys))
     # in turn, so that a block that is there has all before it
-    for hashed in blocks:
-        peer.put(ObjectKey(Part.BLOCK, hashed.hash), stored.verified_path(hashed.hash), SILENT)
+    keys += (own := [ObjectKey(Part.BLOCK, hashed.hash) for hashed in blocks])
+    there += [_put(dataset, peer, key) for key in own]
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
     every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
     if newest // every != (oldest - 1) // every and newest < SHARING.hinted_blocks:
         peer.put_hint(dataset.chain.hashes(blocks[-1].hash))
+    if time.monotonic() - began > LIFE / 2:
+        return keys
+    return [key for key, was_there in zip(keys, there, strict=True) if was_there]
+
+
+def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
+    """An object is in the store; whether it was there before."""
+    store = (
+        LocalObjectStore(dataset.folder / "blocks") if key.part is Part.BLOCK else store_of(dataset, key.part)
+    )
+    here = store.contains(key.name)
+    if (key.part is Part.CHECKPOINT or not here) and peer.contains(key):
+        return True
+    if not here:
+        raise ObjectNotFoundError(
+            f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
+            hint="a dataset in a store is whole: bring its slices first",
+        )
+    return peer.put_unless_there(key, store.verified_path(key.name))
+
+
+@contextlib.contextmanager
+def kept(dataset: DatasetFiles, peer: ObjectPeer, marks: Marks, reused: list[ObjectKey]) -> Iterator[None]:
+    """Nobody removes what was in the store before this commit, until its head is there.
+
+    Raises:
+        BusyError: somebody removes objects of the dataset, and goes on.
+        And all errors of `send`.
+    """
+    if not reused:
+        yield
+        return
+    with marks.relying():
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
+            gone = [
+                key for key, there in zip(reused, pool.map(peer.contains, reused), strict=True) if not there
+            ]
+        for key in gone:
+            _put(dataset, peer, key)
+        yield
 
 
 def is_among(peer: ObjectPeer, name: Multihash, head: Multihash) -> bool:
@@ -209,15 +253,20 @@ def is_among(peer: ObjectPeer, name: Multihash, head: Multihash) -> bool:
     """
     if head == name:
         return True
-    number = _block(peer, name).sequence_number
+    number = block_of(peer, name).sequence_number
     at: Multihash | None = head
     while at is not None and at != name:
-        block = _block(peer, at)
+        block = block_of(peer, at)
         at = block.prev_block_hash if block.sequence_number > number else None
     return at is not None
 
 
-def _block(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
+def block_of(peer: ObjectPeer, name: Multihash) -> MetadataBlock:
+    """A block of a dataset in a store.
+
+    Raises:
+        CorruptedPeerError, AccessError, TransferError: it cannot be had.
+    """
     try:
         return decode_block(peer.block(name))
     except CodecError as error:

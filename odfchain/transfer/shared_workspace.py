@@ -14,8 +14,9 @@ import contextlib
 import functools
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from odfchain.errors import (
@@ -26,6 +27,7 @@ from odfchain.errors import (
     OdfchainError,
     StorageFullError,
     StoreError,
+    UsageError,
     WorkspaceError,
 )
 from odfchain.ids.did import DatasetId
@@ -36,6 +38,7 @@ from odfchain.limits import SHARING, FetchLimits
 from odfchain.progress import SILENT
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.references import lock_path
+from odfchain.repo.shared_store import Garbage
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.brought import BroughtObjectStore
@@ -45,9 +48,11 @@ from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.shared_garbage import Removal, with_other_references
+from odfchain.transfer.shared_marks import LIFE, Marks
 from odfchain.transfer.shared_names import Name, SharedNames, by_id
 from odfchain.transfer.shared_place import check_place
-from odfchain.transfer.shared_refs import KnownHead, SharedRefStore, send, send_continuation
+from odfchain.transfer.shared_refs import KnownHead, SharedRefStore, kept, send, send_continuation
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.sync import SyncOptions
@@ -177,14 +182,18 @@ class SharedWorkspace:
         """As `SharedStore`."""
         dataset_id = DatasetId.from_multibase(folder.name)
 
-        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> None:
-            send_continuation(DatasetFiles.open(folder), peer, expected, new)
+        def send_from_here(peer: ObjectPeer, expected: Multihash | None, new: Multihash) -> list[ObjectKey]:
+            return send_continuation(DatasetFiles.open(folder), peer, expected, new)
+
+        def kept_there(peer: ObjectPeer, reused: list[ObjectKey]) -> AbstractContextManager[None]:
+            return kept(DatasetFiles.open(folder), peer, self._marks(dataset_id), reused)
 
         return SharedRefStore(
             local,
             lambda: self._peer(dataset_id),
             self._known(dataset_id),
             send_from_here,
+            kept_there,
             lambda: self._follow(dataset_id),
         )
 
@@ -245,14 +254,10 @@ class SharedWorkspace:
                 f"{peer.where}: the dataset is in the store already",
                 hint="`odfchain list` shows under which name",
             )
-        send(dataset, peer, list(dataset.chain.walk(head))[::-1])
+        reused = send(dataset, peer, list(dataset.chain.walk(head))[::-1])
         if there is None:
-            try:
-                known.seen = head, peer.replace_head(None, head)
-            except WriteRefusedError:  # perhaps by our own request, repeated
-                known.seen = peer.versioned_head()
-                if known.seen[0] != head:
-                    raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
+            with kept(dataset, peer, self._marks(name.dataset_id), reused):
+                self._first_head(peer, known, head)
         push_statements(dataset, peer, head)
         try:
             self._shared_names.claim(name)
@@ -262,6 +267,15 @@ class SharedWorkspace:
             raise
         self._renamed(name.dataset_id, name)
         self._opened.add(name.dataset_id)
+
+    @staticmethod
+    def _first_head(peer: ObjectPeer, known: KnownHead, head: Multihash) -> None:
+        try:
+            known.seen = head, peer.replace_head(None, head)
+        except WriteRefusedError:  # perhaps by our own request, repeated
+            known.seen = peer.versioned_head()
+            if known.seen[0] != head:
+                raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
         """As `SharedStore`."""
@@ -313,6 +327,37 @@ class SharedWorkspace:
             problems.append(error.message)
         for problem in filter(None, problems):
             warn(f"{peer.where}: {problem}")
+
+    # --- removing ----------------------------------------------------------------------------------
+
+    def collect(
+        self, folder: Path, needed: Callable[[], Container[str]], *, grace: float, dry_run: bool
+    ) -> list[Garbage]:
+        """As `SharedStore`."""
+        dataset_id = DatasetId.from_multibase(folder.name)
+
+        def needed_there() -> Container[str]:
+            self._opened.discard(dataset_id)
+            self.opening(dataset_id)
+            return with_other_references(self._peer(dataset_id), self._space, folder.name, needed())
+
+        return self._removal(grace, dry_run=dry_run).of_dataset(folder.name, needed_there)
+
+    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
+        """As `SharedStore`."""
+        names = {_folder_name(name.dataset_id) for name in self._shared_names.all()}
+        return self._removal(grace, dry_run=dry_run).of_workspace(names)
+
+    def _removal(self, grace: float, *, dry_run: bool) -> Removal:
+        if grace < LIFE:
+            raise UsageError(
+                f"a grace period of {grace:g} seconds is too short for what other machines are writing",
+                hint=f"the shortest one of datasets in a store is {LIFE:g} seconds",
+            )
+        return Removal(self._space, grace, dry_run)
+
+    def _marks(self, dataset_id: DatasetId) -> Marks:
+        return Marks(self._space, _folder_name(dataset_id))
 
     def refuse(self, what: str) -> None:
         """As `SharedStore`."""

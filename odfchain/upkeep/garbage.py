@@ -8,11 +8,14 @@ Nothing that a reference needs is ever removed, whoever writes at the same time:
   (`LocalObjectStore.discard`); so the grace period covers them, and may not be shorter than `SHORTEST_GRACE`;
 - a pull, which may use objects without storing them again, holds a lock that is held here as well.
 
+Of a dataset in a store the same goes for the objects there, by the store's clock (RFC-048).
+
 Killed at any moment it has removed some of what it may remove, and the next run removes the rest.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.fetched_branches import forget_gone
 from odfchain.repo.kept_footers import drop_footers
 from odfchain.repo.references import OVERWRITTEN, lock_path, ref_names, refs_of
+from odfchain.repo.shared_store import Garbage
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.transfer.partial import incoming_folder
@@ -69,13 +73,7 @@ class GcOptions:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Garbage:
-    """Files of one kind: how many, and their size [bytes]."""
-
-    kind: str
-    files: int
-    bytes: int
+_NONE_YOUNG = Garbage("young", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Collected:
     dataset: str | None
     """None for the workspace itself."""
     removed: tuple[Garbage, ...]
-    young: Garbage = Garbage("young", 0, 0)
+    young: Garbage = _NONE_YOUNG
     """Objects that no reference needs, and that the grace period protects."""
     refs: tuple[str, ...] = ()
     """References that were given up."""
@@ -118,7 +116,18 @@ def collect(
             raise BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
             )
-        return _Collection(dataset, options, int((now() - options.grace) * 1e9)).run()
+        found = _Collection(dataset, options, int((now() - options.grace) * 1e9)).run()
+    stored = dataset.shared.collect(
+        dataset.folder, lambda: reachable(dataset).keys(), grace=options.grace, dry_run=options.dry_run
+    )
+    if not stored:
+        return found
+    *removed, young = stored
+    return dataclasses.replace(
+        found,
+        removed=(*found.removed, *(item for item in removed if item.files)),
+        young=Garbage("young", found.young.files + young.files, found.young.bytes + young.bytes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +259,7 @@ def collect_workspace(
         if fsio.is_unused_since(path, before_ns)
     ]
     garbage.append(_remove("unfinished files", temporary, dry_run=dry_run))
+    garbage += workspace.shared.collect_left(grace=options.grace, dry_run=dry_run)
     return Collected(None, tuple(item for item in garbage if item.files))
 
 

@@ -45,6 +45,10 @@ class Reachable:
         """Those of one kind."""
         return self._names[part]
 
+    def keys(self) -> frozenset[str]:
+        """All of them, as a dataset's layout calls them: `data/f1620…`."""
+        return frozenset(f"{part.value}/{name}" for part, names in self._names.items() for name in names)
+
     @property
     def blocks(self) -> set[Multihash]:
         """The blocks."""

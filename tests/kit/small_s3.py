@@ -95,6 +95,11 @@ class SmallS3:
     def listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
         """The objects of a bucket with a prefix, in one answer."""
         start = f"{bucket}/{query.get('prefix', [''])[0]}"
+        if "delimiter" in query:
+            below = {path[len(start) :].split("/")[0] for path in self.objects if path.startswith(start)}
+            folders = [escape(f"{start}{name}/".partition("/")[2]) for name in sorted(below)]
+            inside = "".join(f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>" for name in folders)
+            return f"<ListBucketResult><IsTruncated>false</IsTruncated>{inside}</ListBucketResult>".encode()
         found = [
             f"<Contents><Key>{escape(path.partition('/')[2])}</Key>"
             f"<LastModified>{self.modified(path):%Y-%m-%dT%H:%M:%S.000Z}</LastModified><ETag>{escape(tag_of(data))}</ETag><Size>{len(data)}</Size></Contents>"

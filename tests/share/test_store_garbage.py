@@ -1,0 +1,279 @@
+"""What nothing needs any more in a store: it is removed, and nothing else, whoever writes at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odfchain.api import Workspace
+from odfchain.errors import BusyError, CorruptedPeerError, StoreError, TransferError, UsageError
+from odfchain.ids.multihash import Multihash
+from odfchain.transfer import shared_marks
+from odfchain.upkeep.garbage import Collected
+from tests.kit import shared_store as kit
+from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
+from tests.kit.small_s3 import START, SmallS3
+
+DAY = 86_400.0
+
+
+class Clock:
+    """The clock of a store, and nobody else's."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kit.environment(monkeypatch, tmp_path / "home")
+    monkeypatch.setattr(shared_marks, "_LOOKS", 2)
+    monkeypatch.setattr(shared_marks, "_WAIT", 0.001)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Iterator[SmallS3]:
+    with SmallS3() as store:
+        store.clock = clock
+        yield store
+
+
+@pytest.fixture
+def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
+    """Two machines with one dataset of one row."""
+    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+    append(add(one), "kept")
+    assert list(texts(other)) == ["kept"]
+    return one, other
+
+
+def killed(store: SmallS3, workspace: Workspace, text: str) -> set[str]:
+    """A commit that dies before its head is there; what it leaves in the store."""
+    before = set(store.objects)
+    store.before = lambda method, path: 403 if method == "PUT" and path.endswith("refs/head") else None
+    with pytest.raises(TransferError):
+        append(workspace["cities"]._files, text)
+    store.before = lambda *_: None
+    return set(store.objects) - before
+
+
+def collect(workspace: Workspace, **options: bool) -> dict[str, int]:
+    """What a gc of the whole workspace removes in the store, by kind."""
+    found: list[Collected] = workspace.gc(**options)  # type: ignore[arg-type]
+    return {g.kind: g.files for each in found for g in each.removed if g.kind.endswith("in the store")}
+
+
+def test_what_a_killed_commit_left_is_removed_when_it_is_old(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+) -> None:
+    one, other = two
+    left = killed(store, one, "never")
+    assert {key.split("/")[4] for key in left} == {"blocks", "data"}
+    before = dict(store.objects)
+    assert collect(other) == {}, "it is young, and may be about to be named"
+    assert sum(each.young.files for each in other.gc()) == 2
+    assert store.objects == before, "marks are gone as well"
+    clock.time += 2 * DAY
+    found = {"blocks in the store": 1, "slices in the store": 1}
+    assert collect(other, dry_run=True) == found
+    assert store.objects == before
+    assert collect(other) == found
+    assert set(store.objects) == set(before) - left
+    assert collect(other) == {}
+    append(one["cities"]._files, "again")
+    assert list(texts(other)) == list(texts(one)) == ["kept", "again"]
+    assert [not report.faults for report in other.verify()] == [True]
+
+
+def test_the_clock_of_this_machine_does_not_count(
+    store: SmallS3, two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(store, two[0], "never")
+    monkeypatch.setattr(time, "time", lambda: START + 1_000 * DAY)
+    assert collect(two[1]) == {}
+
+
+EVERY = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
+"""How many requests lie between the moments that are tried."""
+
+
+@EVERY
+def test_a_commit_of_old_objects_is_not_hurt(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock, step: int
+) -> None:
+    """The same commit again, days later: its objects are there, and a gc begins at each of its requests."""
+    one, other = two
+    count, fired = 0, True
+    busy, requests = 0, list[str]()
+    while fired:
+        text = f"row {count}"
+        killed(store, one, text)
+        clock.time += 2 * DAY
+        number, fired = iter(range(1_000)), False
+
+        def gc(method: str, path: str, number: Iterator[int] = number, count: int = count) -> None:
+            nonlocal fired, busy
+            if not fired and next(number) == count:
+                fired = True
+                requests.append(f"{method} {path.split('/')[2]}")
+                try:
+                    other["cities"].gc()
+                except BusyError as error:
+                    assert "something is being committed" in error.message
+                    busy += 1
+
+        store.before = gc
+        append(one["cities"]._files, text)
+        store.before = lambda *_: None
+        count += step
+        assert texts(other)[-1] == text
+    assert [not report.faults for report in other.verify()] == [True]
+    assert step > 1 or "PUT relying" in requests
+    assert busy >= 2 / step, "a gc saw the mark, and left the objects alone"
+
+
+@EVERY
+def test_a_gc_at_which_a_commit_of_old_objects_begins(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock, step: int
+) -> None:
+    """The commit says that it has to wait, or finds its objects gone and puts them again."""
+    one, other = two
+    count, fired, waited = 0, True, 0
+    while fired:
+        text = f"row {count}"
+        killed(store, one, text)
+        clock.time += 2 * DAY
+        number, fired = iter(range(1_000)), False
+
+        def commit(
+            method: str, path: str, number: Iterator[int] = number, count: int = count, text: str = text
+        ) -> None:
+            nonlocal fired, waited
+            if not fired and next(number) == count:
+                fired = True
+                try:
+                    append(one["cities"]._files, text)
+                except BusyError as error:
+                    assert "nothing was committed" in error.message
+                    waited += 1
+
+        store.before = commit
+        try:
+            other["cities"].gc()
+        finally:
+            store.before = lambda *_: None
+        count += step
+        if text not in texts(one):
+            append(one["cities"]._files, text)
+        assert texts(other)[-1] == text
+    assert [not report.faults for report in other.verify()] == [True]
+    assert count > 5
+    assert waited >= 2 / step, "a commit saw the mark, and did nothing"
+
+
+def test_two_at_once_and_one_that_was_killed(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+) -> None:
+    folder = two[0]["cities"]._files.folder.name
+    held = f"{PREFIX}/removing/{folder}"
+    store.objects[held] = b"somebody else"
+    store.written[held] = clock.time
+    with pytest.raises(BusyError, match="another gc is at work"):
+        collect(two[0])
+    clock.time += DAY
+    relying = f"{PREFIX}/relying/{folder}/x"
+    store.objects[relying] = b"-"
+    assert collect(two[0]) == {}
+    assert not objects(store, "removing/")
+    assert not objects(store, "relying/")
+
+
+def test_a_grace_that_is_too_short_is_refused(two: tuple[Workspace, Workspace]) -> None:
+    with pytest.raises(UsageError, match="too short for what other machines"):
+        two[0]["cities"].gc(grace=1_800)
+
+
+def test_what_others_have_put_there_stays(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+) -> None:
+    """A branch that another tool has pushed; and what is no object of ours."""
+    one, other = two
+    left = killed(store, one, "branch")
+    block = next(key for key in left if "/blocks/" in key)
+    folder = f"{PREFIX}/datasets/{one['cities']._files.folder.name}"
+    others = {
+        f"{folder}/refs/fix": block.rsplit("/", maxsplit=1)[1].encode(),
+        f"{folder}/data/notes.txt": b"x",
+        f"{folder}/manifests/f1620{'0' * 64}": b"x",
+        f"{PREFIX}/notes": b"x",
+    }
+    store.objects.update(others)
+    clock.time += 2 * DAY
+    assert collect(other) == {}
+    assert set(others) <= set(store.objects)
+    store.objects[f"{folder}/refs/fix"] = str(Multihash.parse(f"f1620{'0' * 64}")).encode()
+    with pytest.raises(CorruptedPeerError, match="not there, though"):
+        collect(other)
+    assert left <= set(store.objects), "what cannot be said completely removes nothing"
+
+
+def test_runs_and_datasets_that_nobody_names(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+) -> None:
+    one, other = two
+    store.objects[f"{PREFIX}/staging/dead/input"] = b"x"
+    store.objects[f"{PREFIX}/staging/alive/input"] = b"x"
+    store.before = lambda method, path: 403 if method == "PUT" and path.endswith("refs/head") else None
+    with pytest.raises(TransferError):
+        add(one, "lakes")
+    store.before = lambda *_: None
+    clock.time += 2 * DAY
+    store.objects[f"{PREFIX}/staging/alive/part"] = b"x"
+    store.written[f"{PREFIX}/staging/alive/part"] = clock.time
+    assert len(store_datasets(store)) == 2
+    found = collect(other)
+    assert found["runs in the store"] == 1
+    assert found["blocks in the store"] == 1
+    assert set(objects(store, "staging/")) == {"staging/alive/input", "staging/alive/part"}
+    assert len(store_datasets(store)) == 1
+    assert list(texts(other)) == ["kept"]
+
+
+def store_datasets(store: SmallS3) -> set[str]:
+    """Folders of datasets that have blocks in the store."""
+    return {key.split("/")[1] for key in objects(store, "/blocks/")}
+
+
+def test_a_dataset_that_was_set_back_is_left_alone(
+    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+) -> None:
+    one, other = two
+    old = {key: data for key, data in store.objects.items() if "refs/" in key}
+    append(one["cities"]._files, "more")
+    assert list(texts(other)) == ["kept", "more"]
+    store.objects.update(old)
+    clock.time += 2 * DAY
+    before, files = set(store.objects), next(iter(other))._files
+    with pytest.raises(StoreError, match="does not continue what was seen here"):
+        other["cities"].gc()
+    with pytest.raises(StoreError, match="does not continue what was seen here"):
+        files.shared.collect(files.folder, frozenset, grace=DAY, dry_run=False)
+    assert set(store.objects) == before
+
+
+def test_a_commit_of_new_objects_asks_nothing_more(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+    one, _ = two
+    store.requests.clear()
+    append(one["cities"]._files, "new")
+    assert not [path for _, path, _ in store.requests if "relying" in path or "removing" in path]
