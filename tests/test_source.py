@@ -218,7 +218,7 @@ LINES = {  # raised only by a commit that says why
     "export": 1_340,  # three formats of others: places and what continues, columns, bounds, the rows in force
     "floor": 1_750,  # limits on the smart protocol; how far Spark is, what that says of the end, and of several at once; limits on pages of checks, errors of locks; names in a store; what is said of rows that bring nothing new; limits on asset locks; limits on lines about snapshots; where something is in SQL came from sql; limits on pages of comparisons; foreign keys; points that are none; progress that is shown later; limits on queries of others
     "ids": 860,  # names of branches
-    "ingest": 8_250,  # what a write knows and what records it, in modules of their own; blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
+    "ingest": 8_270,  # hashes of keys a piece at a time; what a write knows and what records it, in modules of their own; blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
     "model": 2100,
     "net": 1_900,  # files that are sent; requests of a library that follows redirects by itself

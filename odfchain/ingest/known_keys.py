@@ -8,12 +8,10 @@ are missing or damaged are made again from the slice, so what is recorded never 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +19,9 @@ import numpy as np
 
 from odfchain.codec.arrow import to_arrow
 from odfchain.digest.row_hash import Numbers
-from odfchain.errors import BadInputError, StoreError
+from odfchain.errors import BadInputError
 from odfchain.ingest.checkpoint import read_recorded
+from odfchain.ingest.hashed_keys import KeyFiles, leave_hashes, left_hashes
 from odfchain.ingest.merge_input import MergeInput
 from odfchain.model import data_schema as ds
 from odfchain.repo.recorded import RecordedRows, RecordedSlice
@@ -43,52 +42,7 @@ LARGEST_INPUT = 8 << 20
 """Size of a file whose keys are looked up [bytes]; of a larger one they are read twice for too little."""
 
 _ROWS_AT_ONCE = 4_000_000
-_HEAD = struct.Struct("<8sQ")
-_MAGIC = b"odfkeys1"
 _NO_ORDER = (ds.DataTypeList, ds.DataTypeMap, ds.DataTypeStruct)
-
-
-@dataclass(frozen=True, slots=True)
-class _KeyFiles:
-    """The hashes of the keys of slices, as files of a folder."""
-
-    folder: Path
-    kind: str
-    """Names the columns of the key and their types."""
-
-    def _path(self, piece: RecordedSlice) -> Path:
-        return self.folder / f"{piece.name}.{self.kind}"
-
-    def _head(self, piece: RecordedSlice, hashes: Numbers) -> bytes:
-        """What a file of these hashes begins with; that of another slice or key begins otherwise."""
-        return _HEAD.pack(_MAGIC, zlib.crc32(hashes.data, zlib.crc32(self._path(piece).name.encode())))
-
-    def read(self, piece: RecordedSlice) -> Numbers | None:
-        """The hashes in order, None where there is no whole file of as many."""
-        try:
-            with self._path(piece).open("rb") as stream:
-                head = stream.read(_HEAD.size)
-                found = np.fromfile(stream, dtype="<u8", count=piece.rows + 1)
-        except OSError:
-            return None
-        if len(found) != piece.rows or head != self._head(piece, found):
-            return None
-        return found
-
-    def write(self, piece: RecordedSlice, hashes: Numbers) -> None:
-        """Keep them; a disk that takes no more only costs time."""
-        try:
-            fsio.make_folder(self.folder)
-            fsio.replace_file(self._path(piece), self._head(piece, hashes) + hashes.tobytes())
-        except StoreError:
-            return
-
-    def keep_only(self, slices: Sequence[RecordedSlice]) -> None:
-        """Remove what belongs to no slice any more."""
-        names = {str(piece.name) for piece in slices}
-        for path in self.folder.glob("*.*") if self.folder.is_dir() else ():
-            if path.name.partition(".")[0] not in names:
-                fsio.remove_quietly(path)
 
 
 def only_relevant(
@@ -98,8 +52,11 @@ def only_relevant(
     recorded: RecordedRows,
     schema: ds.DataSchema,
     offset_column: str,
+    staging: Path,
 ) -> RecordedRows:
     """The recorded rows without slices that have no key of the input, by their footers or by its hashes.
+
+    Workers leave hashes in `staging`; this process holds one input's and a piece of a slice's.
 
     Raises:
         BadInputError: a slice is not as its block says.
@@ -113,7 +70,7 @@ def only_relevant(
         or any(isinstance(f.value_type, _NO_ORDER) for f in fields)
     ):
         return recorded
-    files = _KeyFiles(recorded.folder, _kind_of(fields))
+    files = KeyFiles(recorded.folder, _kind_of(fields))
     first = col(key[0]).cast(physical_type(fields[0].type)).alias("first")
     asked = new.frame.select(_hash_of(fields).alias("hash"), first).toArrow()
     wanted = np.unique(_unsigned(asked.column("hash").to_numpy()))
@@ -125,18 +82,17 @@ def only_relevant(
     for piece in committed:
         if not piece.may_hold(condition):
             continue
-        known = files.read(piece)
+        known = files.holds_any(piece, wanted)
         if known is None:
             missing.append(piece)
-        elif _any_of(wanted, known):
+        elif known:
             kept.add(piece)
     offset = schema.field(offset_column)
     assert offset is not None  # noqa: S101 - a slice was recorded
     for group in _grouped(missing):
-        for piece, hashes in _made(session, group, (offset, *fields)):
-            files.write(piece, hashes)
-            if _any_of(wanted, hashes):
-                kept.add(piece)
+        _make(session, group, (offset, *fields), files, staging)
+        # a file that could not be kept says nothing, so its slice is read
+        kept.update(piece for piece in group if files.holds_any(piece, wanted) is not False)
     return dataclasses.replace(recorded, slices=tuple(piece for piece in recorded.slices if piece in kept))
 
 
@@ -166,12 +122,6 @@ def _unsigned(hashes: Numbers) -> Numbers:
     return np.ascontiguousarray(hashes, dtype=np.int64).view(np.uint64)
 
 
-def _any_of(wanted: Numbers, known: Numbers) -> bool:
-    places = np.searchsorted(known, wanted)
-    inside = places < len(known)
-    return bool((known[places[inside]] == wanted[inside]).any())
-
-
 def _grouped(slices: Sequence[RecordedSlice]) -> Iterator[list[RecordedSlice]]:
     """Slices that are read together, of a bounded number of rows where one alone has no more."""
     totals = itertools.accumulate(piece.rows for piece in slices)
@@ -181,18 +131,27 @@ def _grouped(slices: Sequence[RecordedSlice]) -> Iterator[list[RecordedSlice]]:
         yield [piece for piece, _ in group]
 
 
-def _made(
-    session: SparkSession, group: list[RecordedSlice], fields: tuple[ds.DataField, ...]
-) -> Iterator[tuple[RecordedSlice, Numbers]]:
-    """The hashes of the keys of each slice, in order."""
+def _make(
+    session: SparkSession,
+    group: list[RecordedSlice],
+    fields: tuple[ds.DataField, ...],
+    files: KeyFiles,
+    staging: Path,
+) -> None:
+    """Make the files of these slices."""
     offset, *key = fields
     rows = read_recorded(session, RecordedRows(tuple(group)), fields)
     assert rows is not None  # noqa: S101 - a slice has rows
-    table = rows.select(col(offset.name).cast("bigint"), _hash_of(key)).toArrow()
-    offsets, hashes = (column.to_numpy() for column in table.columns)
-    hashes = _unsigned(hashes)
-    for piece in group:
-        own = hashes[(offsets >= piece.offsets.start) & (offsets <= piece.offsets.end)]
-        if len(own) != piece.rows:
-            raise BadInputError("it has other offsets than its block says", file=str(piece.locate()))
-        yield piece, np.sort(own)
+    ends = tuple(piece.offsets.end for piece in group)
+    leave = functools.partial(leave_hashes, ends=ends, folder=str(staging))
+    hashed = rows.select(col(offset.name).cast("bigint").alias("offset"), _hash_of(key).alias("hash"))
+    left = hashed.mapInArrow(leave, "slice long, path string, rows long").collect()
+    try:
+        for number, piece in enumerate(group):
+            own = [row for row in left if row["slice"] == number]
+            if sum(row["rows"] for row in own) != piece.rows:
+                raise BadInputError("it has other offsets than its block says", file=str(piece.locate()))
+            files.write(piece, left_hashes([row["path"] for row in own]))
+    finally:
+        for row in left:
+            fsio.remove_quietly(Path(row["path"]))

@@ -311,17 +311,22 @@ def _history(
     if keeps_state(state.merge):
         recorded = recorded.for_state(primary_key(state.merge))
     elif size is not None and size <= LARGEST_INPUT:
-        recorded = _relevant(session(), state, state.schema, new, recorded)
+        recorded = _relevant(session(), state, state.schema, new, recorded, options.staging)
     wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
     return read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
 
 
 def _relevant(
-    session: SparkSession, state: WriterState, schema: ds.DataSchema, new: MergeInput, recorded: RecordedRows
+    session: SparkSession,
+    state: WriterState,
+    schema: ds.DataSchema,
+    new: MergeInput,
+    recorded: RecordedRows,
+    staging: Path,
 ) -> RecordedRows:
     key, offset = primary_key(state.merge), state.vocabulary.offset_column
     try:
-        return run_job(session, lambda: only_relevant(session, new, key, recorded, schema, offset))
+        return run_job(session, lambda: only_relevant(session, new, key, recorded, schema, offset, staging))
     except Exception as error:
         if is_of_spark(error) or isinstance(error, OdfchainError):
             return recorded  # the merge reads the same again, and says what is wrong with it

@@ -6,11 +6,15 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from odfchain.api import Dataset, Workspace
-from odfchain.ingest import known_keys, write
-from odfchain.repo.recorded import RecordedRows
+from odfchain.ids.multihash import Multihash
+from odfchain.ingest import hashed_keys, known_keys, write
+from odfchain.model.events import OffsetInterval
+from odfchain.repo.recorded import RecordedRows, RecordedSlice
 from odfchain.repo.workspace_config import LateEdits
 from tests.kit.support import manifest
 
@@ -42,7 +46,7 @@ def recorded(dataset: Dataset) -> list[tuple[object, ...]]:
     return [tuple(map(repr, row.values())) for row in table.to_pylist()]
 
 
-def key_files(dataset: Dataset) -> list[Path]:
+def files_of(dataset: Dataset) -> list[Path]:
     return sorted((dataset.path / "info" / "keys").glob("*"))
 
 
@@ -81,7 +85,7 @@ def test_only_slices_with_such_a_key_are_read(
     push(dataset, path, numbered(7, 1, 8))
     assert read[3:] == [[0, 6]]
     assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7", "8"]
-    assert len(key_files(dataset)) == 4, "the newest slice is indexed by the next merge"
+    assert len(files_of(dataset)) == 4, "the newest slice is indexed by the next merge"
     assert dataset.verify().ok
 
 
@@ -91,7 +95,7 @@ def test_slices_whose_footers_leave_out_the_keys_are_not_even_indexed(
     push(dataset, tmp_path / "in", numbered(100, 200))
     push(dataset, tmp_path / "in", numbered(150, 200))
     assert read[2:] == [[], [6]]
-    assert len(key_files(dataset)) == 3, "the third slice is not"
+    assert len(files_of(dataset)) == 3, "the third slice is not"
     assert len(recorded(dataset)) == 9
 
 
@@ -120,15 +124,15 @@ def test_the_rows_are_those_without(
         with monkeypatch.context() as patched:
             patched.setattr(known_keys, "INDEXED_ROWS", 1)
             push(indexed, tmp_path / "in", rows, late_edits=edits)
-    assert key_files(indexed)
-    assert not key_files(plain)
+    assert files_of(indexed)
+    assert not files_of(plain)
     assert recorded(indexed) == recorded(plain) != []
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "longer", "a bit", "another slice's", "a folder"])
 def test_a_damaged_index_is_made_again(dataset: Dataset, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "in"
-    files = key_files(dataset)
+    files = files_of(dataset)
     before = [file.read_bytes() for file in files]
     for file in files:
         content = file.read_bytes()
@@ -159,7 +163,7 @@ def test_files_of_slices_that_are_gone_are_removed(dataset: Dataset, tmp_path: P
     assert len(recorded(dataset)) == 4
     push(dataset, path, numbered(5, 9))
     assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "9"]
-    names = {file.name.partition(".")[0] for file in key_files(dataset)}
+    names = {file.name.partition(".")[0] for file in files_of(dataset)}
     assert names <= {file.name for file in (dataset.path / "data").iterdir()}
 
 
@@ -169,9 +173,38 @@ def test_small_ledgers_and_large_inputs_have_no_index(
     dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
     push(dataset, path, numbered(1))
     push(dataset, path, numbered(1, 2))
-    assert not key_files(dataset)
+    assert not files_of(dataset)
     monkeypatch.setattr(known_keys, "INDEXED_ROWS", 1)
     monkeypatch.setattr(write, "LARGEST_INPUT", 10)
     push(dataset, path, numbered(2, 3))
-    assert not key_files(dataset)
+    assert not files_of(dataset)
     assert len(recorded(dataset)) == 3
+
+
+def test_hashes_are_kept_and_looked_up_a_piece_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashed_keys, "PIECE_ROWS", 3)
+    draw = random.Random(7)
+    hashes = np.array([draw.getrandbits(64) for _ in range(8)], np.uint64)
+    piece = RecordedSlice(OffsetInterval(start=10, end=17), lambda: tmp_path, Multihash.sha3_256(bytes(32)))
+    files = hashed_keys.KeyFiles(tmp_path, "id")
+    files.write(piece, [hashes[:5], hashes[5:5], hashes[5:]])
+    assert all(files.holds_any(piece, np.array([value], np.uint64)) for value in hashes)
+    assert files.holds_any(piece, np.array([1, 2**64 - 1], np.uint64)) is False
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for damaged in (whole[:-8], whole + bytes(8), whole[:-1] + bytes([whole[-1] ^ 1]), whole[:16]):
+        path.write_bytes(damaged)
+        assert files.holds_any(piece, hashes) is None
+
+
+def test_workers_leave_the_hashes_of_each_slice(tmp_path: Path) -> None:
+    ends, left = (4, 9), []
+    for rows in ([3, 5, 4, 9], [0, 6, 10]):
+        batch = pa.record_batch({"offset": pa.array(rows), "hash": pa.array([-n for n in rows])})
+        (*found,) = hashed_keys.leave_hashes(iter([batch]), ends, str(tmp_path))
+        left += [row for each in found for row in each.to_pylist()]
+    assert [(row["slice"], row["rows"]) for row in left] == [(0, 2), (1, 2), (0, 1), (1, 1), (2, 1)]
+    of_first = hashed_keys.left_hashes([row["path"] for row in left if row["slice"] == 0])
+    assert np.concatenate([*of_first]).tolist() == [2**64 - 3, 2**64 - 4, 0]
