@@ -276,6 +276,7 @@ class ObjectSpace:
             size = source.stat().st_size
             if size > _PART:
                 if self._has(key, size):
+                    progress.advance(size)
                     return True
                 part = max(_PART, -(-size // _MOST_PARTS))
                 again(lambda: self._upload(key, _read_chunks(source, progress), part))
