@@ -2,7 +2,7 @@
 
 python bench/bench.py [codec] [digest] [chain] [ingest] [documents] [flights] [merges] [snapshots] [memory]
     [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
-    [profiles] [scale] [states] [assets] [--json]
+    [profiles] [scale] [states] [assets] [smart] [--json]
 
 Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
 files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
@@ -32,6 +32,7 @@ from bench_query import bench_query
 from bench_scale import bench_scale
 from bench_share import bench_share
 from bench_skipping import bench_skipping
+from bench_smart import bench_smart
 from bench_snapshots import bench_snapshots
 from bench_states import bench_states
 from bench_transform import bench_transform
@@ -63,6 +64,7 @@ PARTS = {
     "scale": bench_scale,
     "states": bench_states,
     "assets": bench_assets,
+    "smart": bench_smart,
 }
 
 

@@ -151,7 +151,7 @@ def with_slices(root: Path) -> DatasetFiles:
             logical_hash=name, physical_hash=name, offset_interval=interval, size=BIG_SLICE_BYTES
         )
         events.append(ev.AddData(prev_offset=number - 1 if number else None, new_data=made))
-    return _extended(dataset, events)
+    return extended(dataset, events)
 
 
 def with_blocks(root: Path) -> DatasetFiles:
@@ -162,10 +162,11 @@ def with_blocks(root: Path) -> DatasetFiles:
     watermarks = [
         ev.AddData(new_watermark=Timestamp.from_epoch_ms(1_700_000_000_000 + n)) for n in range(BLOCKS - 1)
     ]
-    return _extended(dataset, watermarks)
+    return extended(dataset, watermarks)
 
 
-def _extended(dataset: DatasetFiles, events: Sequence[ev.MetadataEvent]) -> DatasetFiles:
+def extended(dataset: DatasetFiles, events: Sequence[ev.MetadataEvent]) -> DatasetFiles:
+    """The dataset with these events at the end of its chain."""
     head = dataset.chain.head()
     assert head is not None
     time = dataset.chain.get(head).system_time

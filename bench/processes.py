@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,19 @@ def usage_of(pid: int) -> Usage:
     return Usage(found.get(pid, 0.0), sum(workers), sum(1 for peak in workers if peak))
 
 
+def peak_mib(pid: int | str) -> float:
+    """The most that one process had resident so far [MiB]; `self` is this one."""
+    return _peak(pid)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What one process has used of processors so far [s]."""
+    fields = (
+        (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    )
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _tree(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in PROC.iterdir():
@@ -76,7 +90,7 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _status(pid: int, name: str) -> str:
+def _status(pid: int | str, name: str) -> str:
     """A field of a process's status; empty when it has none or is gone."""
     try:
         lines = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -89,7 +103,7 @@ def _parent(pid: int) -> int:
     return int(_status(pid, "PPid") or 0)
 
 
-def _peak(pid: int) -> float:
+def _peak(pid: int | str) -> float:
     return int(_status(pid, "VmHWM").removesuffix(" kB") or 0) / 1024
 
 

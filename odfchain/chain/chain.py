@@ -28,7 +28,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.model import events as ev
 from odfchain.model.events import MetadataEvent
-from odfchain.model.metadata_block import MetadataBlock
+from odfchain.model.metadata_block import BlockHeader, MetadataBlock
 from odfchain.model.timestamp import Timestamp
 from odfchain.store.interfaces import HEAD, ObjectStore, RefStore
 
@@ -195,18 +195,31 @@ class MetadataChain:
         if sequence_number >= LIMITS.chain_blocks:
             raise BrokenChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")
 
-    def _walk_links(self, head: Multihash) -> Iterator[Link]:
-        """Like `walk`, reading headers only."""
+    def walk_files(
+        self, head: Multihash, *, tail: Multihash | None = None
+    ) -> Iterator[tuple[Multihash, BlockHeader, bytes]]:
+        """Like `walk`, the files as they are; only their headers are read.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: from the store.
+            And as `walk`.
+        """
         current: Multihash | None = head
         expected: int | None = None
-        while current is not None:
+        while current is not None and current != tail:
             data = self._blocks.get(current)
             header = decode_header(data)
             self._check_link(current, header.sequence_number, expected, header.prev_block_hash)
+            yield current, header, data
+            expected, current = header.sequence_number - 1, header.prev_block_hash
+        if current != tail:
+            raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head}")
+
+    def _walk_links(self, head: Multihash) -> Iterator[Link]:
+        for name, header, data in self.walk_files(head):
             # the event is decoded only where it may be a merge
             kind = link_kind(decode_block(data).event) if MERGE.encode() in data else header.event_kind
-            yield Link(current, header.sequence_number, kind)
-            expected, current = header.sequence_number - 1, header.prev_block_hash
+            yield Link(name, header.sequence_number, kind)
 
     def nearest(self, *kinds: str, head: Multihash | None = None) -> HashedBlock | None:
         """The newest block of these event kinds (or `MERGE`) up to `head` (default: the reference's)."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from odfchain.chain.chain import MetadataChain
+from odfchain.codec.blocks import decode_block
 from odfchain.errors import ChainError, ObjectNotFoundError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SMART
@@ -38,7 +39,7 @@ from odfchain.smart.smart_messages import (
     Refusal,
     TransferPlan,
 )
-from odfchain.transfer.slice_files import objects_of
+from odfchain.transfer.slice_files import BRING_OBJECTS, objects_of
 from odfchain.transfer.smart_objects import address_here, key_of
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -47,6 +48,10 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
+_BLOCK_BYTES = 64 << 20
+"""The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked."""
+_KEPT_BYTES = 8 << 20
+"""How much of them is kept from the plan to the batch [bytes]."""
 _SILENT_SECONDS = 60.0
 """A client that says nothing for so long has gone [s]; those that download answer pings meanwhile."""
 REVOKED = Closing(FAILED, "The token was revoked.")
@@ -63,6 +68,8 @@ class DatasetSource:
     authorization: str | None
     """What the caller gives to show who he is; his requests for objects need the same."""
     _names: list[Multihash] = field(default_factory=list, init=False)
+    _read: dict[Multihash, bytes] = field(default_factory=dict, init=False)
+    """Blocks that were read for the plan, as many of them as are kept until they are asked for."""
 
     def plan(self, request: PullRequest) -> PullPlan | Refusal:
         """As `PullSource`."""
@@ -80,17 +87,19 @@ class DatasetSource:
                 return Refusal(InvalidInterval(head=head, tail=tail))
 
     def _plan(self, chain: MetadataChain, head: Multihash, request: PullRequest) -> PullPlan | Refusal:
-        self._names = []
+        self._names, self._read = [], {}
         objects = records = block_bytes = object_bytes = 0
         tail = request.begin_after
         if tail is not None and request.force_update_if_diverged and not chain.contains(tail):
             tail = None
-        for name, block in chain.walk(head, tail=tail):
+        for name, header, data in chain.walk_files(head, tail=tail):
             self._names.append(name)
-            if len(self._names) > SMART.blocks:
+            block_bytes += len(data)
+            if len(self._names) > SMART.blocks or block_bytes > _BLOCK_BYTES:
                 return _too_much("Too many blocks.")
-            block_bytes += len(chain.get_bytes(name))
-            for item in objects_of(block):
+            if block_bytes <= _KEPT_BYTES:
+                self._read[name] = data
+            for item in objects_of(decode_block(data)) if header.event_kind in BRING_OBJECTS else ():
                 objects += 1
                 object_bytes += item.size
                 if item.offsets is not None:
@@ -108,8 +117,9 @@ class DatasetSource:
     def blocks(self) -> BlocksBatch:
         """As `PullSource`."""
         with self.lock:
-            chain = self.dataset.chain
-            return packed(RawBlock(name, chain.get_bytes(name)) for name in self._names)
+            chain, names = self.dataset.chain, self._names
+            read, self._read = self._read, {}
+            return packed(RawBlock(name, read.pop(name, b"") or chain.get_bytes(name)) for name in names)
 
     def strategies(self, files: tuple[ObjectFile, ...]) -> PullStrategies:
         """As `PullSource`."""

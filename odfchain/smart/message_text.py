@@ -12,6 +12,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from odfchain.errors import CorruptedPeerError, InvalidIdError
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SMART
 from odfchain.model.timestamp import Timestamp
+from odfchain.smart.number_lists import parsed, without_payload, written
 from odfchain.smart.smart_messages import Internal, Message, Phase, Reason, Refusal, UploadProgress
 from odfchain.text import one_line
 
@@ -28,32 +30,42 @@ _REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reas
 
 def text_of(message: Message) -> str:
     """The frame of a message."""
-    return json.dumps(document_of(message), separators=(",", ":"))
+    aside: list[bytes] = []
+
+    def put_aside(data: bytes) -> list[int]:
+        aside.append(data)
+        return []
+
+    text = json.dumps(document_of(message, put_aside), separators=(",", ":"))
+    if not aside:
+        return text
+    before, name, after = text.rpartition('"payload":[')
+    return "".join((before, name, *written(aside[0]), after))
 
 
-def document_of(message: Message) -> dict[str, Any]:
-    """Its document."""
+def document_of(message: Message, numbers: Callable[[bytes], list[int]] = list) -> dict[str, Any]:
+    """Its document; `numbers` says what bytes are in it."""
     match message:
         case Refusal(Internal() as reason):
             phase = {reason.side: reason.phase.value}
             return {"Err": {"Internal": {"phase": phase, "error_message": reason.error_message}}}
         case Refusal(reason):
-            return {"Err": {type(reason).__name__: _plain(reason)}}
+            return {"Err": {type(reason).__name__: _plain(reason, numbers)}}
         case UploadProgress(uploaded_objects_count=None):
             return {"details": "Complete"}
         case UploadProgress():
-            return {"details": {"Running": _plain(message)}}
-    plain: dict[str, Any] = _plain(message)
+            return {"details": {"Running": _plain(message, numbers)}}
+    plain: dict[str, Any] = _plain(message, numbers)
     return {"Ok": plain} if message.IS_RESULT else plain
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, numbers: Callable[[bytes], list[int]]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, (Multihash, Timestamp)):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {f.name: _plain(getattr(value, f.name), numbers) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item, numbers) for item in value]
     if isinstance(value, bytes):
-        return list(value)
+        return numbers(value)
     if isinstance(value, Enum):
         return value.value
     return str(value) if isinstance(value, (Multihash, Timestamp)) else value
@@ -89,6 +101,7 @@ def refusal_of(text: str) -> Refusal | None:
 def _tree(text: str) -> Any:
     if len(text) > SMART.message_bytes:
         _refuse("", f"{len(text):,} characters; {SMART.message_bytes:,} are allowed")
+    text, payload = without_payload(text)
     depth = 0
     for token in _TOKENS.finditer(text):
         sign = text[token.start()]
@@ -96,13 +109,9 @@ def _tree(text: str) -> Any:
         if depth > SMART.depth:
             _refuse("", f"lists and objects lie more than {SMART.depth} levels deep")
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return parsed(text, payload)
     except ValueError as error:
         _refuse("", f"not JSON: {error}")
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
 
 
 def _progress(tree: Any) -> UploadProgress:
@@ -182,6 +191,8 @@ def _items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
 
 
 def _bytes(value: Any, where: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
     if not isinstance(value, list):
         _refuse(where, "not a list of bytes")
     if not set(map(type, value)) <= {int}:

@@ -85,6 +85,10 @@ class Spool:
         data = fsio.read_start(self.path(name), LIMITS.block_bytes + 1)
         return data if data is not None and hash_bytes(data) == name else None
 
+    def at_hand(self, name: Multihash) -> bytes | None:
+        """The bytes of a block, if they are in memory; they stay there until they are taken."""
+        return self._at_hand.get(name)
+
     def add(self, name: Multihash, data: bytes) -> None:
         """Keep the bytes of a block, which hash to its name.
 
@@ -139,6 +143,8 @@ class PeerLinks:
         self._local = local
         self._progress = progress
         self._prefetch: Prefetch | None = None
+        self._came: set[Multihash] = set()
+        """What came in one piece, and was not read so far."""
 
     def __enter__(self) -> PeerLinks:
         return self
@@ -158,12 +164,11 @@ class PeerLinks:
             StorageFullError, StoreError: what came cannot be kept.
         """
         number = self.link(head).sequence_number
-        batched = 0
         if number > known:
             for block in self._peer.batch(after, number - known):
                 self._spool.add(block.hash, block.data)
-                batched += 1
-        if not batched and known + _HINT_FROM < number < LIMITS.chain_blocks:
+                self._came.add(block.hash)
+        if not self._came and known + _HINT_FROM < number < LIMITS.chain_blocks:
             with contextlib.suppress(OdfchainError):  # it only saves time; what is wrong shows without it
                 hint = self._peer.hint(number + 1)
                 if hint:
@@ -223,6 +228,9 @@ class PeerLinks:
         """
         # asked first, though the block may be spooled by now: taking one lets another be asked for
         data = self._prefetch.take(name) if self._prefetch is not None else None
+        if name in self._came:
+            self._came.discard(name)
+            data = self._spool.at_hand(name)
         if data is None:
             if (known := self._known(name)) is not None:
                 return known

@@ -37,6 +37,10 @@ class DataObject:
     offsets: OffsetInterval | None = None
 
 
+BRING_OBJECTS = frozenset({"AddData", "ExecuteTransform"})
+"""The kinds of events that may bring objects, as headers of blocks name them."""
+
+
 def objects_of(block: MetadataBlock) -> Iterator[DataObject]:
     """What a block brings: at most one slice and one checkpoint."""
     event = block.event

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import random
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,7 +113,7 @@ def test_a_refusal_fits_into_the_end_of_a_connection(reason: m.Reason) -> None:
 def batch(**changed: Any) -> str:
     made = document_of(m.PulledBlocks(blocks=packed([])))
     made["blocks"] |= changed
-    return json.dumps(made)
+    return json.dumps(made, separators=(",", ":"))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,15 @@ def batch(**changed: Any) -> str:
         (m.PulledBlocks, batch(payload=["1"]), "no number"),
         (m.PulledBlocks, batch(payload=[True]), "no number"),
         (m.PulledBlocks, batch(payload="AAAA"), "not a list of bytes"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,,2"), "not JSON"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,2,"), "not JSON"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,02"), "not JSON"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,256"), "no byte"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("1,2", "1,1000"), "no byte"),
+        (m.PulledBlocks, batch(payload=[1, 2]).replace("[1,2]", "NaN"), "NaN is no number"),
+        (m.PulledBlocks, batch(payload=[1]).replace('"raw"', "NaN"), "NaN is no number"),
+        (m.PulledBlocks, batch(payload=[1]).replace("[1]", '[1], "payload": [true]'), "no number"),
+        (m.Empty, '{"payload":[1], "a": [[[[[[[[]]]]]]]]}', "8 levels"),
         (m.PulledBlocks, batch(num_blocks=-1), "blocks.num_blocks: no count"),
         (m.PulledBlocks, batch(num_blocks=True), "no count"),
         (m.PulledBlocks, "{}", "'blocks' is missing"),
@@ -143,6 +154,20 @@ def test_what_is_no_such_message_is_refused(kind: type[m.Message], text: str, sa
         message_of(kind, text)
     assert said in str(refused.value)
     assert refused.value.exit_code == 6
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 300, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 600_000])
+def test_lists_of_numbers_are_those_of_the_json_library(size: int) -> None:
+    message = m.PulledBlocks(blocks=m.BlocksBatch(num_blocks=1, payload=random.Random(size).randbytes(size)))
+    text = text_of(message)
+    assert text == json.dumps(document_of(message), separators=(",", ":"))
+    assert message_of(m.PulledBlocks, text) == message
+    assert message_of(m.PulledBlocks, text.replace("[", "[ ")) == message
+
+
+def test_what_a_text_says_is_no_list_of_numbers() -> None:
+    said = m.Internal(side="Pull", phase=m.Phase.INITIAL_REQUEST, error_message='"payload":[1,2]')
+    assert message_of(m.PullPlan, text_of(m.Refusal(said))) == m.Refusal(said)
 
 
 @pytest.mark.parametrize("changed", [{"media_type": "application/zip"}, {"encoding": "base64"}])
@@ -174,6 +199,31 @@ BLOCKS = [RawBlock(hash_bytes(data), data) for data in (b"one", b"", b"x" * 1000
 def test_blocks_come_back_in_their_order() -> None:
     assert unpacked(packed(BLOCKS)) == BLOCKS
     assert packed(BLOCKS) == packed(BLOCKS)
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_tars_of_all_forms_are_read(form: int) -> None:
+    def fill(tar: tarfile.TarFile) -> None:
+        tar.format = form
+        for number, block in enumerate(BLOCKS):
+            entry = tarfile.TarInfo(str(block.hash))
+            entry.size, entry.mtime, entry.uname = len(block.data), 1_700_000_000, "of a node"
+            entry.pax_headers = {"comment": "x"} if number == 1 else {}
+            tar.addfile(entry, io.BytesIO(block.data))
+
+    assert unpacked(replace(pressed(fill), num_blocks=len(BLOCKS))) == BLOCKS
+
+
+def test_a_batch_is_what_the_library_writes() -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for block in BLOCKS:
+            entry = tarfile.TarInfo(str(block.hash))
+            entry.size, entry.mode = len(block.data), 0
+            tar.addfile(entry, io.BytesIO(block.data))
+    made = gzip.decompress(packed(BLOCKS).payload)
+    assert made == stream.getvalue()[: len(made)]
+    assert not stream.getvalue()[len(made) :].strip(b"\0")
 
 
 def pressed(fill: Callable[[tarfile.TarFile], None]) -> m.BlocksBatch:
