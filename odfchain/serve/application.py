@@ -105,6 +105,12 @@ def _plain(status: int, text: str, *more: tuple[bytes, bytes]) -> _Answer:
 
 _NOT_FOUND = _plain(404, "not found\n")
 _NOT_ALLOWED = _plain(405, "datasets here can only be read\n", (b"allow", b"GET, HEAD"))
+_NOT_UPGRADED = _plain(
+    426,
+    "this is asked over a WebSocket, and a proxy on the way has not passed that on\n",
+    (b"upgrade", b"websocket"),
+    (b"connection", b"upgrade"),
+)
 _FAILED = _plain(500, "this cannot be read now\n")
 _NOT_KNOWN = _Answer(
     401,
@@ -243,6 +249,8 @@ class Repository:
         if path == INDEX_KEY:
             return _current(scope, _JSON, render_index(await self._entries(reader)))
         parts = path.split("/")
+        if parts[-1] in ("pull", "push") and len(parts) in (2, 3):
+            return _NOT_UPGRADED
         where, key, name = _key(parts)
         ref = _ref("/".join(parts[:where]))
         branch = self._branch(key)

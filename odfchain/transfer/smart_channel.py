@@ -6,10 +6,12 @@ Nothing is compressed on the way: inflating is a way to fill a memory. Source: R
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 from websockets.uri import parse_uri
 
@@ -26,6 +28,10 @@ from odfchain.versions import __version__
 _CLOSE_SECONDS = 5.0
 _PING_SECONDS = 20.0
 _SHOWN = 200
+_NOT_PASSED_ON = (
+    "a proxy before the node does not pass WebSockets on: nginx needs `proxy_http_version 1.1` and the "
+    "headers Upgrade and Connection (docs/nodes.md); without 'odf+' a dataset can be pulled all the same"
+)
 _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
@@ -122,14 +128,28 @@ def _closed(error: ConnectionClosed) -> ClosedError:
 
 
 def _refused(error: InvalidStatus, where: str) -> TransferError:
-    """What the status says that came in place of a connection."""
+    """What the status says that came in place of a connection: from the node, or from a proxy before it."""
     status = error.response.status_code
-    said = one_line((error.response.body or b"").decode(errors="replace"), _SHOWN)
+    said = _said(error.response)
     what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
     if status == 401:
         return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
     if status == 403:
         return AccessError(what, hint="check whose token it is, and the account in the URL")
-    if status == 400:
+    if status in (502, 503, 504):
+        return TransferError(what, hint="the node behind that address does not answer now: try again later")
+    if status == 400 and "version" in said.lower():
         return UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
+    if status in (400, 426):
+        return UnsupportedPeerError(what, hint=_NOT_PASSED_ON)
     return UnsupportedPeerError(what, hint=_NOT_SMART)
+
+
+def _said(response: Response) -> str:
+    """The message of an answer, in one line; pages that are made for browsers say nothing here."""
+    text = (response.body or b"").decode(errors="replace")
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        if isinstance(found, dict) and isinstance(found.get("message"), str):
+            text = found["message"]
+    return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)

@@ -45,6 +45,10 @@ from odfchain.transfer.smart_objects import object_file
 from odfchain.transfer.smart_peer import SmartPeer, given_headers
 from odfchain.trust.parties import SignedFile
 
+_TOO_LARGE = (
+    "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
+    "(docs/nodes.md)"
+)
 _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
@@ -220,7 +224,8 @@ class SmartDestination(SmartPeer, WritablePeer):
                         raise passing
                     if not 200 <= answer.status <= 299:
                         kind = AccessError if answer.status in (401, 403) else TransferError
-                        raise kind(f"{name}: {answer.what}")
+                        hint = _TOO_LARGE if answer.status == 413 else None
+                        raise kind(f"{name}: {answer.what}, for {size:,} bytes", hint=hint)
 
         with self._turns, as_transfer_errors():
             with_retries(attempt, name=name, limits=self._limits, timing=self._timing, deadline=deadline)

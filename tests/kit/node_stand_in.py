@@ -31,6 +31,8 @@ class Node:
     """One for each message of a connection; then it waits for the end."""
     status: int | None = None
     """In place of a connection."""
+    message: str = "no"
+    """What is said with it."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
@@ -42,9 +44,10 @@ class Node:
         self.asked.append((request.path, fields))
         if fields.get("upgrade") == "websocket" and self.status is None:
             return None
-        content = self.files.get(request.path) if self.status is None or "upgrade" not in fields else None
-        status = http.HTTPStatus(200 if content is not None else self.status or 404)
-        body = content if content is not None else b'{"message": "no"}'
+        refused = self.status if "upgrade" in fields else None
+        content = None if refused else self.files.get(request.path)
+        status = http.HTTPStatus(refused or (404 if content is None else 200))
+        body = json.dumps({"message": self.message}).encode() if content is None else content
         return Response(status.value, status.phrase, Headers({"Content-Length": str(len(body))}), body)
 
     def talk(self, connection: ServerConnection) -> None:
@@ -95,9 +98,11 @@ def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) ->
 
 
 @contextmanager
-def node(files: Mapping[str, bytes], *answers: Answer, status: int | None = None) -> Iterator[Node]:
+def node(
+    files: Mapping[str, bytes], *answers: Answer, status: int | None = None, message: str = "no"
+) -> Iterator[Node]:
     """A node while it is needed."""
-    made = Node(files, list(answers), status)
+    made = Node(files, list(answers), status, message)
     with serve(made.talk, "127.0.0.1", 0, process_request=made.request, compression=None) as server:
         made.url = f"http://127.0.0.1:{_port(server)}/"
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +19,7 @@ from odfchain.serve.server import RepositoryServer
 from odfchain.transfer.open import open_peer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.pushing import open_destination, push_dataset
+from tests.kit.nginx import nginx
 from tests.kit.served_workspace import make_dataset, read_all
 
 SLICES = (700, 1 << 20, 0, 3_000_000)
@@ -41,37 +38,16 @@ def python_server(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-NGINX = """\
-daemon on; master_process off; pid {run}/pid; error_log {run}/error.log;
-events {{ worker_connections 256; }}
-http {{
-  access_log off; client_body_temp_path {run}/body; proxy_temp_path {run}/proxy;
-  fastcgi_temp_path {run}/fastcgi; uwsgi_temp_path {run}/uwsgi; scgi_temp_path {run}/scgi;
-  server {{ listen 127.0.0.1:{port}; root {folder}; }}
-}}
-"""
-
-
 @contextlib.contextmanager
-def nginx(folder: Path) -> Iterator[str]:
-    """nginx for a folder; it listens before it goes to the background, so there is nothing to wait for."""
-    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.fail("nginx is not installed, and this test is about it: apt-get install nginx-light")
-    run = folder.parent / "nginx"
-    run.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (run / "nginx.conf").write_text(NGINX.format(run=run, port=port, folder=folder))
-    command = [program, "-c", run / "nginx.conf", "-p", run, "-e", run / "error.log"]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=20)
-    try:
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        os.kill(int((run / "pid").read_text()), signal.SIGTERM)
+def static_nginx(folder: Path) -> Iterator[str]:
+    """nginx for a folder."""
+    with nginx(
+        folder.parent / "nginx", lambda port: f"server {{ listen 127.0.0.1:{port}; root {folder}; }}"
+    ) as url:
+        yield url
 
 
-HOSTS = [pytest.param(python_server, id="python"), pytest.param(nginx, id="nginx")]
+HOSTS = [pytest.param(python_server, id="python"), pytest.param(static_nginx, id="nginx")]
 
 
 @pytest.fixture

@@ -189,10 +189,10 @@ def honest(made: Node, path: str) -> str:
     return f"{made.url}{path}"
 
 
-def talk(ours: WorkspaceFiles, *answers: Answer, status: int | None = None) -> Node:
+def talk(ours: WorkspaceFiles, *answers: Answer, status: int | None = None, message: str = "no") -> Node:
     """What a node was asked by a pull from it."""
     made: list[Node] = []
-    with node(files_of(CHAIN), *answers, status=status) as found:
+    with node(files_of(CHAIN), *answers, status=status, message=message) as found:
         made.append(found)
         MADE[:] = made
         pull(ours, f"odf+{found.url}cities")
@@ -262,7 +262,9 @@ def test_a_node_that_says_something_else_is_named(
 @pytest.mark.parametrize(
     ("status", "error", "hint"),
     [(401, AccessError, "login"), (403, AccessError, "whose token"), (404, UnsupportedPeerError, "odf\\+"),
-     (400, UnsupportedPeerError, "version"), (503, UnsupportedPeerError, "odf\\+")],
+     (400, UnsupportedPeerError, "headers Upgrade and Connection"),
+     (426, UnsupportedPeerError, "headers Upgrade and Connection"),
+     *((status, TransferError, "does not answer now") for status in (502, 503, 504))],
 )  # fmt: skip
 def test_a_node_that_takes_no_connection_says_why(
     status: int, error: type[OdfchainError], hint: str, ours: WorkspaceFiles
@@ -270,6 +272,12 @@ def test_a_node_that_takes_no_connection_says_why(
     with pytest.raises(error, match=f"HTTP status {status}") as refused:
         talk(ours, status=status)
     assert re.search(hint, refused.value.hint or "")
+
+
+def test_another_version_of_the_protocol_is_told_from_a_proxy(ours: WorkspaceFiles) -> None:
+    with pytest.raises(UnsupportedPeerError, match="400: Incompatible client version") as refused:
+        talk(ours, status=400, message="Incompatible client version")
+    assert refused.value.hint == "the node speaks another version of the smart protocol"
 
 
 @pytest.mark.parametrize(

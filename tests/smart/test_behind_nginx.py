@@ -1,0 +1,133 @@
+"""A node behind nginx, by the configuration that the manual shows: what works, and what is said without a line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from odfchain.errors import OdfchainError, TransferError, UnsupportedPeerError
+from odfchain.ids.names import DatasetAlias
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.server import RepositoryServer
+from odfchain.serve.token_file import TokenFile
+from odfchain.transfer.catalog import list_repository
+from odfchain.transfer.node_login import check_token
+from odfchain.transfer.open import PeerOptions, open_peer, open_writable
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.pushing import push_dataset
+from tests.kit.nginx import nginx
+from tests.kit.served_workspace import make_dataset
+from tests.kit.servers import closed_port
+from tests.kit.support import ROOT
+
+SIZES = (700, 3_000_000)
+
+
+def shown(port: int, node: int, *without: str) -> str:
+    """The manual's configuration at these ports without TLS, and without the lines that begin so."""
+    text = (ROOT / "docs" / "nodes.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```nginx\n(.*?)```", text, re.DOTALL)
+    for old, new in (("listen 443 ssl", f"listen 127.0.0.1:{port}"), ("127.0.0.1:8080", f"127.0.0.1:{node}")):
+        assert block.count(old) == 1
+        block = block.replace(old, new)
+    lines = [line for line in block.splitlines() if "ssl_certificate" not in line]
+    assert all(any(each in line for line in lines) for each in without)
+    return "\n".join(line for line in lines if not any(each in line for each in without))
+
+
+@dataclass
+class Site:
+    """A dataset, and the node behind nginx."""
+
+    dataset: DatasetFiles
+    url: str
+    token: str
+    run: Path
+
+    @property
+    def options(self) -> PeerOptions:
+        return PeerOptions(token=self.token, retries=0)
+
+    def push(self) -> bool:
+        url = PeerUrl.parse(f"{self.url}cities")
+        with contextlib.closing(open_writable(url, self.options)) as peer:
+            return push_dataset(self.dataset, peer).up_to_date
+
+    def pull(self, folder: Path) -> DatasetFiles:
+        reader = WorkspaceFiles.init(folder)
+        with contextlib.closing(open_peer(PeerUrl.parse(f"{self.url}cities"), self.options)) as peer:
+            pull_dataset(reader, peer, self.dataset.alias)
+        return reader.dataset(self.dataset.alias)
+
+    def requests(self) -> list[tuple[str, str]]:
+        """Methods and paths that nginx has answered."""
+        return re.findall(r'"([A-Z]+) (\S+) HTTP', (self.run / "access.log").read_text())
+
+
+@contextlib.contextmanager
+def site(place: Path, *without: str, node: int | None = None) -> Iterator[Site]:
+    home = WorkspaceFiles.init(place / "node")
+    token = TokenFile(home.root).create("me", ["push:%"], Timestamp.now()).text
+    dataset = make_dataset(WorkspaceFiles.init(place / "ours"), "cities", *SIZES)
+    run = place / "nginx"
+    with (
+        RepositoryServer(home, write=True, behind_proxy=True) as server,
+        nginx(
+            run, lambda port: shown(port, node or int(server.url.rstrip("/").split(":")[-1]), *without)
+        ) as url,
+    ):
+        yield Site(dataset, f"odf+{url}odf/", token, run)
+
+
+def test_a_node_below_a_prefix_is_pushed_to_and_pulled_from(tmp_path: Path) -> None:
+    with site(tmp_path) as found:
+        assert check_token(PeerUrl.parse(found.url), found.token) is None
+        assert not found.push()
+        assert found.push()
+        copy = found.pull(tmp_path / "reader")
+        assert copy.chain.head() == found.dataset.chain.head()
+        assert [entry.alias for entry in list_repository(PeerUrl.parse(found.url))] == [
+            DatasetAlias.parse("cities")
+        ]
+        asked = found.requests()
+    objects = {f"data/{name}" for name in copy.data.names()}
+    objects |= {f"checkpoints/{name}" for name in copy.checkpoints.names()}
+    for method in ("PUT", "GET"):  # the addresses that the node gave lead over nginx
+        assert objects <= {path.removeprefix("/odf/cities/") for way, path in asked if way == method}
+    assert {path.split("/")[1] for _, path in asked} == {"odf"}
+
+
+def fails(site: Site, error: type[OdfchainError], *said: str) -> None:
+    with pytest.raises(error) as refused:
+        site.push()
+    for each in said:
+        assert each in f"{refused.value} {refused.value.hint}"
+
+
+def test_a_proxy_that_takes_no_large_files_is_named(tmp_path: Path) -> None:
+    with site(tmp_path, "client_max_body_size") as found:
+        fails(found, TransferError, "HTTP status 413", "3,000,000 bytes", "client_max_body_size 0")
+
+
+def test_a_proxy_that_passes_no_websockets_on_is_named(tmp_path: Path) -> None:
+    with site(tmp_path, "Upgrade $http", "Connection $") as found:
+        fails(
+            found,
+            UnsupportedPeerError,
+            "HTTP status 426",
+            "over a WebSocket",
+            "headers Upgrade and Connection",
+        )
+
+
+def test_a_node_that_does_not_answer_its_proxy_is_named(tmp_path: Path) -> None:
+    with closed_port() as gone, site(tmp_path, node=gone) as found:
+        fails(found, TransferError, "HTTP status 502")
