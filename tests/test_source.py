@@ -225,7 +225,7 @@ LINES = {  # raised only by a commit that says why
     "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_730,  # what a store is asked to remove; how executors reach files; how large slices become; where the truth of a workspace is; what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept
-    "serve": 2_370,  # who may read; taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches
+    "serve": 2_400,  # requests that are no upgrades; who may read; taking pushes: tokens, sessions, files that are PUT; pulls over the smart protocol; branches
     "manifest": 940,  # texts of files that many manifests repeat; what may be believed of slices that are not here; conditions: what their text means, and what they skip; signed manifests and profiles
     "profile": 3_100,  # the shape of profiles of others; what is known without computing; pages; states and near duplicates beyond the memory; parts with checksums; readers of profiles alone, without Arrow; profiles that were computed are kept; languages
     "smart": 1_290,  # lists of numbers by arrays, tars as all write them without `tarfile`; what both sides of a conversation have in common; the messages of the smart protocol, both sides of a conversation, batches
