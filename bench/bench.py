@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import sys
+from pathlib import Path
 
 from bench_assets import bench_assets
 from bench_branches import bench_branches
@@ -70,6 +71,7 @@ PARTS = {
 
 def main(names: list[str]) -> int:
     """Run the parts that are named, or all."""
+    sys.path.append(str(Path(__file__).parents[1]))  # servers of `tests/kit`
     tables = "--json" not in names
     names = [name for name in names if name != "--json"]
     unknown = set(names) - set(PARTS)

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from figures import Figure, seconds, tell
-from long_chain import long_chain
+from long_chain import lengthen, long_chain
 
 import odfchain
 from odfchain import Dataset, SetInfo, Timestamp
@@ -35,6 +35,7 @@ LENGTHS = (10, 1_000, 1_000_000)
 SAMPLE = 31
 NEWEST = 1_000
 _LATER = Timestamp.parse("2100-01-01T00:00:00Z")
+_EMPTY = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: long, kind: Root, metadata: []}\n"
 _VERIFY = """
 import resource, sys, time, odfchain
 begin = time.process_time()
@@ -64,6 +65,9 @@ def bench_scale() -> Iterator[Figure]:
                 target = 5.0 if name.startswith("head move") else None
                 yield Figure(f"{name}, {length:,} blocks", each, "ms", target)
             yield Figure(f"{name}, longest ÷ 1,000", times[-1] / times[1], "×", 1.5, remark="1 is flat")
+        for length in LENGTHS:
+            tell(f"moving the head of {length:,} blocks in a store")
+            yield from _in_store(length)
         tell("verifying all blocks")
         peaks = []
         for length in LENGTHS[1:]:
@@ -175,6 +179,29 @@ def _commits(folder: Path) -> dict[str, float]:
         "head move p50": statistics.median(moves),
         "what the disk asks for that": _median(functools.partial(_synced, folder / "refs" / "bench")),
     }
+
+
+def _in_store(length: int) -> Iterator[Figure]:
+    """Requests of a head move at a server that speaks like S3, and the whole commit there."""
+    from tests.kit.small_s3 import SmallS3  # noqa: PLC0415 - of this repository, beside the package
+
+    os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "s3cret"}
+    with tempfile.TemporaryDirectory() as folder, SmallS3() as store:
+        workspace = odfchain.init(folder, store=store.url("bucket/bench"))
+        (dataset,) = workspace.add(_EMPTY)
+        where = f"bucket/bench/datasets/{dataset.path.name}"
+        store.objects[f"{where}/refs/head"] = str(lengthen(dataset.path, length)).encode()
+        files = odfchain.open(folder)["long"]._files
+        requests, took = [], []
+        for number in range(SAMPLE):
+            state = DatasetState.read(files.chain)
+            store.requests.clear()
+            event = SetInfo(description=f"one more {number}")
+            took.append(seconds(functools.partial(commit, files, state, [event], [], system_time=_LATER)))
+            requests.append(sum("/refs/head" in path for _, path, _ in store.requests))
+    assert min(requests) == max(requests)
+    yield Figure(f"head move at a store, {length:,} blocks", requests[0], "requests", 3)
+    yield Figure(f"commit at a store on loopback, {length:,} blocks", statistics.median(took) * 1e3, "ms")
 
 
 def _synced(path: Path) -> None:

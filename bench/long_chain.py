@@ -49,6 +49,14 @@ def long_chain(workspace: Path, name: str, blocks: int, *, identity: int = 1) ->
     return DatasetFiles.open(folder)
 
 
+def lengthen(folder: Path, blocks: int) -> Multihash:
+    """The dataset of a folder, made a moment ago, has so many blocks instead of its own; returns the head."""
+    head = extend(folder, None, 0, blocks, DatasetId.from_multibase(folder.name))
+    (folder / "info" / "partial").write_text('{"metadataOnly": true}')
+    (folder / "refs" / "head").write_text(str(head))
+    return head
+
+
 def extend(folder: Path, head: Multihash | None, first: int, until: int, seed: DatasetId) -> Multihash:
     """Write the blocks from `first` to `until` after `head`; returns the new head, which is not moved."""
     blocks = folder / "blocks"

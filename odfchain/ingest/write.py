@@ -140,6 +140,10 @@ def _settle_schema(
     return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
 
 
+_MOST_BROADCAST = 100_000
+"""Recorded rows that may pass through the driver's memory to be joined, where Spark so chooses."""
+
+
 @dataclass(frozen=True, slots=True)
 class _MergeRun:
     new: MergeInput
@@ -313,7 +317,11 @@ def _history(
     elif size is not None and size <= LARGEST_INPUT:
         recorded = _relevant(session(), state, state.schema, new, recorded, options.staging)
     wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
-    return read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
+    history = read_recorded(session(), recorded, tuple(f for f in state.schema.fields if f.name in wanted))
+    if history is None or state.next_offset <= _MOST_BROADCAST:
+        return history
+    # Spark estimates by widths of types, takes millions of keys for few, and has the driver hold them all
+    return history.hint("merge")
 
 
 def _relevant(

@@ -24,10 +24,15 @@ from odfchain.errors import (
     UnsupportedPeerError,
     WorkspaceError,
 )
+from odfchain.model import events as ev
+from odfchain.repo.commit import commit
+from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer import shared_refs
 from tests.kit import shared_store as kit
+from tests.kit.long_chains import lengthen
 from tests.kit.processes import odfchain, one_session
+from tests.kit.root_rows import MADE
 from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, texts
 from tests.kit.small_s3 import SmallS3
 
@@ -486,3 +491,19 @@ def test_each_slice_of_a_commit_is_two_requests(store: SmallS3, tmp_path: Path) 
     append_slices(one["cities"]._files, 8)
     assert len(store.requests) == 21, "names, head; 8 slices, 8 blocks, head; head, signature"
     assert len(texts(one)) == 9
+
+
+def test_the_head_moves_by_as_many_requests_however_long_the_chain_is(store: SmallS3, tmp_path: Path) -> None:
+    one = machine(store, tmp_path / "one")
+    for name, blocks in {"short": 10, "long": 1_000}.items():
+        folder = add(one, name).folder
+        where = f"{PREFIX}/datasets/{folder.name}"
+        store.objects[f"{where}/refs/head"] = str(lengthen(folder, blocks)).encode()
+        files = odf.open(tmp_path / "one")[name]._files
+        for number in range(2):  # the first one may write the hint for clones
+            store.requests.clear()
+            event = ev.SetInfo(description=str(number))
+            commit(files, DatasetState.read(files.chain), [event], [], system_time=MADE)
+        block, *move = [(method, path.removeprefix(where)) for method, path, _ in store.requests]
+        assert block[0] == "PUT"
+        assert move == [("PUT", "/refs/head"), ("GET", "/refs/head"), ("PUT", "/refs/head.jws")]
