@@ -49,6 +49,7 @@ _TOO_LARGE = (
     "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
     "(docs/nodes.md)"
 )
+_AGAIN = "push again: what has arrived is not sent once more"
 _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
@@ -222,10 +223,16 @@ class SmartDestination(SmartPeer, WritablePeer):
                 ) as answer:
                     if passing := answer.passing():
                         raise passing
-                    if not 200 <= answer.status <= 299:
-                        kind = AccessError if answer.status in (401, 403) else TransferError
-                        hint = _TOO_LARGE if answer.status == 413 else None
-                        raise kind(f"{name}: {answer.what}, for {size:,} bytes", hint=hint)
+                    if 200 <= answer.status <= 299:
+                        return
+                    now = self._timing.clock()
+                    what = f"{name}: {answer.what}, for {size:,} bytes"
+                    if answer.status not in (401, 403):
+                        raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
+                    if self.clock.has_passed(given.expires_at, now):
+                        raise TransferError(f"{what}: the address had expired", hint=_AGAIN)
+                    hint = self.clock.refusal_hint(answer.headers.date("date"), now)
+                    raise AccessError(what, hint=hint)
 
         with self._turns, as_transfer_errors():
             with_retries(attempt, name=name, limits=self._limits, timing=self._timing, deadline=deadline)

@@ -33,6 +33,10 @@ class Node:
     """In place of a connection."""
     message: str = "no"
     """What is said with it."""
+    date: str | None = None
+    """What it says of the time, with each connection."""
+    forbidden: dict[str, str] = field(default_factory=dict)
+    """Paths that are refused with 403, and the `Date` that is said with that."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
@@ -44,11 +48,19 @@ class Node:
         self.asked.append((request.path, fields))
         if fields.get("upgrade") == "websocket" and self.status is None:
             return None
+        if (date := self.forbidden.get(request.path)) is not None:
+            return Response(403, "Forbidden", Headers({"Content-Length": "0", "Date": date}), b"")
         refused = self.status if "upgrade" in fields else None
         content = None if refused else self.files.get(request.path)
         status = http.HTTPStatus(refused or (404 if content is None else 200))
         body = json.dumps({"message": self.message}).encode() if content is None else content
         return Response(status.value, status.phrase, Headers({"Content-Length": str(len(body))}), body)
+
+    def dated(self, connection: ServerConnection, request: Request, response: Response) -> None:
+        """The response to a request, with the time that is to be said."""
+        if self.date is not None and response.status_code == 101:
+            del response.headers["Date"]
+            response.headers["Date"] = self.date
 
     def talk(self, connection: ServerConnection) -> None:
         try:
@@ -71,15 +83,22 @@ class Node:
 
 
 @contextmanager
-def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) -> Iterator[str]:
-    """The URL of a server that takes what is PUT there."""
+def uploads(
+    files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]], refused: dict[str, str]
+) -> Iterator[str]:
+    """The URL of a server that takes what is PUT there, but for what is `refused` once, with these dates."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             fields = {name.lower(): value for name, value in self.headers.items()}
             asked.append((self.path, fields))
-            files[self.path] = self.rfile.read(int(fields["content-length"]))
-            self.send_response(201)
+            content = self.rfile.read(int(fields["content-length"]))
+            date = refused.pop(self.path, None)
+            self.send_response_only(201 if date is None else 403)
+            if date is None:
+                files[self.path] = content
+            else:
+                self.send_header("Date", date)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -99,11 +118,17 @@ def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) ->
 
 @contextmanager
 def node(
-    files: Mapping[str, bytes], *answers: Answer, status: int | None = None, message: str = "no"
+    files: Mapping[str, bytes],
+    *answers: Answer,
+    status: int | None = None,
+    message: str = "no",
+    date: str | None = None,
 ) -> Iterator[Node]:
     """A node while it is needed."""
-    made = Node(files, list(answers), status, message)
-    with serve(made.talk, "127.0.0.1", 0, process_request=made.request, compression=None) as server:
+    made = Node(files, list(answers), status, message, date)
+    with serve(
+        made.talk, "127.0.0.1", 0, process_request=made.request, process_response=made.dated, compression=None
+    ) as server:
         made.url = f"http://127.0.0.1:{_port(server)}/"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -339,6 +339,57 @@ def test_an_address_that_is_refused_or_has_expired_is_asked_for_again(ours: Work
     assert len(n.said) == 4
 
 
+@pytest.mark.parametrize(
+    ("date", "expires", "again"),
+    [
+        ("Wed, 21 Oct 2015 07:28:00 GMT", "2015-10-21T08:28:00Z", False),  # the node is years behind
+        ("Wed, 21 Oct 2015 07:28:00 GMT", "2015-10-21T07:27:00Z", True),
+        ("Tue, 21 Oct 2064 07:28:00 GMT", "2064-10-21T08:28:00Z", False),  # and years ahead
+        ("Tue, 21 Oct 2064 07:28:00 GMT", "2064-10-21T07:27:00Z", True),
+        ("nonsense", "2015-10-21T08:28:00Z", True),  # the clock of this machine
+        ("nonsense", "2064-10-21T08:28:00Z", False),
+    ],
+)
+def test_addresses_expire_by_the_clock_of_the_node(
+    date: str, expires: str, again: bool, ours: WorkspaceFiles
+) -> None:
+    made: list[Node] = []
+    chain = chain_of(["seed", "schema", "d1"])
+    first, renewed = addresses(honest, made, expires_at=expires), addresses(honest, made)
+    with node(files_of(chain), plan, batch(raw(chain)), first, renewed, renewed, date=date) as n:
+        made.append(n)
+        pull(ours, f"odf+{n.url}cities")
+        assert n.done.wait(20)
+    objects = len([key for key in chain.objects if key.part in (Part.DATA, Part.CHECKPOINT)])
+    assert sum("object_files" in said for said in n.said) == 1 + objects * again
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        ("Wed, 21 Oct 2015 08:28:30 GMT", "the clocks of the node and of the storage are 60 minutes apart"),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "check the token"),
+    ],
+)
+def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
+    storage: str, said: str, ours: WorkspaceFiles
+) -> None:
+    made: list[Node] = []
+    chain = chain_of(["seed", "schema", "d1"])
+
+    def forbidden(n: Node, path: str) -> str:
+        n.forbidden[f"/{path}"] = storage
+        return honest(n, path)
+
+    given = addresses(forbidden, made, expires_at="2015-10-21T08:28:00Z")
+    date = "Wed, 21 Oct 2015 07:28:00 GMT"
+    with node(files_of(chain), plan, batch(raw(chain)), given, given, given, date=date) as n:
+        made.append(n)
+        with pytest.raises(AccessError, match="HTTP status 403") as refused:
+            pull(ours, f"odf+{n.url}cities")
+    assert said in (refused.value.hint or "")
+
+
 def test_a_long_chain_is_walked(ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.transfer.smart_peer.SMART", replace(SMART, blocks=3))
     with node(files_of(CHAIN)) as n:

@@ -54,6 +54,8 @@ class Target:
         self.newest = ""
         self.skipped: set[str] = set()
         self.commits = True
+        self.expires: str | None = None
+        self.refused: dict[str, str] = {}
 
     def begin(self, asked: Any) -> Any:
         return OK
@@ -73,7 +75,7 @@ class Target:
             return {"object_file": file, "push_strategy": "SkipUpload", "upload_to": None}
         part = "data" if file["object_type"] == "DataSlice" else "checkpoints"
         url = f"{self.uploads}cities/{part}/{file['physical_hash']}"
-        given = {"url": url, "headers": [{"name": "X-Given", "value": "1"}], "expires_at": None}
+        given = {"url": url, "headers": [{"name": "X-Given", "value": "1"}], "expires_at": self.expires}
         return {"object_file": file, "push_strategy": "HttpUpload", "upload_to": given}
 
     def complete(self, asked: Any) -> Any:
@@ -89,11 +91,16 @@ class Target:
 
 
 def push(
-    dataset: DatasetFiles, target: Target, *answers: Answer, bearer: str | None = None, **options: Any
+    dataset: DatasetFiles,
+    target: Target,
+    *answers: Answer,
+    bearer: str | None = None,
+    date: str | None = None,
+    **options: Any,
 ) -> tuple[Node, PushOutcome]:
     with (
-        node(target.files, *(answers or target.answers())) as found,
-        uploads(target.files, found.asked) as at,
+        node(target.files, *(answers or target.answers()), date=date) as found,
+        uploads(target.files, found.asked, target.refused) as at,
     ):
         target.node, target.uploads = found, at
         url = PeerUrl.parse(f"odf+{found.url}cities")
@@ -233,6 +240,35 @@ def test_an_object_that_was_not_named_is_not_sent(dataset: DatasetFiles) -> None
 
     with pytest.raises(CorruptedPeerError, match="not named"):
         push(dataset, target, target.begin, target.blocks, other)
+
+
+NODE, STORAGE = "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 08:28:10 GMT"
+
+
+def refuse_slices(dataset: DatasetFiles, target: Target, date: str) -> None:
+    target.refused = {f"/cities/data/{name}": date for name in dataset.data.names()}
+
+
+def test_an_upload_whose_address_has_expired_at_the_node_is_tried_once_more(dataset: DatasetFiles) -> None:
+    target = Target()
+    target.expires = "2015-10-21T07:27:00Z"  # by the clock of this machine that was long ago in any case
+    refuse_slices(dataset, target, NODE)
+    found, _ = push(dataset, target, date=NODE)
+    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+    assert sum("current_head" in said for said in found.said) == 2
+
+
+def test_a_storage_whose_clock_is_another_one_is_named(dataset: DatasetFiles) -> None:
+    target = Target()
+    target.expires = "2015-10-21T08:28:00Z"
+    refuse_slices(dataset, target, STORAGE)
+    with pytest.raises(AccessError, match="HTTP status 403") as refused:
+        push(dataset, target, date=NODE)
+    assert "the clocks of the node and of the storage are 60 minutes apart" in (refused.value.hint or "")
+    refuse_slices(dataset, target, NODE)
+    with pytest.raises(AccessError, match="HTTP status 403") as refused:
+        push(dataset, target, date=NODE)
+    assert refused.value.hint is None
 
 
 def test_objects_go_where_a_redirect_might_lead(dataset: DatasetFiles) -> None:
