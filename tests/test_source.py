@@ -221,7 +221,7 @@ LINES = {  # raised only by a commit that says why
     "ingest": 8_270,  # hashes of keys a piece at a time; what a write knows and what records it, in modules of their own; blocks of several slices; ledgers that do not read everything; fetching ahead of a turn; frames, and batches of streams
     "lineage": 2_410,  # values of records as they are shown elsewhere; branches and merges, drawn
     "model": 2100,
-    "net": 1_900,  # files that are sent; requests of a library that follows redirects by itself
+    "net": 1_920,  # servers that refuse a file before it has come; files that are sent; requests of a library that follows redirects by itself
     "query": 4_470,  # what engines ask of tables, so that slices are skipped; the second engine (RFC-033); its process for SQL of untrusted people; signed answers and verdicts; Spark; states that were kept
     "pages": 380,  # what the pages of verifications, profiles and drift have in common; words and documents of others came from audit
     "repo": 4_730,  # what a store is asked to remove; how executors reach files; how large slices become; where the truth of a workspace is; what is set of snapshots; what footers report is kept; what came from elsewhere on branches; the key that signs answers; points on branches; merge records; names of references came from upkeep; watermarks and what was recorded came from ingest; states that are kept

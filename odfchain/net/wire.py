@@ -197,10 +197,22 @@ class Connection:
         except TimeoutError as error:
             raise self._late() from error
         except OSError as error:
-            raise (StaleError if used else TransientError)(_lost(error)) from error
+            if file is None or not self._refused_early():
+                raise (StaleError if used else TransientError)(_lost(error)) from error
+            refused = self._read_head(connects=False)
+            self._keep = False
+            return refused
         if self._end == 0:
             raise (StaleError if used else TransientError)("the connection was closed without a response")
         return self._read_head(connects=method == b"CONNECT")
+
+    def _refused_early(self) -> bool:
+        """Whether a server that reads no more of a file has said why, and only then gone (RFC 9112, 9.3)."""
+        try:
+            self._fill()
+        except OSError:
+            return False
+        return self._end > 0
 
     def send_ahead(self, paths: Iterable[bytes], headers: bytes, deadline: Deadline) -> None:
         """Send GETs whose answers `next_response` reads in the same order (RFC 9112, 9.3.2).

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_file
 from odfchain.errors import CorruptedPeerError, DatasetNotFoundError, NameCollisionError
+from odfchain.ids.did import DatasetId
 from odfchain.ids.multihash import Multihash
 from odfchain.limits import SMART
 from odfchain.model.events import Seed
@@ -59,6 +60,8 @@ class DatasetTarget:
     _request: PushRequest | None = field(default=None, init=False)
     _head: Multihash | None = field(default=None, init=False)
     """The newest block that was sent."""
+    _new_id: DatasetId | None = field(default=None, init=False)
+    """Of the seed that was sent."""
     _collision: Reason | None = field(default=None, init=False)
     """Why a new dataset cannot be here; it is said where nodes say it, when objects are named."""
     _objects: dict[ObjectKey, DataObject] = field(default_factory=dict, init=False)
@@ -72,6 +75,15 @@ class DatasetTarget:
             return self.workspace.dataset(self.session.alias)
         except DatasetNotFoundError:
             return None
+
+    @property
+    def _name_taken(self) -> Reason:
+        return NameCollision(dataset_alias=str(self.session.alias))
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether the push makes a dataset."""
+        return self._request is not None and self._request.current_head is None
 
     def begin(self, request: PushRequest) -> Refusal | None:
         """As `PushTarget`."""
@@ -113,11 +125,15 @@ class DatasetTarget:
         event = decode_block(first.data).event
         if not isinstance(event, Seed):
             return None
+        self._new_id = event.dataset_id
         present = self._present()
         if present is not None:
             seed = present.seed
-            if (seed.dataset_id, seed.dataset_kind) != (event.dataset_id, event.dataset_kind):
+            if (seed.dataset_id, seed.dataset_kind) == (event.dataset_id, event.dataset_kind):
+                return None
+            if not self._is_new:
                 return Refusal(SeedBlockOverwriteRestricted())
+            self._collision = self._name_taken
             return None
         if self.workspace.has_key(event.dataset_id):
             raise _refused(Phase.METADATA_REQUEST, "This dataset is written here.")
@@ -129,12 +145,19 @@ class DatasetTarget:
 
     def take_objects(self, files: tuple[ObjectFile, ...]) -> PushStrategies:
         """As `PushTarget`."""
-        if self._collision is not None:
-            raise FlowError(Refusal(self._collision))
+        self._refuse_collision()
         folder = arrival_folder(self.workspace, self.session.alias) / "objects"
         fsio.make_folder(folder)
         self.session.folder = folder
         return PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
+
+    def _refuse_collision(self) -> None:
+        """A new dataset's name may be taken at every moment until it is there itself."""
+        present = self._present()
+        if self._is_new and present is not None and present.id != self._new_id:
+            self._collision = self._name_taken
+        if self._collision is not None:
+            raise FlowError(Refusal(self._collision))
 
     def _strategy(self, file: ObjectFile) -> PushStrategy:
         key = key_of(file)
@@ -163,11 +186,12 @@ class DatasetTarget:
     def commit(self) -> None:
         """As `PushTarget`."""
         assert self._head is not None  # noqa: S101 - blocks were taken
+        self._refuse_collision()
         peer = PushedPeer(self._where, self._head)  # the blocks lie where they were put when they were judged
         try:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
         except NameCollisionError:
-            raise FlowError(Refusal(NameCollision(dataset_alias=str(self.session.alias)))) from None
+            raise FlowError(Refusal(self._name_taken)) from None
         self.sessions.committed(self.session, outcome.new)
 
 

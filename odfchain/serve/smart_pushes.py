@@ -148,7 +148,7 @@ async def _converse(
             async with asyncio.timeout(seconds):
                 message = await receive()
         except TimeoutError:
-            if not serving.asks_for_progress or writing.sessions.now() - session.touched > _SILENT_SECONDS:
+            if not serving.asks_for_progress or writing.sessions.now() - session.touched >= _SILENT_SECONDS:
                 return Closing(FAILED, "Nothing was said for too long.")
             await send({"type": "websocket.send", "text": text_of(Empty())})
             continue

@@ -17,7 +17,6 @@ from websockets.uri import parse_uri
 
 from odfchain.errors import AccessError, CorruptedPeerError, TransferError, UnsupportedPeerError
 from odfchain.limits import SHARING, SMART
-from odfchain.net.headers import parse_http_date
 from odfchain.net.pool import HttpPool
 from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, Timing, TransientError
@@ -39,14 +38,11 @@ _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 class WebSocketChannel:
     """One connection to a node, for the messages of one transfer; a `Channel`."""
 
-    def __init__(self, connection: ClientConnection, where: str) -> None:
+    def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
         self._connection = connection
         self.where = where
-        self.address = str(connection.remote_address[0])
+        self.address = address
         """The IP address of the node."""
-        dates = connection.response.headers.get_all("Date") if connection.response is not None else []
-        self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
-        """What time it was there when it took the connection, where it said so."""
 
     @classmethod
     def open(
@@ -74,6 +70,7 @@ class WebSocketChannel:
             close_timeout=_CLOSE_SECONDS,
         )
         try:
+            address = str(sock.getpeername()[0])  # asked now: a node may end the connection at once
             connection.handshake([*headers, VERSION], f"odfchain/{__version__}", deadline.remaining)
         except InvalidStatus as error:
             _end(connection)
@@ -89,7 +86,7 @@ class WebSocketChannel:
             raise TransientError(f"no answer: {one_line(str(error), _SHOWN)}") from None
         connection.__enter__()  # it is left by `close`
         connection.start_keepalive()
-        return cls(connection, where)
+        return cls(connection, address, where)
 
     def send(self, text: str) -> None:
         """As `Channel`."""

@@ -49,7 +49,6 @@ _TOO_LARGE = (
     "a proxy before the node takes no files of that size: in nginx that is `client_max_body_size 0` "
     "(docs/nodes.md)"
 )
-_AGAIN = "push again: what has arrived is not sent once more"
 _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
@@ -115,9 +114,7 @@ class SmartDestination(SmartPeer, WritablePeer):
                 return  # whatever the connection said
             if head != shipment.expected:
                 raise conflict(self.ref, shipment.expected, head)
-            if failure is not None and (
-                attempt == 2 or isinstance(failure, (AccessError, CorruptedPeerError))
-            ):
+            if failure is not None and (attempt == 2 or _is_final(failure)):
                 raise failure
         raise TransferError(
             f"{self.where}: the node says that it is done, and its head is what it was",
@@ -221,18 +218,18 @@ class SmartDestination(SmartPeer, WritablePeer):
                 with self._pool.exchange(
                     route, text, deadline=deadline, name=name, file=(file, size)
                 ) as answer:
+                    if answer.status == 507:
+                        raise _FullError(
+                            f"{name}: {answer.what}: the node has no space for it",
+                            hint="ask those who run the node; what is there already is not sent again",
+                        )
                     if passing := answer.passing():
                         raise passing
-                    if 200 <= answer.status <= 299:
-                        return
-                    now = self._timing.clock()
                     what = f"{name}: {answer.what}, for {size:,} bytes"
-                    if answer.status not in (401, 403):
+                    if answer.status in (401, 403):
+                        raise (AccessError if given.expires_at is None else _ExpiredError)(what)
+                    if not 200 <= answer.status <= 299:
                         raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
-                    if self.clock.has_passed(given.expires_at, now):
-                        raise TransferError(f"{what}: the address had expired", hint=_AGAIN)
-                    hint = self.clock.refusal_hint(answer.headers.date("date"), now)
-                    raise AccessError(what, hint=hint)
 
         with self._turns, as_transfer_errors():
             with_retries(attempt, name=name, limits=self._limits, timing=self._timing, deadline=deadline)
@@ -272,6 +269,21 @@ class SmartDestination(SmartPeer, WritablePeer):
             sent = (stream, len(data))
             with self._pool.exchange(route, text, deadline=deadline, name=name, file=sent):
                 pass
+
+
+class _FullError(TransferError):
+    """The node's disk is full: another attempt finds it so."""
+
+
+class _ExpiredError(AccessError):
+    """An address that was for some time only is refused: the node gives another one."""
+
+
+def _is_final(error: TransferError) -> bool:
+    """Whether a second conversation would end as the first."""
+    if isinstance(error, _ExpiredError):
+        return False
+    return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
 
 
 def _first_number(shipment: Shipment) -> int:

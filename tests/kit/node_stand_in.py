@@ -33,10 +33,8 @@ class Node:
     """In place of a connection."""
     message: str = "no"
     """What is said with it."""
-    date: str | None = None
-    """What it says of the time, with each connection."""
-    forbidden: dict[str, str] = field(default_factory=dict)
-    """Paths that are refused with 403, and the `Date` that is said with that."""
+    forbidden: str = "/forbidden/"
+    """What is below it is answered with 403."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
@@ -48,19 +46,13 @@ class Node:
         self.asked.append((request.path, fields))
         if fields.get("upgrade") == "websocket" and self.status is None:
             return None
-        if (date := self.forbidden.get(request.path)) is not None:
-            return Response(403, "Forbidden", Headers({"Content-Length": "0", "Date": date}), b"")
         refused = self.status if "upgrade" in fields else None
+        if request.path.startswith(self.forbidden):
+            refused = 403
         content = None if refused else self.files.get(request.path)
         status = http.HTTPStatus(refused or (404 if content is None else 200))
         body = json.dumps({"message": self.message}).encode() if content is None else content
         return Response(status.value, status.phrase, Headers({"Content-Length": str(len(body))}), body)
-
-    def dated(self, connection: ServerConnection, request: Request, response: Response) -> None:
-        """The response to a request, with the time that is to be said."""
-        if self.date is not None and response.status_code == 101:
-            del response.headers["Date"]
-            response.headers["Date"] = self.date
 
     def talk(self, connection: ServerConnection) -> None:
         try:
@@ -83,22 +75,19 @@ class Node:
 
 
 @contextmanager
-def uploads(
-    files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]], refused: dict[str, str]
-) -> Iterator[str]:
-    """The URL of a server that takes what is PUT there, but for what is `refused` once, with these dates."""
+def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) -> Iterator[str]:
+    """The URL of a server that takes what is PUT there."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             fields = {name.lower(): value for name, value in self.headers.items()}
             asked.append((self.path, fields))
             content = self.rfile.read(int(fields["content-length"]))
-            date = refused.pop(self.path, None)
-            self.send_response_only(201 if date is None else 403)
-            if date is None:
-                files[self.path] = content
+            if self.path.startswith("/forbidden/"):
+                self.send_response(403)
             else:
-                self.send_header("Date", date)
+                files[self.path] = content
+                self.send_response(201)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -118,17 +107,11 @@ def uploads(
 
 @contextmanager
 def node(
-    files: Mapping[str, bytes],
-    *answers: Answer,
-    status: int | None = None,
-    message: str = "no",
-    date: str | None = None,
+    files: Mapping[str, bytes], *answers: Answer, status: int | None = None, message: str = "no"
 ) -> Iterator[Node]:
     """A node while it is needed."""
-    made = Node(files, list(answers), status, message, date)
-    with serve(
-        made.talk, "127.0.0.1", 0, process_request=made.request, process_response=made.dated, compression=None
-    ) as server:
+    made = Node(files, list(answers), status, message)
+    with serve(made.talk, "127.0.0.1", 0, process_request=made.request, compression=None) as server:
         made.url = f"http://127.0.0.1:{_port(server)}/"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

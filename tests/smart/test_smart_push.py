@@ -32,6 +32,7 @@ from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, plan_push, push_dataset
 from tests.kit.node_stand_in import Answer, Node, node, uploads
 from tests.kit.scenario import chain_of, install
+from tests.kit.smart_cases import rows
 
 OK = {"Ok": {}}
 LABELS = ["seed", "schema", "d1", "x", "d2"]
@@ -54,8 +55,7 @@ class Target:
         self.newest = ""
         self.skipped: set[str] = set()
         self.commits = True
-        self.expires: str | None = None
-        self.refused: dict[str, str] = {}
+        self.turn = 0
 
     def begin(self, asked: Any) -> Any:
         return OK
@@ -75,7 +75,7 @@ class Target:
             return {"object_file": file, "push_strategy": "SkipUpload", "upload_to": None}
         part = "data" if file["object_type"] == "DataSlice" else "checkpoints"
         url = f"{self.uploads}cities/{part}/{file['physical_hash']}"
-        given = {"url": url, "headers": [{"name": "X-Given", "value": "1"}], "expires_at": self.expires}
+        given = {"url": url, "headers": [{"name": "X-Given", "value": "1"}], "expires_at": None}
         return {"object_file": file, "push_strategy": "HttpUpload", "upload_to": given}
 
     def complete(self, asked: Any) -> Any:
@@ -91,16 +91,11 @@ class Target:
 
 
 def push(
-    dataset: DatasetFiles,
-    target: Target,
-    *answers: Answer,
-    bearer: str | None = None,
-    date: str | None = None,
-    **options: Any,
+    dataset: DatasetFiles, target: Target, *answers: Answer, bearer: str | None = None, **options: Any
 ) -> tuple[Node, PushOutcome]:
     with (
-        node(target.files, *(answers or target.answers()), date=date) as found,
-        uploads(target.files, found.asked, target.refused) as at,
+        node(target.files, *(answers or target.answers())) as found,
+        uploads(target.files, found.asked) as at,
     ):
         target.node, target.uploads = found, at
         url = PeerUrl.parse(f"odf+{found.url}cities")
@@ -177,9 +172,10 @@ def test_a_node_that_confirms_and_does_not_commit_is_asked_once_more(dataset: Da
     target.commits = False
     with pytest.raises(TransferError, match="says that it is done") as refused:
         push(dataset, target)
-    assert refused.value.exit_code == 8
+    (expected,) = rows(20)
+    assert refused.value.exit_code == expected["exit"]
     assert target.node is not None
-    assert [path for path, _ in target.node.asked].count("/cities/push") == 2
+    assert [path for path, _ in target.node.asked].count("/cities/push") == expected["conversations"]
 
 
 def test_a_connection_that_dies_after_the_commit_is_a_success(dataset: DatasetFiles) -> None:
@@ -242,33 +238,29 @@ def test_an_object_that_was_not_named_is_not_sent(dataset: DatasetFiles) -> None
         push(dataset, target, target.begin, target.blocks, other)
 
 
-NODE, STORAGE = "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 08:28:10 GMT"
-
-
-def refuse_slices(dataset: DatasetFiles, target: Target, date: str) -> None:
-    target.refused = {f"/cities/data/{name}": date for name in dataset.data.names()}
-
-
-def test_an_upload_whose_address_has_expired_at_the_node_is_tried_once_more(dataset: DatasetFiles) -> None:
+@pytest.mark.parametrize(("expires_at", "conversations"), [("2999-01-01T00:00:00Z", 2), (None, 1)])
+def test_an_address_that_is_refused_is_asked_for_again_if_it_was_for_a_time(
+    expires_at: str | None, conversations: int, dataset: DatasetFiles
+) -> None:
     target = Target()
-    target.expires = "2015-10-21T07:27:00Z"  # by the clock of this machine that was long ago in any case
-    refuse_slices(dataset, target, NODE)
-    found, _ = push(dataset, target, date=NODE)
-    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
-    assert sum("current_head" in said for said in found.said) == 2
 
+    def refused(asked: Any) -> Any:
+        answer = target.objects(asked)
+        for each in answer["Ok"]["object_transfer_strategies"]:
+            given = each["upload_to"]
+            given["url"] = given["url"].replace("/cities/", "/forbidden/")
+            given["expires_at"] = expires_at
+        target.turn += 1
+        return answer if target.turn == 1 else target.objects(asked)
 
-def test_a_storage_whose_clock_is_another_one_is_named(dataset: DatasetFiles) -> None:
-    target = Target()
-    target.expires = "2015-10-21T08:28:00Z"
-    refuse_slices(dataset, target, STORAGE)
-    with pytest.raises(AccessError, match="HTTP status 403") as refused:
-        push(dataset, target, date=NODE)
-    assert "the clocks of the node and of the storage are 60 minutes apart" in (refused.value.hint or "")
-    refuse_slices(dataset, target, NODE)
-    with pytest.raises(AccessError, match="HTTP status 403") as refused:
-        push(dataset, target, date=NODE)
-    assert refused.value.hint is None
+    answers = [target.begin, target.blocks, refused, target.complete, target.commit]
+    if conversations == 2:
+        push(dataset, target, *answers)
+        assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+    else:
+        with pytest.raises(AccessError, match="403"):
+            push(dataset, target, *answers)
+    assert target.turn == conversations
 
 
 def test_objects_go_where_a_redirect_might_lead(dataset: DatasetFiles) -> None:

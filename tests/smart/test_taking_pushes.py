@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import json
 import tarfile
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from socket import SHUT_RDWR
 from typing import Any
@@ -21,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from odfchain.errors import (
+    CorruptedPeerError,
     DatasetsDivergedError,
     DestinationAheadError,
     NameCollisionError,
@@ -31,162 +31,36 @@ from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.model import events as ev
 from odfchain.model.timestamp import Timestamp
-from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.serve import push_sessions, smart_pushes
-from odfchain.serve.access_tokens import AccessToken
-from odfchain.serve.push_sessions import PushSession, PushSessions
+from odfchain.serve.push_sessions import PushSessions
 from odfchain.serve.server import RepositoryServer
 from odfchain.serve.token_file import TokenFile
-from odfchain.smart.block_batch import RawBlock, packed
-from odfchain.smart.message_text import document_of
-from odfchain.smart.smart_messages import BlocksBatch, PushedBlocks
-from odfchain.transfer.open import PeerOptions, open_peer, open_writable
+from odfchain.smart.block_batch import packed, unpacked
+from odfchain.smart.smart_messages import BlocksBatch
+from odfchain.transfer.open import open_peer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
 from odfchain.trust.signed_head import SignatureStatus
 from tests.kit import forge
 from tests.kit.scenario import Chain, chain_of, extend, install
 from tests.kit.served_workspace import make_dataset
 from tests.kit.signed_heads import head_of, line, owned
+from tests.kit.smart_cases import row, rows
+from tests.kit.smart_site import (
+    CITIES,
+    Site,
+    asked_for_objects,
+    blocks,
+    closed,
+    objects,
+    raw,
+    say,
+    started,
+)
 from tests.kit.support import tree_of
 
 LABELS = ["seed", "schema", "d1", "x", "d2"]
-CITIES = DatasetAlias.parse("cities")
-
-
-@dataclass
-class Site:
-    """A node that may be written to, and a workspace whose datasets are pushed there."""
-
-    node: WorkspaceFiles
-    ours: WorkspaceFiles
-    url: str
-    tokens: TokenFile
-    idle: threading.Event
-    """Whether no push is going on: the node notices the end of a connection after its client does."""
-
-    def token(self, *allow: str, name: str = "me") -> str:
-        return self.tokens.create(name, allow or ["push:%"], Timestamp.now()).text
-
-    def push(self, name: str, token: str | None, to: str = "cities", **options: Any) -> PushOutcome:
-        assert self.idle.wait(20)
-        url = PeerUrl.parse(f"odf+{self.url}{to}")
-        chosen = PeerOptions(token=token, allow_private_redirects=True)
-        with contextlib.closing(open_writable(url, chosen)) as peer:
-            return push_dataset(self.dataset(name), peer, PushOptions(**options))
-
-    def dataset(self, name: str) -> DatasetFiles:
-        return self.ours.dataset(DatasetAlias.parse(name))
-
-    def head(self, name: str = "cities") -> Multihash | None:
-        return self.node.dataset(DatasetAlias.parse(name)).chain.head()
-
-    @contextlib.contextmanager
-    def socket(
-        self, token: str | None, path: str = "cities", version: str = "1", *, beside: bool = False
-    ) -> Iterator[ClientConnection]:
-        assert beside or self.idle.wait(20)
-        headers = {"x-odf-smtp-version": version}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        url = f"ws{self.url.removeprefix('http')}{path}/push"
-        with connect(url, additional_headers=headers, compression=None, max_size=None) as found:
-            yield found
-
-    def put(self, key: str, body: bytes, token: str, path: str = "cities", **headers: str) -> int:
-        host = self.url.removeprefix("http://").rstrip("/")
-        link = http.client.HTTPConnection(host, timeout=20)
-        with contextlib.closing(link):
-            link.putrequest("PUT", f"/{path}/{key}")
-            for field, value in {"Authorization": f"Bearer {token}", **headers}.items():
-                link.putheader(field, value)
-            if "Transfer-Encoding" not in headers and "no_length" not in headers:
-                link.putheader("Content-Length", str(len(body)))
-            link.endheaders()
-            with contextlib.suppress(OSError):
-                link.send(body)
-            return link.getresponse().status
-
-
-@pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    found = threading.Event()
-    found.set()
-    begin, end = PushSessions.begin, PushSessions.end
-
-    def begun(sessions: PushSessions, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
-        session = begin(sessions, alias, token)
-        if session is not None:
-            found.clear()
-        return session
-
-    def ended(sessions: PushSessions, session: PushSession) -> None:
-        end(sessions, session)
-        found.set()
-
-    monkeypatch.setattr(PushSessions, "begin", begun)
-    monkeypatch.setattr(PushSessions, "end", ended)
-    return found
-
-
-@pytest.fixture
-def site(tmp_path: Path, idle: threading.Event) -> Iterator[Site]:
-    node, ours = WorkspaceFiles.init(tmp_path / "node"), WorkspaceFiles.init(tmp_path / "ours")
-    with RepositoryServer(node, write=True) as server:
-        yield Site(node, ours, server.url, TokenFile(node.root), idle)
-
-
-def started(chain: Chain, head: Multihash | None = None, start: int = 0, force: bool = False) -> Any:
-    """The first message of a push of a chain from a block on."""
-    plan = dict.fromkeys(("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects"), 0)
-    return {
-        "current_head": None if head is None else str(head),
-        "transfer_plan": {"num_blocks": len(chain.hashes) - start, **plan},
-        "force_update_if_diverged": force,
-        "visibility_for_created_dataset": "Private",
-    }
-
-
-def raw(chain: Chain) -> list[RawBlock]:
-    return [RawBlock(name, data) for name, data in zip(chain.hashes, chain.blocks, strict=True)]
-
-
-def blocks(batch: BlocksBatch) -> Any:
-    return document_of(PushedBlocks(new_blocks=batch))
-
-
-def objects(chain: Chain, *, more: bool = False) -> Any:
-    files = [
-        {
-            "object_type": "DataSlice" if key.part is Part.DATA else "Checkpoint",
-            "physical_hash": str(key.name),
-            "size": len(chain.objects[key]),
-        }
-        for key in chain.files
-    ]
-    return {"object_files": files, "is_truncated": more}
-
-
-def say(socket: ClientConnection, message: Any) -> Any:
-    socket.send(json.dumps(message))
-    return json.loads(socket.recv(20))
-
-
-def closed(socket: ClientConnection) -> tuple[int, str]:
-    """How the node ends the connection."""
-    with pytest.raises(ConnectionClosed) as found:
-        socket.recv(20)
-    assert found.value.rcvd is not None
-    return found.value.rcvd.code, found.value.rcvd.reason
-
-
-def asked_for_objects(socket: ClientConnection, chain: Chain) -> list[Any]:
-    assert say(socket, started(chain)) == {"Ok": {}}
-    assert say(socket, blocks(packed(raw(chain)))) == {"Ok": {}}
-    found: list[Any] = say(socket, objects(chain))["Ok"]["object_transfer_strategies"]
-    return found
 
 
 # --- our own client ----------------------------------------------------------------------------------
@@ -222,7 +96,7 @@ def test_who_is_behind_or_went_apart_is_told_the_difference(site: Site) -> None:
     site.ours = apart
     with pytest.raises(DatasetsDivergedError):
         site.push("apart", token)
-    with pytest.raises(OdfchainError, match="may not overwrite history"):
+    with pytest.raises(OdfchainError, match=rows(29)[0]["says"]):
         site.push("apart", token, force=True)
     assert site.head() == chain_of(LABELS).head
     site.push("apart", site.token("push:%", "force:cities", name="strong"), force=True)
@@ -238,7 +112,7 @@ def test_another_dataset_never_overwrites(site: Site) -> None:
     with site.socket(token) as socket:
         assert say(socket, started(other, chain_of(LABELS).head, force=True)) == {"Ok": {}}
         answer = say(socket, blocks(packed(raw(other))))
-    assert answer == {"Err": {"SeedBlockOverwriteRestricted": {}}}
+    assert answer == rows(29)[0]["answer"]
     assert site.head() == chain_of(LABELS).head
 
 
@@ -297,26 +171,14 @@ def test_nodes_are_asked_whether_aliases_need_an_account(site: Site) -> None:
 # --- who may ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("token", "version", "status"),
-    [("good", "2", 400), (None, "1", 401), ("ka_other", "1", 401), ("towns", "1", 403)],
-)
-def test_who_may_not_is_refused_before_the_upgrade(
-    token: str | None, version: str, status: int, site: Site
-) -> None:
-    """Cases 7 and 8."""
-    shown = {"good": site.token(), "towns": site.token("push:towns", name="other")}
-    with pytest.raises(InvalidStatus) as refused, site.socket(shown.get(token or "", token), version=version):
-        pass
-    assert refused.value.response.status_code == status
-
-
 def test_a_dataset_that_is_written_here_is_not_pushed_to(site: Site) -> None:
     """Case 28."""
     make_dataset(site.node, "cities", 10)
     with pytest.raises(InvalidStatus) as refused, site.socket(site.token()):
         pass
-    assert refused.value.response.status_code == 403
+    (expected,) = rows(28)
+    assert refused.value.response.status_code == expected["status"]
+    assert json.loads(refused.value.response.body or b"")["message"] == expected["message"]
 
 
 def test_a_server_that_is_only_read_says_so(tmp_path: Path, idle: threading.Event) -> None:
@@ -328,9 +190,10 @@ def test_a_server_that_is_only_read_says_so(tmp_path: Path, idle: threading.Even
         token = site.token()
         with pytest.raises(InvalidStatus) as refused, site.socket(token):
             pass
-        assert refused.value.response.status_code == 403
-        assert b"datasets here can only be read" in (refused.value.response.body or b"")
-        assert site.put("data/f1620" + "00" * 32, b"x", token) == 405
+        (expected,) = rows(35)
+        assert refused.value.response.status_code == expected["status"]
+        assert json.loads(refused.value.response.body or b"")["message"] == expected["message"]
+        assert site.put("data/f1620" + "00" * 32, b"x", token) == expected["put"]
 
 
 def test_a_token_that_is_revoked_in_the_middle(site: Site) -> None:
@@ -399,27 +262,31 @@ CHAIN = chain_of(LABELS)
 FIRST = CHAIN.blocks[0]
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        archive((tarfile.TarInfo("f1620" + "00" * 32), FIRST)),
-        archive((tarfile.TarInfo("../x"), FIRST)),
-        archive((linked(str(CHAIN.hashes[0])), b"")),
-        bomb(),
-        packed(raw(CHAIN)[:1]).payload[:-20],
-        packed([raw(CHAIN)[2]]).payload,
-        packed([]).payload,
-    ],
-    ids=["other name", "above", "link", "zeros", "cut", "not the seed", "none"],
-)
-def test_what_is_no_batch_of_blocks_is_refused(payload: bytes, site: Site) -> None:
+PAYLOADS = {
+    "other name": archive((tarfile.TarInfo("f1620" + "00" * 32), FIRST)),
+    "above": archive((tarfile.TarInfo("../x"), FIRST)),
+    "link": archive((linked(str(CHAIN.hashes[0])), b"")),
+    "zeros": bomb(),
+    "cut": packed(raw(CHAIN)[:1]).payload[:-20],
+    "not the seed": packed([raw(CHAIN)[2]]).payload,
+    "none": packed([]).payload,
+}
+
+
+@pytest.mark.parametrize("case", rows(11), ids=lambda case: case["entry"])
+def test_what_is_no_batch_of_blocks_is_refused(case: dict[str, Any], site: Site) -> None:
     """Case 11."""
+    sent = BlocksBatch(num_blocks=1, payload=PAYLOADS[case["entry"]])
     with site.socket(site.token()) as socket:
         assert say(socket, started(CHAIN, start=len(CHAIN.hashes) - 1)) == {"Ok": {}}
-        socket.send(json.dumps(blocks(BlocksBatch(num_blocks=1, payload=payload))))
+        socket.send(json.dumps(blocks(sent)))
         code, reason = closed(socket)
-    assert code == 1011
+    assert code == case["code"]
     assert len(reason.encode()) <= 123
+    assert json.loads(reason)["Err"]["Internal"]["phase"] == {"Push": case["phase"]}
+    if case["says"] is not None:
+        with pytest.raises(CorruptedPeerError, match=case["says"]):
+            unpacked(sent)
     assert not list((site.node.root / "datasets").iterdir())
 
 
@@ -440,7 +307,9 @@ def test_a_block_against_an_append_rule_is_refused_when_it_comes(site: Site) -> 
         assert say(socket, started(chain)) == {"Ok": {}}
         socket.send(json.dumps(blocks(packed(raw(chain)))))
         code, reason = closed(socket)
-    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "MetadataRequest"})
+    (expected,) = rows(24)
+    assert code == expected["code"]
+    assert json.loads(reason)["Err"]["Internal"]["phase"] == {"Push": expected["phase"]}
     assert not list((site.node.root / "datasets").iterdir())
 
 
@@ -454,14 +323,22 @@ def test_files_that_are_not_what_was_named(site: Site) -> None:
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
         stranger = ObjectKey(Part.DATA, Multihash.sha3_256(bytes(32)))
-        assert site.put(str(stranger), body, token) == 404
-        assert site.put(str(key), body, other) == 404, "another token's push"
-        assert site.put(str(key), body[:-1] + b"!", token) == 400
-        assert site.put(str(key), body[:-1], token) == 400
-        assert site.put(str(key), b"", token, no_length="1") == 411
-        assert site.put(str(key), b"0\r\n\r\n", token, **{"Transfer-Encoding": "chunked"}) == 411
-        assert site.put("blocks/f1620" + "00" * 32, body, token) == 404
-        assert site.put("refs/head", str(chain.head).encode(), token) == 404
+        chunked = {"Transfer-Encoding": "chunked"}
+        puts: dict[str, Callable[[], int]] = {
+            "unnamed": lambda: site.put(str(stranger), body, token),
+            "by another token": lambda: site.put(str(key), body, other),
+            "without a token": lambda: site.put(str(key), body, "ka_none"),
+            "wrong content": lambda: site.put(str(key), body[:-1] + b"!", token),
+            "short": lambda: site.put(str(key), body[:-1], token),
+            "long": lambda: site.put(str(key), body + b"!", token),
+            "no length": lambda: site.put(str(key), b"", token, no_length="1"),
+            "chunked": lambda: site.put(str(key), b"0\r\n\r\n", token, **chunked),
+            "a block": lambda: site.put("blocks/f1620" + "00" * 32, body, token),
+            "a head": lambda: site.put("refs/head", str(chain.head).encode(), token),
+        }
+        assert {name: put() for name, put in puts.items()} == {
+            each["put"]: each["status"] for each in rows(22)
+        }
         assert not list((site.node.root / "incoming" / "cities" / "objects").iterdir())
         socket.send(json.dumps({"details": "Complete"}))
         socket.send("{}")
@@ -477,7 +354,7 @@ def test_a_disk_that_is_full_is_said_before_the_body(site: Site, monkeypatch: py
         asked_for_objects(socket, chain)
         found = smart_pushes.shutil.disk_usage(site.node.root)
         monkeypatch.setattr(smart_pushes.shutil, "disk_usage", lambda _: found._replace(free=3))
-        assert site.put(str(key), chain.objects[key], token) == 507
+        assert site.put(str(key), chain.objects[key], token) == row(23, when="before")["status"]
 
 
 def test_a_large_file_comes_in_pieces(site: Site) -> None:
@@ -505,11 +382,12 @@ def test_one_push_to_a_dataset_at_a_time(site: Site, monkeypatch: pytest.MonkeyP
     token = site.token()
     with site.socket(token) as first:
         assert say(first, started(CHAIN)) == {"Ok": {}}
+        busy = (rows(25)[0]["code"], rows(25)[0]["reason"])
         with site.socket(token, "Cities", beside=True) as second:
-            assert closed(second) == (1011, "Busy.")
+            assert closed(second) == busy
         monkeypatch.setattr(push_sessions, "_MOST", 1)
         with site.socket(token, "towns", beside=True) as third:
-            assert closed(third) == (1011, "Busy.")
+            assert closed(third) == busy
         assert say(first, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
 
 
@@ -557,15 +435,11 @@ def test_frames_that_are_none(site: Site) -> None:
     token = site.token()
     with site.socket(token) as socket:
         socket.send(b"{}")
-        assert closed(socket) == (1011, "Messages are text.")
+        expected = row(32, opcode="binary")
+        assert closed(socket) == (expected["code"], expected["reason"])
     with site.socket(token) as socket:
         socket.send("not JSON")
         assert closed(socket)[0] == 1011
-    with site.socket(token) as socket:
-        with contextlib.suppress(ConnectionClosed, OSError):
-            socket.send("x" * (25 << 20))
-        with pytest.raises((ConnectionClosed, OSError)):
-            socket.recv(20)
 
 
 def test_silence_ends_a_push_and_uploads_are_asked_after(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,17 +469,18 @@ def test_the_signature_of_a_head_follows_a_push(site: Site) -> None:
     signature = line(head_of(chain))
     assert site.put("refs/head.jws", signature, token) == 404, "no push was here"
     site.push("cities", token)
-    wrong = [
-        line(head_of(chain, 0)),
-        line(replace(head_of(chain), dataset_id=forge.STRANGER.dataset_id), forge.STRANGER),
-        b"nothing\n",
-        b"x" * (1 << 20),
-    ]
-    assert [site.put("refs/head.jws", each, token) for each in wrong] == [400] * 4
+    sent = {
+        "of another block": line(head_of(chain, 0)),
+        "by another key": line(replace(head_of(chain), dataset_id=forge.STRANGER.dataset_id), forge.STRANGER),
+        "no line": b"nothing\n",
+        "a megabyte": b"x" * (1 << 20),
+        "good": signature,
+    }
     file = site.node.dataset(CITIES).folder / "refs" / "head.jws"
-    assert not file.exists()
-    assert site.put("refs/head.jws", signature, token) == 201
-    assert file.read_bytes() == signature
+    for each in rows(31):
+        assert not file.exists()
+        assert site.put("refs/head.jws", sent.pop(each["sent"]), token) == each["status"], each
+    assert (sent, file.read_bytes()) == ({}, signature)
     assert site.put("refs/head.jws", signature, site.token(name="other")) == 404
 
 

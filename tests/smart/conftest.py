@@ -1,0 +1,45 @@
+"""A node that may be written to, for the tests of the smart protocol."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odfchain.ids.names import DatasetAlias
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.access_tokens import AccessToken
+from odfchain.serve.push_sessions import PushSession, PushSessions
+from odfchain.serve.server import RepositoryServer
+from odfchain.serve.token_file import TokenFile
+from tests.kit.smart_site import Site
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    found = threading.Event()
+    found.set()
+    begin, end = PushSessions.begin, PushSessions.end
+
+    def begun(sessions: PushSessions, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
+        session = begin(sessions, alias, token)
+        if session is not None:
+            found.clear()
+        return session
+
+    def ended(sessions: PushSessions, session: PushSession) -> None:
+        end(sessions, session)
+        found.set()
+
+    monkeypatch.setattr(PushSessions, "begin", begun)
+    monkeypatch.setattr(PushSessions, "end", ended)
+    return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, idle: threading.Event) -> Iterator[Site]:
+    node, ours = WorkspaceFiles.init(tmp_path / "node"), WorkspaceFiles.init(tmp_path / "ours")
+    with RepositoryServer(node, write=True) as server:
+        yield Site(node, ours, server.url, TokenFile(node.root), idle)
