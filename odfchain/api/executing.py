@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from odfchain.model.sources import Transform
     from odfchain.repo.workspace_config import TransformConfig
     from odfchain.spark.executor_files import ExecutorFiles
+    from odfchain.spark.plan_session import PlanEngine
     from odfchain.spark.session import SparkEngine
 
 
@@ -34,6 +35,7 @@ class Engines:
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
         self.spark: SparkEngine | None = None
+        self._judging: PlanEngine | None = None
         self.may_stay = False
         """Whether the session may be one that other commands use, too: its user changes nothing but its own
         settings, and does not stop it (RFC-030)."""
@@ -49,7 +51,27 @@ class Engines:
         """
         if self.spark is None or not self.spark.started:
             progress.phase("Starting Spark")
-        return self._engine_of_settings().session
+        session = self._engine_of_settings().session
+        if self._files.config.spark.remote is not None:
+            from odfchain.spark.plan_session import give_judge
+
+            give_judge(session, lambda: self._judge().session)
+        return session
+
+    def _judge(self) -> PlanEngine:
+        """A JVM of this machine that judges the queries of a session of Spark Connect."""
+        from odfchain.spark.plan_session import PlanEngine
+
+        with self._making:
+            if self._judging is None:
+                spark = self._files.config.spark
+                self._judging = PlanEngine(
+                    self._files.run_folder,
+                    driver_memory=spark.driver_memory,
+                    conf={key: value for key, value in spark.conf.items() if key.startswith("spark.sql.")},
+                    idle=self._idle_seconds(),
+                )
+            return self._judging
 
     def begin(self) -> None:
         """Spark starts beside what this process does until it needs the session, which is very likely.
@@ -170,6 +192,9 @@ class Engines:
     def close(self) -> None:
         """Stop the session if one was started; what other commands use is only left."""
         self._transforms = None
+        if self._judging is not None:
+            self._judging.close()
+            self._judging = None
         if self.spark is not None:
             self.spark.close()
             self.spark = None

@@ -53,6 +53,7 @@ from odfchain.slices.writer import notes_on_cut_times
 from odfchain.spark.failure import explain
 from odfchain.spark.few_rows import FEW_ROWS, INTERPRETED, ONE_TASK
 from odfchain.spark.job import Cancellation, run_job
+from odfchain.spark.plan_session import judge_of
 from odfchain.spark.session import SQL_SETTINGS
 from odfchain.spark.tally import Steps
 from odfchain.spark.watching import watched
@@ -115,8 +116,8 @@ class SparkTransformEngine:
                 base = self._base()
                 if not hasattr(base, "_jsparkSession"):
                     raise EngineError(
-                        "transformations do not run over Spark Connect: the gate needs Spark's own plans",
-                        hint="run without --remote",
+                        "transformations do not run over Spark Connect: steps are made of Spark's own plans",
+                        hint="compute them in a workspace without spark.remote, on the same store for example",
                     )
                 session = base.newSession()
                 for key, value in (SETTINGS | (INTERPRETED if interpreted else {})).items():
@@ -218,9 +219,13 @@ class SparkTransformEngine:
             QueryError: they do not.
             EngineError: Java or Spark fails.
         """
-        session = self.session()
+        base = self._base()
         plain = dataclasses.replace(transform, temporal_tables=None)
         with _explained(transform):
+            if not hasattr(base, "_jsparkSession"):
+                check_queries(judge_of(base), plain, tables)
+                return
+            session = self.session()
             run_job(session, lambda: check_queries(session, plain, tables))
 
     def _query(

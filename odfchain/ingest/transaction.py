@@ -5,7 +5,9 @@ Pushed files and polled sources come through here alike.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +64,10 @@ def stage_input(
         StorageFullError, EngineError: from Spark.
     """
     try:
-        return _stage(session, state, source, options, progress)
+        with contextlib.ExitStack() as resources:
+            if source.preprocess is not None:
+                session = functools.cache(functools.partial(_session_for_queries, session, resources))
+            return _stage(session, state, source, options, progress)
     except OdfchainError as error:
         if source.preprocess is not None and isinstance(error, EngineError):
             from odfchain.sql.messages import failed_query
@@ -164,18 +169,30 @@ def _are_few(source: FileInput, state: WriterState) -> bool:
         return False  # whoever reads it says what is wrong
 
 
+def _session_for_queries(
+    session: Callable[[], SparkSession], resources: contextlib.ExitStack
+) -> SparkSession:
+    """The session in which one input is read, preprocessed and merged."""
+    from odfchain.sql.over_connect import is_remote, session_for_queries
+
+    made = session()
+    return resources.enter_context(session_for_queries(made)) if is_remote(made) else made
+
+
 def _preprocessed(
     session: SparkSession, source: InputFrame, transform: Transform, progress: Progress
 ) -> InputFrame:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
+    from odfchain.sql.over_connect import is_remote, run_queries_over_connect
     from odfchain.sql.query import run_queries
 
     counted = FinerTimes(Observation(), source.finer)
     observed = source.frame.observe(counted.observation, *counted.sums) if counted.numbers else source.frame
     given = observed.select(*[col(name) for name in source.schema.names])
-    result = run_queries(session, transform, {INPUT_TABLE: given}, note=progress.note)
+    run = run_queries_over_connect if is_remote(session) else run_queries
+    result = run(session, transform, {INPUT_TABLE: given}, note=progress.note)
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
     return InputFrame(numbered, schema, source.file, counted=counted)

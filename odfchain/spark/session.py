@@ -191,8 +191,6 @@ class SparkEngine:
 
     def _start(self) -> SparkSession:
         self.begin()
-        from pyspark.sql import SparkSession
-
         if self._finding is not None:
             try:
                 return self._join_living(self._finding)
@@ -204,7 +202,7 @@ class SparkEngine:
         self._gateway, self._starting = gateway, None
         with _gateway_environment(gateway.port, gateway.secret), _own_interrupts():
             try:
-                session = _configured(SparkSession.builder, settings).getOrCreate()
+                session = self._made(settings)
             except Exception as error:
                 self.close()
                 raise EngineError(
@@ -256,12 +254,20 @@ class SparkEngine:
             _gateway_environment(place.port, place.secret),
             _own_interrupts(),
         ):
-            from pyspark.sql import SparkSession
-
             self._entered = True
-            session = shared.enter(_configured(SparkSession.builder, settings).getOrCreate)
+            session = self._entered_session(settings)
         remember_names(jvm_of(session))
         return session
+
+    def _made(self, settings: dict[str, str]) -> SparkSession:
+        """The session of a JVM of our own, which PySpark is told of by its environment."""
+        from pyspark.sql import SparkSession
+
+        return _configured(SparkSession.builder, settings).getOrCreate()
+
+    def _entered_session(self, settings: dict[str, str]) -> SparkSession:
+        """As `_made`, in the JVM that stays."""
+        return shared.enter(lambda: self._made(settings))
 
     def _found(
         self, folder: Path, parts: dict[str, str], where: str, lock: int, unwanted: Callable[[], bool]

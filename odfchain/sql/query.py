@@ -3,8 +3,7 @@
 The steps run in a Spark session made for them: its only tables are the inputs and the results of earlier
 steps, so nothing is registered where others could see it, runs at the same time may use the same names, and
 settings or functions of the caller's session are out of reach. Every step has passed the gate
-(`query_gate`) before the first one is given data. Spark Connect is refused: the gate needs Spark's own parser
-and plans, and a remote server hands out neither.
+(`query_gate`) before the first one is given data. For Spark Connect see `odfchain.sql.over_connect`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import wait
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import QueryError
@@ -51,6 +51,17 @@ PRIVATE_SETTINGS = SQL_SETTINGS | {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedStep:
+    """A step that has passed the gate."""
+
+    step: QueryStep
+    plan: Any
+    """As it was read."""
+    resolved: Any
+    """Over empty tables."""
+
+
 def run_queries(
     session: SparkSession,
     transform: TransformSql,
@@ -71,7 +82,7 @@ def run_queries(
     _classic(session)
     _note_translation(transform, note)
     schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
-    plans = _in_time(lambda: _checked(session, transform.engine, steps, schemas))
+    plans = in_time(lambda: _checked(session, transform.engine, steps, schemas))
     with private_session(session) as private, asking_spark("the query"):
         dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
         for name, frame in inputs.items():
@@ -120,17 +131,38 @@ def resolved_query(
                 )
                 schema = made.schema()
             seen[name] = schema
-        plans = _in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
+        plans = in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
         return _last(private, dataset, plans).queryExecution().analyzed()
 
 
-def _last(private: Any, dataset: Any, plans: list[tuple[QueryStep, Any]]) -> Any:
+def judged_steps(
+    judge: SparkSession,
+    transform: TransformSql,
+    inputs: Mapping[str, StructType],
+    *,
+    note: Callable[[str], None],
+) -> list[CheckedStep]:
+    """The steps of a transform over tables of these schemas, which have all passed the gate of `run_queries`.
+
+    Raises:
+        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        EngineError: Java is gone or out of memory.
+    """
+    steps = _steps(transform, inputs)
+    _note_translation(transform, note)
+    with asking_spark("the query"):
+        kinds = jvm_of(judge).org.apache.spark.sql.types.DataType
+        schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
+    return in_time(lambda: _checked(judge, transform.engine, steps, schemas))
+
+
+def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
     """The rows of the last step; the results of the steps before it are tables."""
     result: Any = None
-    for step, plan in plans:
-        result = dataset.ofRows(private, plan)
-        if step.alias is not None:
-            result.createOrReplaceTempView(quoted(step.alias))
+    for checked in plans:
+        result = dataset.ofRows(private, checked.plan)
+        if checked.step.alias is not None:
+            result.createOrReplaceTempView(quoted(checked.step.alias))
     return result
 
 
@@ -156,10 +188,10 @@ def check_queries(session: SparkSession, transform: TransformSql, tables: Collec
                 if step.alias is not None:
                     known[step.alias] = size
 
-    _in_time(check)
+    in_time(check)
 
 
-def _in_time(work: Callable[[], T]) -> T:
+def in_time(work: Callable[[], T]) -> T:
     """What `work` returns or raises, if that is soon.
 
     Nothing can end what Spark does with a query before it runs: the thread is left to itself, and ends with
@@ -191,7 +223,7 @@ def _checked(
     schemas: Mapping[str, Any],
     *,
     replayed: bool = False,
-) -> list[tuple[QueryStep, Any]]:
+) -> list[CheckedStep]:
     """The plans of all steps, each resolved against empty tables of these schemas."""
     with private_session(session) as private:
         gate = Gate(session, private, replayed=replayed)
@@ -200,8 +232,7 @@ def _checked(
         plans = []
 
         def declare(name: str, schema: Any, nodes: int = 1) -> None:
-            rows = jvm_of(session).java.util.ArrayList()
-            private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
+            declare_empty(session, private, name, schema)
             columns = {f.name(): f.dataType().sql() for f in schema.fields()}
             known[name] = columns
             # a struct is written with a colon for each of its fields
@@ -217,8 +248,14 @@ def _checked(
             if step.alias is not None:
                 with asking_spark(label):
                     declare(step.alias, result.schema(), size.nodes)
-            plans.append((step, plan))
+            plans.append(CheckedStep(step, plan, result))
         return plans
+
+
+def declare_empty(session: SparkSession, private: Any, name: str, schema: Any) -> None:
+    """From now on there is a table without rows of this schema (of the JVM) in a private session."""
+    rows = jvm_of(session).java.util.ArrayList()
+    private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
 
 
 def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
@@ -274,10 +311,7 @@ def _bounded(label: str, sql: str) -> None:
 
 def _classic(session: SparkSession) -> None:
     if not hasattr(session, "_jsparkSession"):
-        raise QueryError(
-            "queries do not run over Spark Connect: the gate that makes them safe needs Spark's own parser",
-            hint="run without --remote, or use a source without preprocessing",
-        )
+        raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
 
 
 def _java(session: SparkSession) -> Any:

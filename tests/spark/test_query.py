@@ -14,7 +14,8 @@ from odfchain.limits import QueryLimits
 from odfchain.model.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.sql import query
 from odfchain.sql.messages import failed_query
-from odfchain.sql.query import MAX_STEPS, check_queries, run_queries
+from odfchain.sql.over_connect import guarded_steps
+from odfchain.sql.query import MAX_STEPS, check_queries, judged_steps, run_queries
 from odfchain.text import excerpt
 
 if TYPE_CHECKING:
@@ -227,20 +228,25 @@ def test_a_hundred_steps(session: SparkSession) -> None:
 def test_a_session_without_a_parser_is_refused() -> None:
     """A Spark Connect session has neither the parser nor the plans that the gate looks at."""
     connect: Callable[..., Any] = pytest.importorskip("pyspark.sql.connect.session").SparkSession
-    with pytest.raises(QueryError, match="do not run over Spark Connect"):
+    with pytest.raises(QueryError, match="Spark Connect, which shows no plans"):
         run_queries(connect.__new__(connect), steps("SELECT 1"), {}, note=pytest.fail)  # type: ignore[attr-defined]
 
+
+UNNAMED = "SELECT (SELECT max(cast(x AS timestamp)) FROM input) AS v"
+"""The name of a column that is given none is its expression, with the guard as it is written."""
+
+MALFORMED = "SELECT cast(y AS timestamp) AS v FROM VALUES ('T10:00') AS w(y)"
 
 BARE = [
     "SELECT cast(x AS timestamp) AS v FROM input",
     "SELECT v FROM (SELECT timestamp(x) AS v FROM input) WHERE v IS NOT NULL",
     "SELECT to_timestamp(x) AS v FROM input",
     "SELECT cast(x AS timestamp) AS v, count(*) FROM input GROUP BY cast(x AS timestamp)",
-    "SELECT cast(y AS timestamp) AS v FROM VALUES ('T10:00') AS w(y)",
+    MALFORMED,
     "SELECT cast(concat(y, x) AS timestamp) AS v FROM (SELECT ' 7:05:00Z' AS y), (SELECT '' AS x FROM input)",
     "SELECT cast(e AS timestamp) AS v FROM input LATERAL VIEW explode(array(x)) q AS e",
     "SELECT transform(array(x), e -> cast(e AS timestamp))[0] AS v FROM input",
-    "SELECT (SELECT max(cast(x AS timestamp)) FROM input) AS v",
+    UNNAMED,
     "SELECT timestamp'2020-01-01' AS v FROM input i WHERE EXISTS (SELECT 1 FROM input k WHERE cast(k.x AS timestamp) > '2020-01-01')",
     "WITH w AS (SELECT cast(x AS timestamp) AS v FROM input) SELECT a.v FROM w a JOIN w b ON a.v = b.v",
     "SELECT hour(x) AS v FROM input",
@@ -255,6 +261,31 @@ def test_a_time_of_day_in_the_data_is_no_time(session: SparkSession, sql: str) -
     with pytest.raises(Exception, match="a time of day without a date") as caught:
         rows(session, steps(sql), input=given)
     assert "10:00" in str(caught.value) or "7:05" in str(caught.value)
+
+
+@pytest.mark.parametrize("sql", ["SELECT x FROM input", *[s for s in BARE if s not in (UNNAMED, MALFORMED)]])
+def test_the_guard_can_be_written_into_a_text(session: SparkSession, sql: str) -> None:
+    """What Spark Connect runs is a text: it becomes the plan that is judged, with the guard in it."""
+    given = {"input": session.createDataFrame([], "x string").schema}
+    checked = judged_steps(session, steps(sql), given, note=pytest.fail)
+    ((text, plan),) = guarded_steps(session, checked, given)
+    mark = "a time of day without a date"
+    assert (mark in text, mark in plan) == ((sql in BARE), (sql in BARE))
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (UNNAMED, "only by a cast that is written, in a column with a name"),
+        ("SELECT to_timestamp(x) FROM input", "only by a cast that is written, in a column with a name"),
+        (MALFORMED, "a time of day without a date"),
+    ],
+)
+def test_a_guard_that_cannot_be_written_is_an_error(session: SparkSession, sql: str, said: str) -> None:
+    given = {"input": session.createDataFrame([], "x string").schema}
+    checked = judged_steps(session, steps(sql), given, note=pytest.fail)
+    with pytest.raises(QueryError, match=said):
+        guarded_steps(session, checked, given)
 
 
 def test_texts_with_dates_are_cast_as_ever(session: SparkSession) -> None:

@@ -1,0 +1,48 @@
+"""A client of Spark Connect: judges queries of the fixtures, and says what became of each.
+
+python -m tests.kit.connect_client sc://HOST:PORT FOLDER CORPUS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from odfchain.errors import OdfchainError
+from odfchain.model.sources import TransformSql
+from odfchain.spark.plan_session import PlanEngine, give_judge
+from odfchain.spark.session import SparkEngine
+from odfchain.sql.over_connect import run_queries_over_connect, session_for_queries
+from tests.kit import query_corpus
+
+
+def outcomes(remote: str, folder: Path, corpus: str) -> list[tuple[str, str, str]]:
+    """(query, kind of the error or nothing, its message) for each of a corpus."""
+    if corpus == "shared":
+        asked = query_corpus.shared()
+    else:
+        asked = [sql for _, sql in query_corpus.queries(corpus, folder / "canary")]
+    engine, judging = SparkEngine(folder, remote=remote), PlanEngine(folder, master="local[1]")
+    found = []
+    try:
+        give_judge(engine.session, lambda: judging.session)
+        with session_for_queries(engine.session) as session:
+            empty = session.createDataFrame([], query_corpus.SCHEMA)
+            inputs = dict.fromkeys(query_corpus.TABLES, empty)
+            for sql in asked:
+                transform = TransformSql(engine="spark", query=sql)
+                try:
+                    run_queries_over_connect(session, transform, inputs, note=lambda _: None).collect()
+                except OdfchainError as error:
+                    found.append((sql, type(error).__name__, str(error)))
+                else:
+                    found.append((sql, "", ""))
+    finally:
+        judging.close()
+        engine.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(outcomes(sys.argv[1], Path(sys.argv[2]), sys.argv[3])))
