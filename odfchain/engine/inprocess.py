@@ -117,7 +117,7 @@ class SparkTransformEngine:
                 if not hasattr(base, "_jsparkSession"):
                     raise EngineError(
                         "transformations do not run over Spark Connect: steps are made of Spark's own plans",
-                        hint="compute them in a workspace without spark.remote, on the same store for example",
+                        hint="compute them in a workspace without spark.remote; it may be on the same store",
                     )
                 session = base.newSession()
                 for key, value in (SETTINGS | (INTERPRETED if interpreted else {})).items():

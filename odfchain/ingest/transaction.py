@@ -67,7 +67,7 @@ def stage_input(
         with contextlib.ExitStack() as resources:
             if source.preprocess is not None:
                 session = functools.cache(functools.partial(_session_for_queries, session, resources))
-            return _stage(session, state, source, options, progress)
+            return _stage(session, state, source, options, progress, resources)
     except OdfchainError as error:
         if source.preprocess is not None and isinstance(error, EngineError):
             from odfchain.sql.messages import failed_query
@@ -89,6 +89,7 @@ def _stage(
     source: FileInput,
     options: WriteOptions,
     progress: Progress,
+    resources: contextlib.ExitStack,
 ) -> Written:
     size = source.path.stat().st_size if source.path.is_file() else None
     progress.phase(f"Checking {source.name}", size)
@@ -96,7 +97,14 @@ def _stage(
     few = not large and _are_few(source, state)
     if few:
         in_any, session = session, lambda: session_for_few(in_any())
-    opened = open_input(session, source.path, source.read, scratch=options.staging, progress=progress.advance)
+    opened = open_input(
+        session,
+        source.path,
+        source.read,
+        scratch=options.staging,
+        progress=progress.advance,
+        resources=resources,
+    )
     for note in opened.notes:
         progress.note(f"{source.name}: {note}")
     frame = opened.frame

@@ -21,7 +21,9 @@ from odfchain.limits import INPUT
 from odfchain.model import data_schema as ds
 from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.columns import RESERVED, check_columns
+from odfchain.spark.executor_files import telling
 from odfchain.spark.failure import explain
+from odfchain.spark.input_files import InputFile, numbers_in, range_numbers, text_batches, text_ranges
 from odfchain.spark.input_frames import ROW_ID, InputFrame, inferred_schema, parsed, spark_path, text_struct
 from odfchain.spark.job import run_job
 from odfchain.spark.json_pieces import Piece, SplitDocument
@@ -55,8 +57,8 @@ _BLANK = " \t\r\n"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class RecordSource(Protocol):
-    """A file and how records are found in it; a small value that is sent to the worker that reads it."""
+class Records(Protocol):
+    """What has records in an order."""
 
     def records(self) -> Iterator[Record]:
         """The records in order.
@@ -65,6 +67,14 @@ class RecordSource(Protocol):
             RecordError: the file is not of this form.
             OSError: the file cannot be read.
         """
+        ...
+
+
+class RecordSource(Records, Protocol):
+    """A file and how records are found in it; a small value that is sent to the worker that reads it."""
+
+    def moved(self, path: str) -> RecordSource:
+        """The same of a copy of the file elsewhere."""
         ...
 
 
@@ -141,7 +151,7 @@ class _Batches:
             self._clear()
 
 
-def record_batches(source: RecordSource, fields: Fields = None, first: int = 0) -> Iterator[pa.RecordBatch]:
+def record_batches(source: Records, fields: Fields = None, first: int = 0) -> Iterator[pa.RecordBatch]:
     """The records with their numbers, whole or these columns of them, in batches of bounded size.
 
     Raises:
@@ -187,8 +197,9 @@ def piece_batches(
     numbers: Iterable[int],
     fields: Fields = None,
     typed: tuple[TypedColumn, ...] | None = None,
+    file: InputFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these pieces, as `record_batches` gives them.
+    """The records of these pieces, as `record_batches` gives them; `file` says where the document is.
 
     With `typed` columns, those that may have typed values follow as `v0`, …; either a column or its texts are
     null then.
@@ -213,11 +224,11 @@ def piece_batches(
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     nothing: list[pa.Array | None] = [None] * len(places)
-    with open(document.whole.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
+    with (file or InputFile(Path(document.whole.path))).parts() as read:
         for number in numbers:
             piece = document.pieces[number]
             try:
-                members = document.members(stream, piece)
+                members = document.members(read(piece.start, piece.end), piece)
             except RecordError as error:
                 raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
             if reader and reader.tries:
@@ -302,17 +313,10 @@ class LineFile:
         return None
 
 
-def _cores(session: SparkSession) -> int:
-    """How many tasks run at once, where the session knows."""
-    try:
-        return int(session.sparkContext.defaultParallelism)
-    except AttributeError:  # over Spark Connect
-        return 2
-
-
 def _frame(
     session: SparkSession,
     source: RecordSource | LineFile,
+    file: InputFile,
     fields: Fields,
     typed: tuple[TypedColumn, ...] | None = None,
 ) -> DataFrame:
@@ -334,24 +338,36 @@ def _frame(
                 schema = schema.add(f"v{i}", physical_type(fields[i].type))
 
         def read_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            numbers = [n for batch in batches for n in batch.column(0).to_pylist()]
-            yield from piece_batches(document, numbers, fields, typed)
+            with telling():
+                yield from piece_batches(document, list(numbers_in(batches)), fields, typed, file)
 
-        count = len(document.pieces)
-        tasks = max(-(-count // PIECES_OF_A_TASK), min(count, _cores(session)))
-        return session.range(0, count, 1, tasks).mapInArrow(read_pieces, schema)
+        return range_numbers(session, len(document.pieces), PIECES_OF_A_TASK).mapInArrow(read_pieces, schema)
     if isinstance(source, LineFile):
         form = source.form
-        lines = session.read.text(spark_path(source.path))
+        if file.files is not None:
+            ranges = text_ranges(file)
+
+            def read_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                with telling():
+                    yield from line_batches(text_batches(ranges, numbers_in(batches)), form, fields)
+
+            return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read_lines, schema)
+        lines = session.read.text(spark_path(file.path))
         numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
         return numbered.mapInArrow(lambda batches: line_batches(batches, form, fields), schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield from record_batches(source, fields)
+        with telling():
+            yield from record_batches(_here(source, file), fields)
 
     return session.range(0, 1, 1, 1).mapInArrow(read, schema)
+
+
+def _here(source: RecordSource, file: InputFile) -> RecordSource:
+    """The source on the machine of the worker that asks."""
+    return source if file.files is None else source.moved(str(file.here()))
 
 
 def document_error(error: Exception, file: str) -> OdfchainError:
@@ -362,7 +378,9 @@ def document_error(error: Exception, file: str) -> OdfchainError:
     return BadInputError(str(fault["message"]), file=file, row=int(fault["row"]) or None)
 
 
-def infer_records(session: SparkSession, source: RecordSource | LineFile, file: str) -> ds.DataSchema | None:
+def infer_records(
+    session: SparkSession, source: RecordSource | LineFile, stored: InputFile, file: str
+) -> ds.DataSchema | None:
     """The types that all records agree on, columns in alphabetical order, all optional; None without any.
 
     Raises:
@@ -372,7 +390,7 @@ def infer_records(session: SparkSession, source: RecordSource | LineFile, file: 
     """
     from pyspark.sql import functions as F
 
-    records = _frame(session, source, None)
+    records = _frame(session, source, stored, None)
     try:
         # since Spark 4.2, in the classic client and in Connect's
         reader, texts = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
@@ -380,7 +398,7 @@ def infer_records(session: SparkSession, source: RecordSource | LineFile, file: 
         none = not columns and run_job(session, records.isEmpty)
     except Exception as error:
         again = isinstance(source, LineFile | SplitDocument)
-        found = bad_record(session, source, None, file) if again else None
+        found = bad_record(session, source, stored, None, file) if again else None
         raise found or document_error(error, file) from error
     if none:
         return None
@@ -428,7 +446,12 @@ def _first_spelling(source: RecordSource | LineFile, file: str) -> BadInputError
 
 
 def read_records(
-    session: SparkSession, source: RecordSource | LineFile, schema: ds.DataSchema, rules: TextRules, file: str
+    session: SparkSession,
+    source: RecordSource | LineFile,
+    stored: InputFile,
+    schema: ds.DataSchema,
+    rules: TextRules,
+    file: str,
 ) -> InputFrame:
     """The records, columns by name; properties that the schema lacks are ignored.
 
@@ -439,19 +462,19 @@ def read_records(
 
     columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]
     columns.append(F.col("row_id").alias(ROW_ID))
-    texts = _frame(session, source, schema.fields).select(*columns)
+    texts = _frame(session, source, stored, schema.fields).select(*columns)
     typed = typed_columns(schema.fields, rules) if isinstance(source, SplitDocument) else None
     places = typed_places(typed)
     if not places:
         return parsed(texts, schema, rules, file)
-    rows = _frame(session, source, schema.fields, typed)
+    rows = _frame(session, source, stored, schema.fields, typed)
     values = {schema.fields[i].name: f"{RESERVED}v{i}" for i in places}
     columns += [F.col(f"v{i}").alias(f"{RESERVED}v{i}") for i in places]
     return parsed(texts, schema, rules, file, rows=rows.select(*columns), values=values)
 
 
 def bad_record(
-    session: SparkSession, source: RecordSource | LineFile, fields: Fields, file: str
+    session: SparkSession, source: RecordSource | LineFile, stored: InputFile, fields: Fields, file: str
 ) -> BadInputError | None:
     """What is wrong with the form of the file, as an error; None when nothing is.
 
@@ -467,7 +490,7 @@ def bad_record(
     if isinstance(source, SplitDocument):
         source = source.whole
     try:
-        _frame(session, source, fields).where(F.col("row_id") < 0).collect()
+        _frame(session, source, stored, fields).where(F.col("row_id") < 0).collect()
     except Exception as failure:
         error = document_error(failure, file)
         if isinstance(error, BadInputError):

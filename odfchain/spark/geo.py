@@ -6,6 +6,7 @@ texts. A feature without geometry (null) or properties is legal and gives nulls.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -22,6 +23,10 @@ class FeatureCollection:
     """A GeoJSON document: one `FeatureCollection`, in UTF-8."""
 
     path: str
+
+    def moved(self, path: str) -> FeatureCollection:
+        """The same of a copy of the file elsewhere."""
+        return dataclasses.replace(self, path=path)
 
     def records(self) -> Iterator[Record]:
         """The features in order, each as its properties and its geometry.

@@ -20,6 +20,8 @@ from odfchain.model import data_schema as ds
 from odfchain.model.ddl import type_name
 from odfchain.model.enums import TimeUnit
 from odfchain.spark.columns import RESERVED, check_columns, col
+from odfchain.spark.input_files import InputFile, text_frame, text_ranges
+from odfchain.spark.parquet_frame import parquet_frame
 from odfchain.spark.parse import (
     DEFAULT_RULES,
     TextRules,
@@ -34,7 +36,7 @@ from odfchain.spark.parse import (
 from odfchain.spark.types import from_spark_type, physical_struct, physical_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
     from pyspark.sql.types import DataType as SparkType
     from pyspark.sql.types import StructField, StructType
 
@@ -130,12 +132,11 @@ def _layout(options: CsvOptions) -> dict[str, str | bool]:
     return layout | {"lineSep": "\n"} if options.multiline else layout
 
 
-def _csv_text(session: SparkSession, path: Path, names: list[str], options: CsvOptions) -> DataFrame:
+def _csv_text(session: SparkSession, file: InputFile, names: list[str], options: CsvOptions) -> DataFrame:
     from pyspark.sql import types as t
 
     fields = [t.StructField(name, t.StringType()) for name in names]
     reader = session.read.schema(t.StructType(fields)).options(
-        **_layout(options),
         emptyValue="",
         mode="FAILFAST",
         enforceSchema=True,
@@ -145,12 +146,25 @@ def _csv_text(session: SparkSession, path: Path, names: list[str], options: CsvO
         ignoreLeadingWhiteSpace=False,
         ignoreTrailingWhiteSpace=False,
     )
-    return reader.csv(spark_path(path))
+    return _read_csv(session, reader, file, options)
+
+
+def _read_csv(
+    session: SparkSession, reader: DataFrameReader, file: InputFile, options: CsvOptions
+) -> DataFrame:
+    """What Spark's reader of CSV makes of a file: of its path, or of its records."""
+    reader = reader.options(**_layout(options))
+    if file.files is None:
+        return reader.csv(spark_path(file.path))
+    quote = options.quote if options.multiline else ""
+    records = text_frame(session, text_ranges(file, quote=quote, header=options.header))
+    # of records, Spark would leave out all that are as the header
+    return reader.option("header", False).csv(records)  # since Spark 4.2
 
 
 def read_csv(
     session: SparkSession,
-    path: Path,
+    source: InputFile,
     columns: list[str],
     schema: ds.DataSchema,
     options: CsvOptions,
@@ -166,20 +180,24 @@ def read_csv(
     """
     from pyspark.sql import functions as F
 
-    text = _csv_text(session, path, columns, options)
+    text = _csv_text(session, source, columns, options)
     text = text.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields])
     return parsed(text, schema, rules, file)
 
 
-def infer_csv(session: SparkSession, path: Path, columns: list[str], options: CsvOptions) -> ds.DataSchema:
+def infer_csv(
+    session: SparkSession, source: InputFile, columns: list[str], options: CsvOptions
+) -> ds.DataSchema:
     """The types that all values of a CSV file agree on; every column may be null."""
-    reader = session.read.options(
-        **_layout(options), inferSchema=True, maxColumns=len(columns) + 1, maxCharsPerColumn=-1
-    )
-    inferred = reader.csv(spark_path(path)).schema.fields
+    from pyspark.sql import types as t
+
+    reader = session.read.options(inferSchema=True, maxColumns=len(columns) + 1, maxCharsPerColumn=-1)
+    inferred = [f.dataType for f in _read_csv(session, reader, source, options).schema.fields]
+    if source.files is not None and not inferred:  # no record, and the header is none
+        inferred = [t.StringType() for _ in columns]
     fields = []
     for name, found in zip(columns, inferred, strict=True):
-        fields.append(ds.DataField(name=name, type=ds.optional(from_spark_type(found.dataType))))
+        fields.append(ds.DataField(name=name, type=ds.optional(from_spark_type(found))))
     return ds.DataSchema(fields=tuple(fields))
 
 
@@ -225,7 +243,16 @@ def inferred_schema(fields: list[StructField]) -> ds.DataSchema:
 # --- Parquet ---------------------------------------------------------------------------------------
 
 
-def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None, file: str) -> InputFrame:
+def _parquet_rows(session: SparkSession, source: InputFile, struct: StructType) -> DataFrame:
+    """The rows of a file, as Spark reads them under this schema."""
+    if source.files is not None:
+        return parquet_frame(session, source.files, struct, [source.key])
+    return session.read.schema(struct).parquet(spark_path(source.path))
+
+
+def read_parquet(
+    session: SparkSession, stored: InputFile, schema: ds.DataSchema | None, file: str
+) -> InputFrame:
     """A Parquet file; with a schema its columns are picked by name and converted, where nothing is lost.
 
     Texts are read like those of CSV. A value that its declared type cannot hold stops the job.
@@ -239,6 +266,7 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
 
     from odfchain.slices.reader import check_parquet, open_parquet
 
+    path = stored.path
     try:
         with open_parquet(path) as source:
             own = from_arrow(source.schema_arrow)
@@ -254,7 +282,7 @@ def read_parquet(session: SparkSession, path: Path, schema: ds.DataSchema | None
             f"(it has {', '.join(own.names)})",
             file=file,
         )
-    raw = session.read.schema(physical_struct(own.fields)).parquet(spark_path(path))
+    raw = _parquet_rows(session, stored, physical_struct(own.fields))
     numbers = {
         f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
         for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
@@ -301,7 +329,7 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
 
 
 def bad_parquet(
-    session: SparkSession, path: Path, schema: ds.DataSchema | None, file: str
+    session: SparkSession, stored: InputFile, schema: ds.DataSchema | None, file: str
 ) -> BadInputError | None:
     """Why a Parquet file cannot be read to its end and as its schema says, as an error; None when it can.
 
@@ -311,12 +339,12 @@ def bad_parquet(
 
     from odfchain.slices.reader import open_parquet
 
-    unreadable = "not a readable Parquet file: "
+    path, unreadable = stored.path, "not a readable Parquet file: "
     try:
         with open_parquet(path) as source:
             own = from_arrow(source.schema_arrow)
             struct = physical_struct(own.fields)
-        session.read.schema(struct).parquet(spark_path(path)).write.format("noop").mode("overwrite").save()
+        _parquet_rows(session, stored, struct).write.format("noop").mode("overwrite").save()
     except Exception:  # noqa: BLE001 - Spark says where it was, not what it met
         reason = "its pages cannot be decoded"
         try:
@@ -328,7 +356,7 @@ def bad_parquet(
         return BadInputError(f"{unreadable}{reason}", file=file)
     if schema is None:
         return None
-    frame = session.read.schema(struct).parquet(spark_path(path))
+    frame = _parquet_rows(session, stored, struct)
     frame = frame.withColumn(ROW_ID, F.monotonically_increasing_id())
     flags = []
     for f in schema.fields:

@@ -9,6 +9,7 @@ the whole is that document with those records. Whatever is not sure is read by t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -391,14 +392,16 @@ class SplitDocument:
         """The records in order, by the exact parser."""
         return self.whole.records()
 
-    def members(self, stream: BinaryIO, piece: Piece) -> bytes:
-        """A piece of the file as the members of a list, to be put into brackets.
+    def moved(self, path: str) -> SplitDocument:
+        """The same of a copy of the file elsewhere."""
+        return dataclasses.replace(self, whole=self.whole.moved(path))
+
+    def members(self, text: bytes, piece: Piece) -> bytes:
+        """The bytes of a piece as the members of a list, to be put into brackets.
 
         Raises:
             RecordError: no comma separates it from the piece before.
         """
-        stream.seek(piece.start)
-        text = stream.read(piece.end - piece.start)
         if piece.row == 0 or piece.rows == 0:
             return text
         rest = text.lstrip(_BLANK)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -297,6 +298,10 @@ class JsonArray:
     path: str
     encoding: str = "utf-8"
     sub_path: str = ""
+
+    def moved(self, path: str) -> JsonArray:
+        """The same of a copy of the file elsewhere."""
+        return dataclasses.replace(self, path=path)
 
     def records(self) -> Iterator[Record]:
         """The objects in order; the document is read, and has to be JSON, to its end.

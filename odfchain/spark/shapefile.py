@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import datetime as dt
 import io
 import json
@@ -55,6 +56,10 @@ class ShapefileLayer:
     """Attributes that the .dbf file has to have."""
     encoding: str | None = None
     """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
+
+    def moved(self, path: str) -> ShapefileLayer:
+        """The same of a copy of the file elsewhere, unpacked beside it."""
+        return dataclasses.replace(self, path=path, folder=str(Path(path).parent))
 
     def records(self) -> Iterator[Record]:
         """The features in the order of the file, each as its attributes and its geometry.

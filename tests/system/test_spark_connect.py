@@ -46,16 +46,20 @@ def test_several_slices(tmp_path: Path, server: str) -> None:
     assert report["counts"]["slices"] > 3
 
 
-def polled(folder: Path, server: str, query: str, merge: str) -> Path:
-    """A workspace with a dataset that fetches `cities.csv` and preprocesses it; returns its folder."""
-    text = MANIFEST.format(
+def manifest_of(folder: Path, query: str, merge: str) -> str:
+    """A dataset that fetches `cities.csv` of a folder and preprocesses it."""
+    return MANIFEST.format(
         fetch=f"{{kind: Url, url: '{(folder / 'cities.csv').as_uri()}'}}",
         prepare="[]",
         read=f'{{{CSV[:-1]}, "at STRING"]}}',
         preprocess=f"preprocess: {{kind: Sql, engine: spark, {query}}}\n      ",
         merge=merge,
     )
-    return make_workspace(folder, text, f"{{remote: '{server}'}}")
+
+
+def polled(folder: Path, server: str, query: str, merge: str) -> Path:
+    """A workspace with such a dataset; returns the dataset's folder."""
+    return make_workspace(folder, manifest_of(folder, query, merge), f"{{remote: '{server}'}}")
 
 
 STEPS = """queries: [
@@ -96,12 +100,15 @@ def test_what_a_preprocessing_query_cannot_compute(tmp_path: Path, server: str) 
 
 
 def test_a_query_that_asks_for_more_is_refused(tmp_path: Path, server: str) -> None:
+    """When it is added, and when a pull meets one that was recorded before."""
+    dataset = polled(tmp_path, server, STEPS, APPEND)
     (tmp_path / "secret").write_text("secret\n")
-    dataset = polled(tmp_path, server, f'query: "SELECT * FROM text.`{tmp_path / "secret"}`"', APPEND)
-    (tmp_path / "cities.csv").write_text("city,population,at\nA,1,2026-01-01\n")
+    (tmp_path / "manifest.yaml").write_text(
+        manifest_of(tmp_path, f'query: "SELECT * FROM text.`{tmp_path / "secret"}`"', APPEND)
+    )
     with unchanged(dataset):
-        refused = odfchain(tmp_path, "pull", "cities")
-    assert refused.code == 3
+        refused = odfchain(tmp_path, "add", "--update", "manifest.yaml")
+    assert refused.code == 3, refused.err
     assert "query, line 1, column 15: there is no table `text." in refused.err, refused.err
 
 

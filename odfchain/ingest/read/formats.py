@@ -6,6 +6,7 @@ path in the manifest in the message.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
@@ -32,6 +33,7 @@ from odfchain.model.sources import (
 from odfchain.model.time_format import RFC3339, java_format
 from odfchain.spark.columns import check_columns
 from odfchain.spark.failure import explain
+from odfchain.spark.input_files import Handover
 from odfchain.spark.parse import TextRules
 from odfchain.text import printable
 
@@ -133,8 +135,11 @@ def open_input(
     *,
     scratch: Path,
     progress: Callable[[int], None] | None = None,
+    resources: contextlib.ExitStack | None = None,
 ) -> OpenedInput:
     """Check a file and plan how Spark reads it; the session is started only after the checks.
+
+    What workers read is in `scratch`, or in the store of the workspace until `resources` are closed.
 
     Raises:
         BadInputError: the file breaks the declared form.
@@ -145,11 +150,12 @@ def open_input(
     schema = declared_schema(read)
     if schema is not None:
         check_columns(schema.names, str(path))
+    workers = Handover(session, scratch, resources or contextlib.ExitStack())
     match read:
         case ReadStepCsv():
-            return _open_csv(session, path, read, schema, scratch, progress)
+            return _open_csv(workers, path, read, schema, scratch, progress)
         case ReadStepNdJson() | ReadStepNdGeoJson():
-            return _open_lines(session, path, read, schema, scratch, progress)
+            return _open_lines(workers, path, read, schema, scratch, progress)
         case ReadStepParquet():
             from odfchain.spark.input_frames import bad_parquet, read_parquet
 
@@ -161,22 +167,15 @@ def open_input(
             readable, notes = in_microseconds(path, scratch)
             with open_parquet(path) as stored:
                 rows = stored.metadata.num_rows
-            plain, file = _linked(readable, scratch), str(path)
+            given, file = workers.give(readable), str(path)
             return OpenedInput(
-                read_parquet(session(), plain, schema, file),
+                read_parquet(session(), given, schema, file),
                 notes,
-                malformed=lambda: bad_parquet(session(), plain, schema, file),
+                malformed=lambda: bad_parquet(session(), given, schema, file),
                 rows=rows,
             )
         case _:
-            return _open_document(session, path, read, schema, scratch)
-
-
-def _linked(path: Path, scratch: Path) -> Path:
-    """The file under a plain name: Spark skips `_names` and `.names` and unpacks by the extension."""
-    link = scratch / f"input-{uuid.uuid4().hex}"
-    link.symlink_to(path.resolve())
-    return link
+            return _open_document(workers, path, read, schema, scratch)
 
 
 def _check_parquet(path: Path) -> None:
@@ -205,7 +204,7 @@ def _one_character(value: str | None, default: str, what: str, *, may_be_empty: 
 
 
 def _open_csv(
-    session: Callable[[], SparkSession],
+    workers: Handover,
     path: Path,
     read: ReadStepCsv,
     schema: ds.DataSchema | None,
@@ -215,10 +214,10 @@ def _open_csv(
     dialect = dialect_of(read)
     traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=progress)
     if traits.size == 0:
-        return _empty(session, path, schema)
+        return _empty(workers.session, path, schema)
     file = str(path)
     header = header_of(path, dialect, file)
-    plain, plain_dialect, multiline = _linked(path, scratch), dialect, traits.multiline or traits.bom
+    plain, plain_dialect, multiline = path, dialect, traits.multiline or traits.bom
     if traits.irregular:
         plain, plain_dialect = scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
         multiline = rewrite_csv(path, plain, dialect, file)
@@ -237,16 +236,17 @@ def _open_csv(
     def malformed() -> BadInputError | None:
         return first_misfit(path, dialect, columns, header=options.header, file=file)
 
+    given = workers.give(plain)
     if schema is None and read.infer_schema:
         try:
-            schema = infer_csv(session(), plain, columns, options)
+            schema = infer_csv(workers.session(), given, columns, options)
         except Exception as error:
             raise malformed() or explain(error, file=file) from error
     elif schema is None:
         text = ds.optional(ds.DataTypeString())
         schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
     rules = dataclasses.replace(_text_rules(read), plain=traits.plain)
-    frame = read_csv(session(), plain, columns, schema, options, rules, file)
+    frame = read_csv(workers.session(), given, columns, schema, options, rules, file)
     return OpenedInput(
         dataclasses.replace(frame, short=not (traits.long_lines or options.multiline)),
         tuple(notes),
@@ -344,7 +344,7 @@ def _format(declared: str | None, what: str) -> str:
 
 
 def _open_lines(
-    session: Callable[[], SparkSession],
+    workers: Handover,
     path: Path,
     read: ReadStepNdJson | ReadStepNdGeoJson,
     schema: ds.DataSchema | None,
@@ -354,17 +354,17 @@ def _open_lines(
     encoding = codec_name(read.encoding) if isinstance(read, ReadStepNdJson) else "utf-8"
     traits = scan_text(path, encoding=encoding, progress=progress)
     if traits.size == 0:
-        return _empty(session, path, schema)
+        return _empty(workers.session, path, schema)
     from odfchain.spark.documents import LineFile
     from odfchain.spark.geo import FeatureLine
     from odfchain.spark.json_values import ObjectLine
 
-    plain = _linked(path, scratch)
+    plain = path
     if encoding not in ("utf-8", "ascii"):
         plain = scratch / f"transcoded-{uuid.uuid4().hex}"
         transcode(path, plain, encoding)
     form = ObjectLine() if isinstance(read, ReadStepNdJson) else FeatureLine()
-    opened = _open_records(session, path, read, schema, LineFile(plain, form))
+    opened = _open_records(workers, path, read, schema, LineFile(plain, form), plain)
     return dataclasses.replace(opened, rows=traits.lines)
 
 
@@ -372,36 +372,38 @@ def _open_lines(
 
 
 def _open_document(
-    session: Callable[[], SparkSession],
+    workers: Handover,
     path: Path,
     read: ReadStepJson | ReadStepGeoJson | ReadStepEsriShapefile,
     schema: ds.DataSchema | None,
     scratch: Path,
 ) -> OpenedInput:
     if path.stat().st_size == 0:
-        return _empty(session, path, schema)
+        return _empty(workers.session, path, schema)
     source, notes = record_source(path, read, schema, scratch)
     from odfchain.spark.json_pieces import Document, split
 
     if isinstance(source, Document):
         source = split(source)
-    opened = _open_records(session, path, read, schema, source)
+    opened = _open_records(workers, path, read, schema, source, path)
     return dataclasses.replace(opened, notes=notes)
 
 
 def _open_records(
-    session: Callable[[], SparkSession],
+    workers: Handover,
     path: Path,
     read: ReadStepJson | ReadStepNdJson | ReadStepGeoJson | ReadStepNdGeoJson | ReadStepEsriShapefile,
     schema: ds.DataSchema | None,
     source: RecordSource | LineFile,
+    plain: Path,
 ) -> OpenedInput:
-    from odfchain.spark.documents import bad_record, infer_records, read_records
+    from odfchain.spark.documents import LineFile, bad_record, infer_records, read_records
     from odfchain.spark.json_pieces import SplitDocument
 
-    file = str(path)
+    file, session = str(path), workers.session
+    given = workers.give(plain, for_spark=isinstance(source, LineFile))
     if schema is None:
-        schema = infer_records(session(), source, file)
+        schema = infer_records(session(), source, given, file)
     if schema is None:
         return OpenedInput(None)
     columns = schema
@@ -411,8 +413,8 @@ def _open_records(
     if isinstance(source, SplitDocument):
         rules = dataclasses.replace(rules, plain=source.plain)
     return OpenedInput(
-        read_records(session(), source, columns, rules, file),
-        malformed=lambda: bad_record(session(), source, columns.fields, file),
+        read_records(session(), source, given, columns, rules, file),
+        malformed=lambda: bad_record(session(), source, given, columns.fields, file),
     )
 
 
