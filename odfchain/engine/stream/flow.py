@@ -31,7 +31,7 @@ from odfchain.engine.stream.operators import (
 from odfchain.model.enums import OperationType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _DAY = 86_400_000_000
 _ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"})
@@ -428,7 +428,20 @@ def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
     kind = frame.select(time).schema[0].dataType.typeName()
     if kind == "date":
         return F.coalesce(F.unix_date(time) < -(-point.start // _DAY), F.lit(False))
-    return F.coalesce(time < F.timestamp_micros(F.lit(point.start)), F.lit(False))
+    return F.coalesce(time < _moment(point.start, frame.sparkSession), F.lit(False))
+
+
+def _moment(micros: int, session: SparkSession) -> Column:
+    """A time that every step has another one of.
+
+    In a compiled plan a constant is part of the code, which would be written, compiled and warmed up anew for
+    each step; what a query of its own brings, as part of a struct, is handed to the code.
+    """
+    from pyspark.sql import functions as F
+
+    if session.conf.get("spark.sql.codegen.wholeStage") == "false":
+        return F.timestamp_micros(F.lit(micros))
+    return F.expr(f"(SELECT named_struct('at', timestamp_micros(m)) FROM VALUES ({micros}L) AS t(m)).at")
 
 
 def least(marks: list[TimeMark]) -> TimeMark:
