@@ -373,6 +373,7 @@ def _result(
         query.used,
         rules=step.rules,
         changing=changing if windowed else frozenset(),
+        may_be_late=_may_be_late(rows, step),
     )
     if query.kind is QueryKind.RETRACTING:
         tables = {r.alias: r.columns for r in rows}
@@ -455,12 +456,16 @@ def _rows_of(request: TransformRequest) -> int:
 
 def _left_out(memory: StepMemory, rows: list[InputRows], step: StepContext) -> dict[str, dict[str, int]]:
     """How many rows came too late, or take back what is not there; asked only when some could."""
-    may_be_late = step.before is not None and any(r.may_have_before(step.before) for r in rows)
     changing = any(r.has_changes for r in rows)
     return {
-        "late": _counted(memory.late) if may_be_late else {},
+        "late": _counted(memory.late) if _may_be_late(rows, step) else {},
         "unmatched": _counted(memory.unmatched) if changing else {},
     }
+
+
+def _may_be_late(rows: list[InputRows], step: StepContext) -> bool:
+    """Whether some row may be older than the watermark before the step."""
+    return step.before is not None and any(r.may_have_before(step.before) for r in rows)
 
 
 def _counted(frames: Sequence[tuple[str, DataFrame]]) -> dict[str, int]:

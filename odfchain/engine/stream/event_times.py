@@ -203,7 +203,7 @@ class EventTimes:
             return [[None] * len(points) for _ in expressions]
         plan = self._catalyst.adapted(self._probe(attribute, points), [attribute])
         frame = self._catalyst.frame(self._catalyst.project(plan, expressions))
-        return [read_moments(frame, index, len(points)) for index in range(len(expressions))]
+        return read_moments(frame, len(points))
 
     def probe(self, child: PlanNode, source: int, points: Sequence[TimePoint | None]) -> Any:
         """A plan with the child's attributes and a row for each moment; all but the time is null."""
@@ -255,17 +255,22 @@ def as_micros(value: Column, kind: str) -> Column:
     return F.unix_date(value).cast("bigint") * _DAY if kind == "date" else F.unix_micros(value)
 
 
-def read_moments(frame: DataFrame, index: int, count: int) -> list[TimePoint | None]:
-    """The times in a column of a frame that has one row for each moment."""
+def read_moments(frame: DataFrame, count: int) -> list[list[TimePoint | None]]:
+    """The times in each column of a frame that has one row for each moment."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 
-    column, kind = F.col(f"c{index}"), frame.schema[index].dataType
-    if isinstance(kind, t.StructType):
-        parts = [F.unix_micros(column["start"]), F.unix_micros(column["end"])]
-    else:
-        name = "date" if isinstance(kind, t.DateType) else "timestamp"
-        parts = [as_micros(column, name), F.lit(None).cast("bigint")]
+    parts = []
+    for index, field in enumerate(frame.schema):
+        column = F.col(f"c{index}")
+        if isinstance(field.dataType, t.StructType):
+            parts += [F.unix_micros(column["start"]), F.unix_micros(column["end"])]
+        else:
+            name = "date" if isinstance(field.dataType, t.DateType) else "timestamp"
+            parts += [as_micros(column, name), F.lit(None).cast("bigint")]
     rows = frame.select(*parts).collect()
     assert len(rows) == count  # noqa: S101 - a projection keeps its rows
-    return [None if row[0] is None else TimePoint(row[0], row[1]) for row in rows]
+    return [
+        [None if row[at] is None else TimePoint(row[at], row[at + 1]) for row in rows]
+        for at in range(0, len(parts), 2)
+    ]

@@ -77,11 +77,13 @@ class Flow(ABC):
         *,
         rules: EngineRules,
         changing: frozenset[str] = frozenset(),
+        may_be_late: bool = True,
     ) -> None:
         """`inputs` are the new rows by table, columns `c0`, `c1`, … in the order of their schemas.
 
         `used` are the attributes that the query needs (`used_columns`), `changing` the tables of which some
-        new rows take others back.
+        new rows take others back. Unless they `may_be_late`, all are known to be at or after the watermark
+        that was in force before the step, and so is all that comes of them.
         """
         self.catalyst = catalyst
         self.times = times
@@ -92,6 +94,7 @@ class Flow(ABC):
         self.used = used
         self.rules = rules
         self._changing = changing
+        self._may_be_late = may_be_late
 
     def rows(self, op: Operator) -> RowChanges:
         """The new rows of an operator."""
@@ -217,7 +220,8 @@ class Flow(ABC):
     def _group(self, op: TimeGroup) -> RowChanges:
         (child,) = op.children
         rows = self.rows(child)
-        mark = self.times.marks({-1: op.key}, child.node, rows.marks).get(-1, NOTHING_KNOWN)
+        marks = self.times.marks({-1: op.key, **op.times}, child.node, rows.marks)
+        mark = marks.pop(-1, NOTHING_KNOWN)
         new, key = self.with_key(rows.plan, child, op.key)
         back = None if rows.back is None else self.with_key(rows.back, child, op.key)[0]
         name = self.part(op, "group")
@@ -227,7 +231,6 @@ class Flow(ABC):
         complete = earlier(key, mark.now, everything)
         self.memory.after[name] = everything.where(~earlier(key, mark.kept_now, everything))
         self.waits(op, everything.where(~complete), name)
-        marks = self.times.marks(op.times, child.node, rows.marks)
         old = self.remembered(name)
         was = None if old is None else old.where(earlier(key, mark.before, old))
         return self.difference(op, everything.where(complete), was, marks)
@@ -317,7 +320,7 @@ class Flow(ABC):
         self, inputs: str, frame: DataFrame, time: Column, before: TimePoint | None
     ) -> DataFrame:
         """The rows that are not too late; the others, which are of `inputs`, are remembered to be counted."""
-        if before is None:
+        if before is None or not self._may_be_late:
             return frame
         late = earlier(time, before, frame)
         self.memory.late.append((inputs, frame.where(late)))
@@ -441,7 +444,8 @@ def _moment(micros: int, session: SparkSession) -> Column:
 
     if session.conf.get("spark.sql.codegen.wholeStage") == "false":
         return F.timestamp_micros(F.lit(micros))
-    return F.expr(f"(SELECT named_struct('at', timestamp_micros(m)) FROM VALUES ({micros}L) AS t(m)).at")
+    moment = f"SELECT named_struct('at', timestamp_micros(m)) FROM VALUES ({micros}L) AS t(m)"  # noqa: S608 - a number
+    return F.expr(f"({moment}).at")
 
 
 def least(marks: list[TimeMark]) -> TimeMark:
