@@ -4,6 +4,7 @@ python bench/bench_transform.py [--rows N] [--year-rows N] [--transactions N] [-
 
 - A transform that treats every row by itself, as a multiple of the same SQL over the same slice by the same
   session, written without hashes: as Spark likes, and into one file.
+- The same transform of a root of several slices: as one step, and as several side by side.
 - Delays by day, computed after each of twelve monthly transactions, as a multiple of one step over all of
   them; and what is remembered after each step, which must not grow.
 - The replay of many small transactions, which is what an audit does.
@@ -12,6 +13,7 @@ python bench/bench_transform.py [--rows N] [--year-rows N] [--transactions N] [-
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import sys
@@ -145,6 +147,55 @@ def bench_stateless(rows: int, rounds: int) -> Iterator[Figure]:
         STATELESS_TARGET,
         remark=f"{took[OURS]:.1f} s against {took[FREE]:.1f} s; "
         f"{took[OURS] / took[ONE_FILE]:.2f} × Spark, {ONE_FILE} ({took[ONE_FILE]:.1f} s)",
+    )
+
+
+# --- one step as several ---------------------------------------------------------------------------
+
+SLICES = 8
+"""Of the root, by its values."""
+
+
+def limit_slices(workspace: Workspace, max_bytes: int) -> None:
+    """Inputs and steps of more become several slices from now on."""
+    content = {"kind": "WorkspaceConfig", "version": 1, "content": {"slice": {"maxBytes": max_bytes}}}
+    (workspace.path / "config.yaml").write_text(json.dumps(content))
+
+
+def bench_several(rows: int, rounds: int) -> Iterator[Figure]:
+    """A step over several slices that becomes several, as a multiple of the same as one."""
+    with tempfile.TemporaryDirectory() as name, Workspace.init(name) as workspace:
+        csv = Path(name) / "flights.csv"
+        took: dict[str, float] = {}
+        steps = 0
+        for count, times in ((min(rows, 4 * WARM_UP_ROWS), 1), (rows, rounds)):
+            tell(f"a root dataset of {count:,} flights in several slices; a step over them, and several")
+            write_flights(csv, rows=count)
+            limit_slices(workspace, csv.stat().st_size // SLICES)
+            (root,) = workspace.add(manifest("flights"))
+            root.ingest([csv])
+            csv.unlink()
+            sizes = [block.size for item in root.log() if (block := item.block.new_data) is not None]
+
+            def pulled(max_bytes: int) -> Entry:
+                @contextmanager
+                def run() -> Iterator[Callable[[], object]]:
+                    nonlocal steps
+                    limit_slices(workspace, max_bytes)
+                    dataset = derived(workspace, "stateless", STATELESS)
+                    yield dataset.pull
+                    steps = sum(isinstance(item.block.event, ExecuteTransform) for item in dataset.log())
+                    workspace.delete("stateless")
+
+                return run
+
+            took = in_turns({"one": pulled(0), "several": pulled(max(sizes) * 2)}, times)
+            workspace.delete("flights")
+    yield Figure(
+        f"transform of {rows:,} rows as {steps} steps ÷ as one",
+        took["several"] / took["one"],
+        "×",
+        remark=f"{took['several']:.1f} s against {took['one']:.1f} s",
     )
 
 
@@ -285,8 +336,9 @@ def bench_transform(
     transactions: int = TRANSACTIONS,
     rounds: int = ROUNDS,
 ) -> Iterator[Figure]:
-    """All three."""
+    """All four."""
     yield from bench_stateless(rows, rounds)
+    yield from bench_several(rows, rounds)
     yield from bench_monthly(year_rows)
     yield from bench_replay(transactions)
 
