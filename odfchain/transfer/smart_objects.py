@@ -28,5 +28,5 @@ def address_here(base: str, key: ObjectKey, authorization: str | None) -> Transf
     """Where an object of the dataset at `base` is read or put, by whoever is authorized for that."""
     headers = [Header(name=VERSION[0], value=VERSION[1])]
     if authorization is not None:
-        headers.append(Header(name="Authorization", value=authorization))
+        headers.append(Header(name="authorization", value=authorization))
     return TransferUrl(url=f"{base}{key}", headers=tuple(headers), expires_at=None)

@@ -132,7 +132,7 @@ def test_what_was_uploaded_is_not_sent_again(site: Site) -> None:
         key = chain.files[0]
         assert site.put(str(key), chain.objects[key], token) == 201
         names = {h["name"]: h["value"] for h in first[0]["upload_to"]["headers"]}
-        assert names == {"x-odf-smtp-version": "1", "Authorization": f"Bearer {token}"}
+        assert names == {"x-odf-smtp-version": "1", "authorization": f"Bearer {token}"}
     with site.socket(token) as socket:
         second = {e["object_file"]["physical_hash"]: e for e in asked_for_objects(socket, chain)}
     assert second.pop(str(key.name))["push_strategy"] == "SkipUpload"
