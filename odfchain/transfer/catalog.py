@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +34,7 @@ from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl
 from odfchain.transfer.repository_index import parse_index
 
 _PARALLEL = 10
+_NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pull REPOSITORY/NAME`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,9 @@ def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[Repos
         CorruptedPeerError: the index is malformed; the message says where.
         AccessError, TransferError: the repository refuses, cannot be reached, or lists too much.
     """
-    url = url.plain  # nodes are listed as servers are
-    if url.scheme in ("http", "https"):
+    if url.is_smart:
+        found = _node_entries(url, options)
+    elif url.scheme in ("http", "https"):
         found = list(_index_entries(url, options))
     elif url.scheme == "file":
         found = list(_folder_entries(Path(unquote(urlsplit(url.text).path)), url))
@@ -74,6 +76,29 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
     """The datasets whose alias or id contains a text; case does not matter."""
     wanted = text.lower()
     return [e for e in entries if wanted in e.alias.key or (e.id is not None and wanted in str(e.id).lower())]
+
+
+def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
+    """What a node has, listed as servers are; of one of its accounts what the list of the whole node says."""
+    try:
+        return list(_index_entries(url.plain, options))
+    except UnsupportedPeerError as error:
+        missing = UnsupportedPeerError(error.message, hint=_NO_INDEX)
+    node, _, account = url.plain.text.rstrip("/").rpartition("/")
+    if node.endswith("/"):  # the URL is that of a host
+        raise missing
+    try:
+        listed = list(_index_entries(PeerUrl.parse(node), options))
+    except UnsupportedPeerError:
+        raise missing from None
+    found = [
+        replace(entry, alias=DatasetAlias(None, entry.alias.name))
+        for entry in listed
+        if str(entry.alias.account or "").lower() == unquote(account).lower()
+    ]
+    if not found:
+        raise missing
+    return found
 
 
 def _index_entries(url: PeerUrl, options: PeerOptions) -> Iterator[RepositoryEntry]:

@@ -99,12 +99,16 @@ def test_all_datasets_go_to_a_repository_inputs_first(
         assert changed == dict.fromkeys(order, "up to date") | {"org.z": "updated"}
         monkeypatch.chdir(WorkspaceFiles.init(tmp_path / "reader").root.parent)
         assert run("repo", "add", "hub", url).code == 0
+        listed = json.loads(run("search", "--repo", "hub", "-o", "json").out)
+        assert [row["dataset"] for row in listed] == [f"hub/{name}" for name in sorted(order)]
         assert rows(run("pull", "hub/org.z", "hub/org.b", "-o", "json")) == [
             ("org.z", "created"),
             ("org.b", "created"),
         ]
         assert Workspace.open()["org.z"].aliases("pull") == ("hub/org.z",)
-        assert rows(run("pull", "--all", "-o", "json"))[0][1] == "up to date"
+        assert rows(run("pull", "hub/org.y", "--as", "y", "-o", "json")) == [("y", "created")]
+        assert Workspace.open()["y"].aliases("pull") == ("hub/org.y",)
+        assert {status for _, status in rows(run("pull", "--all", "-o", "json"))} == {"up to date"}
 
 
 def test_patterns_names_and_what_they_come_from(run: Run, tmp_path: Path) -> None:

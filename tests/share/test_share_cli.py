@@ -444,6 +444,7 @@ def test_repositories_that_cannot_be_meant(run: Run, url: str) -> None:
     refused(run("repo", "delete", "others"), 4, "no repository is called 'others'", "known are: friends")
     refused(run("search", "--repo", "others"), 4, "no repository is called 'others'")
     refused(run("search", "--repo", f"{url}cities/"), 2, "the server has no index of its datasets")
+    refused(run("search", "--repo", f"odf+{url}cities"), 2, "cities/datasets.json", "name the dataset")
 
 
 def test_a_search_needs_a_repository(run: Run) -> None:
