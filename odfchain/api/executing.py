@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from odfchain.model.sources import Transform
     from odfchain.repo.workspace_config import TransformConfig
     from odfchain.spark.executor_files import ExecutorFiles
+    from odfchain.spark.given_session import GivenSession
     from odfchain.spark.plan_session import PlanEngine
     from odfchain.spark.session import SparkEngine
 
@@ -34,13 +35,25 @@ class Engines:
 
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
-        self.spark: SparkEngine | None = None
+        self.spark: SparkEngine | GivenSession | None = None
+        self._given: SparkSession | None = None
         self._judging: PlanEngine | None = None
         self.may_stay = False
         """Whether the session may be one that other commands use, too: its user changes nothing but its own
         settings, and does not stop it (RFC-030)."""
         self._transforms: SparkTransformEngine | None = None
         self._making = threading.Lock()
+
+    def give(self, session: SparkSession) -> None:
+        """Whatever needs Spark uses that of this session, and starts none.
+
+        Raises:
+            UsageError: what is recorded there would depend on where it runs (`check_given`).
+        """
+        from odfchain.spark.given_session import check_given
+
+        check_given(session)
+        self._given = session
 
     def session(self, progress: Progress = SILENT) -> SparkSession:
         """The session.
@@ -84,10 +97,15 @@ class Engines:
         if self.may_stay:
             self._engine_of_settings().begin()
 
-    def _engine_of_settings(self) -> SparkEngine:
+    def _engine_of_settings(self) -> SparkEngine | GivenSession:
+        from odfchain.spark.executor_files import is_local
+        from odfchain.spark.given_session import GivenSession
         from odfchain.spark.session import SparkEngine
 
         with self._making:
+            if self.spark is None and self._given is not None:
+                files = self.executor_files(local=is_local(self._given))
+                self.spark = GivenSession(self._given, files)
             if self.spark is None:
                 spark = self._files.config.spark
                 self.spark = SparkEngine(

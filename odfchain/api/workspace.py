@@ -73,13 +73,20 @@ class Workspace(OtherPlaces, GivenTokens):
         return cls(made(Path(path), store, exists_ok=exists_ok))
 
     @classmethod
-    def open(cls, path: str | Path = ".") -> Workspace:
+    def open(cls, path: str | Path = ".", *, spark: SparkSession | None = None) -> Workspace:
         """The workspace of a folder or of the nearest folder above it.
+
+        With `spark`, a session such as the one of `spark-submit`, everything that needs Spark runs there, and
+        none is started or stopped. Its settings stay as they are.
 
         Raises:
             NotAWorkspaceError: there is none.
+            UsageError: Java's locale or time zone there would decide what is recorded; the hint says more.
         """
-        return cls(WorkspaceFiles.find(Path(path), connect))
+        found = cls(WorkspaceFiles.find(Path(path), connect))
+        if spark is not None:
+            found._engines.give(spark)
+        return found
 
     @property
     def path(self) -> Path:

@@ -46,7 +46,7 @@ What runs ten times as often as by default is compiled by the optimising compile
 files that took a quarter of all CPU, and large ones reach it all the same (RFC-011).
 """
 
-_SAME_EVERYWHERE = "-Duser.language=en -Duser.country=US -Duser.timezone=UTC"
+SAME_EVERYWHERE = "-Duser.language=en -Duser.country=US -Duser.timezone=UTC"
 """On a Turkish machine `upper('iä')` would be another text, in Tokyo `format_string('%tH', 0L)`."""
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
@@ -160,8 +160,8 @@ class SparkEngine:
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'} "
-            f"{_SAME_EVERYWHERE} -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
-            "spark.executor.extraJavaOptions": f"{_SAME_EVERYWHERE} {_JIT}",
+            f"{SAME_EVERYWHERE} -Djava.io.tmpdir={scratch} -XX:-UsePerfData {_JIT}",
+            "spark.executor.extraJavaOptions": f"{SAME_EVERYWHERE} {_JIT}",
         }
         if local:
             settings["spark.driver.host"] = "127.0.0.1"
@@ -174,7 +174,7 @@ class SparkEngine:
         for key in _JAVA_OPTIONS:  # ours are needed; the user's come after them and win…
             if key in given:
                 # …but for what results depend on: of a property that is given twice the last one counts
-                given[key] = f"{settings[key]} {given[key]} {_SAME_EVERYWHERE}"
+                given[key] = f"{settings[key]} {given[key]} {SAME_EVERYWHERE}"
         return settings | SQL_SETTINGS | given
 
     def begin(self) -> None:

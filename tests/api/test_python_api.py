@@ -299,6 +299,8 @@ def opening(scene: Scene) -> None:
     assert odf.open(scene.folder / "ws").path == scene.ws.path
     with pytest.raises(odf.NotAWorkspaceError):
         odf.open("/")
+    with pytest.raises(odf.UsageError, match="a str is no session of Spark"):
+        odf.open(scene.folder / "ws", spark="local[*]")  # type: ignore[arg-type]
     with pytest.raises(odf.NameCollisionError):
         odf.init(scene.folder / "ws")
     assert [str(d.alias) for d in scene.ws.matching("citi%")] == ["cities"]

@@ -57,6 +57,13 @@ def test_the_program_is_submitted(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "verified on local-cluster[2,1,1024]\n" in done.stdout
+    assert "up to date" in done.stdout, "the frame has nothing that the file had not"
     assert len(list((home / "work").glob("app-*/*"))) == 2, "each executor has a folder of its own"
+    refused = subprocess.run(
+        [home / "bin" / "spark-submit", "--master", env["MASTER"], "publish.py", tmp_path, "cities", "cities-2.csv"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert refused.returncode != 0
+    assert "spark.executor.extraJavaOptions has no -Duser.language=en" in refused.stderr
     rows = odfchain(tmp_path, "tail", "cities", "-o", "json").rows
     assert [(row["op"], row["city"]) for row in rows[2:]] == [(2, "Basle"), (3, "Basel"), (0, "Chur")]
