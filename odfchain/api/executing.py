@@ -64,8 +64,10 @@ class Engines:
         """
         if self.spark is None or not self.spark.started:
             progress.phase("Starting Spark")
+        from odfchain.spark.given_session import is_connect
+
         session = self._engine_of_settings().session
-        if self._files.config.spark.remote is not None:
+        if is_connect(session):
             from odfchain.spark.plan_session import give_judge
 
             give_judge(session, lambda: self._judge().session)
