@@ -64,10 +64,8 @@ class Engines:
         """
         if self.spark is None or not self.spark.started:
             progress.phase("Starting Spark")
-        from odfchain.spark.given_session import is_connect
-
         session = self._engine_of_settings().session
-        if is_connect(session):
+        if not hasattr(session, "_jsparkSession"):  # of Spark Connect
             from odfchain.spark.plan_session import give_judge
 
             give_judge(session, lambda: self._judge().session)

@@ -48,11 +48,6 @@ class GivenSession:
         self._made = None
 
 
-def is_connect(session: Any) -> bool:
-    """Whether a session is of Spark Connect: the JVM behind it is out of reach."""
-    return getattr(session, "_jsparkSession", None) is None
-
-
 def check_given(session: Any) -> None:
     """What is recorded in this session's Spark does not depend on where it runs.
 
@@ -63,7 +58,7 @@ def check_given(session: Any) -> None:
     """
     if not hasattr(session, "newSession"):
         raise UsageError(f"a {type(session).__name__} is no session of Spark", hint="give a SparkSession")
-    if is_connect(session):
+    if not hasattr(session, "_jsparkSession"):
         return
     if session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - no public way
         raise UsageError("the session of Spark has ended", hint="give one that runs")
