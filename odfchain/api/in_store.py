@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.repo.shared_store import STORE_FILE
 from odfchain.repo.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -13,20 +12,10 @@ if TYPE_CHECKING:
 
 
 def connect(root: Path, url: str) -> SharedStore:
-    """The store at a URL that a workspace folder names; nothing is asked of it yet.
+    """As `odfchain.transfer.shared_workspace.connect`, which is slow to load; errors as there."""
+    from odfchain.transfer import shared_workspace
 
-    Raises:
-        UnsupportedPeerError: not the URL of an object store.
-        AccessError: the user of this machine has not named its server.
-        TransferError: the environment does not say what it needs.
-    """
-    from odfchain.transfer.named_stores import NamedStores
-    from odfchain.transfer.public_layout import PeerUrl
-    from odfchain.transfer.shared_workspace import SharedWorkspace
-
-    place = PeerUrl.parse(url)
-    NamedStores.of_user().check(place, root / STORE_FILE)
-    return SharedWorkspace(root, place)
+    return shared_workspace.connect(root, url)
 
 
 def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:

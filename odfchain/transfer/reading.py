@@ -29,6 +29,7 @@ from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.repositories import parse_peer_url
+from odfchain.transfer.shared_workspace import connect
 from odfchain.transfer.slice_files import DataObject, absent, bring
 from odfchain.transfer.sync import SyncOptions
 from odfchain.trust.head_signature import head_signature
@@ -60,10 +61,13 @@ class Origin:
     ) -> Origin:
         """What a URL or a path means: a dataset's folder, or with `dataset` the workspace that has it.
 
+        One of a workspace whose datasets are in a store is read there.
+
         Raises:
             UsageError: a workspace without the name of a dataset, or a name with a URL.
             UnsupportedPeerError: nothing here speaks the URL's protocol.
             NotAWorkspaceError, DatasetNotFoundError: there is none.
+            AccessError, TransferError: the store of the workspace refuses, or cannot be reached.
         """
         is_url = "://" in place or place.lower().startswith("file:")
         if dataset is not None:
@@ -72,15 +76,18 @@ class Origin:
                     f"{PeerUrl(place)}: a dataset is named in a workspace's folder, not in a URL",
                     hint="append its name to the URL",
                 )
-            return cls("", str(WorkspaceFiles.find(Path(place)).dataset(dataset).folder))
+            workspace = WorkspaceFiles.find(Path(place), connect)
+            folder = workspace.dataset(dataset).folder
+            there = workspace.shared.place(folder)
+            return cls("", str(folder)) if there is None else cls(there, None, None, cache)
         if not is_url:
             path = Path(place).expanduser().resolve()
             if (path / FOLDER).is_dir():
                 raise UsageError(f"{path} is a workspace", hint="say which dataset of it: dataset=NAME")
             place = path.as_uri()
         url = parse_peer_url(place)
-        folder = unquote(urlsplit(url.text).path) if url.scheme == "file" else None
-        return cls(url.text, folder, token, cache if folder is None else None)
+        local = unquote(urlsplit(url.text).path) if url.scheme == "file" else None
+        return cls(url.text, local, token, cache if local is None else None)
 
     def chain(self, private: Path, *, require_signature: bool = False) -> DatasetFiles:
         """The dataset with all of its chain and as yet none of its slices; again: with what is new.

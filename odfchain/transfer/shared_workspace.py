@@ -38,12 +38,13 @@ from odfchain.limits import SHARING, FetchLimits
 from odfchain.progress import SILENT
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.references import lock_path
-from odfchain.repo.shared_store import Garbage
+from odfchain.repo.shared_store import STORE_FILE, Garbage
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.store import fsio
 from odfchain.store.brought import BroughtObjectStore
 from odfchain.store.interfaces import HEAD, RefStore
 from odfchain.store.local import LocalObjectStore, LocalRefStore
+from odfchain.transfer.named_stores import NamedStores
 from odfchain.transfer.object_peer import ObjectPeer
 from odfchain.transfer.object_space import STORE_LIMITS, ObjectSpace, WriteRefusedError
 from odfchain.transfer.public_layout import ObjectKey, Part, PeerUrl
@@ -365,6 +366,19 @@ class SharedWorkspace:
             f"{what} is not possible in a workspace whose datasets are in a store ({self.where})",
             hint="`odfchain pull` brings a dataset into a workspace without a store",
         )
+
+
+def connect(root: Path, url: str) -> SharedWorkspace:
+    """The store at a URL that a workspace folder names; nothing is asked of it yet.
+
+    Raises:
+        UnsupportedPeerError: not the URL of an object store.
+        AccessError: the user of this machine has not named its server.
+        TransferError: the environment does not say what it needs.
+    """
+    place = PeerUrl.parse(url)
+    NamedStores.of_user().check(place, root / STORE_FILE)
+    return SharedWorkspace(root, place)
 
 
 @functools.lru_cache(maxsize=1_024)

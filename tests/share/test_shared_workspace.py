@@ -29,6 +29,7 @@ from odfchain.repo.commit import commit
 from odfchain.repo.dataset_state import DatasetState
 from odfchain.repo.workspace_files import WorkspaceFiles
 from odfchain.transfer import shared_refs
+from odfchain.transfer.reading import Origin
 from tests.kit import shared_store as kit
 from tests.kit.long_chains import lengthen
 from tests.kit.processes import odfchain, one_session
@@ -94,6 +95,19 @@ def test_the_page_is_true(store: SmallS3, tmp_path: Path) -> None:
 def test_losing_the_folder_loses_no_commit(store: SmallS3, tmp_path: Path) -> None:
     append(add(machine(store, tmp_path / "one")), "a")
     assert texts(machine(store, tmp_path / "again")) == ["a"]
+
+
+def test_a_dataset_is_read_by_the_path_of_the_workspace(store: SmallS3, tmp_path: Path) -> None:
+    """As Spark's data source reads it: in processes that know the origin, and have no workspace."""
+    append(add(machine(store, tmp_path / "one")), "a", "b")
+    machine(store, tmp_path / "other")
+    with odf.open_dataset(str(tmp_path / "other"), "cities") as opened:
+        assert opened.to_arrow()["text"].to_pylist() == ["a", "b"]
+    origin = Origin.of(str(tmp_path / "other"), "cities", cache=str(tmp_path / "cache"))
+    assert origin.url.startswith(store.url(f"{PREFIX}/datasets/fed01"))
+    assert origin.folder is None
+    with pytest.raises(DatasetNotFoundError):
+        odf.open_dataset(str(tmp_path / "other"), "towns")
 
 
 def test_slices_come_when_they_are_read(store: SmallS3, tmp_path: Path) -> None:
