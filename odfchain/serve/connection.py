@@ -32,8 +32,15 @@ _FED_BYTES = 4 << 10
 _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
 """What a request has beside its target and its fields [bytes]."""
 
+_LENGTH_DIGITS = 18
 _BODY = (b"content-length", b"transfer-encoding")
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def _length(headers: list[tuple[bytes, bytes]]) -> int:
+    """How long the body is that follows; 0 where that is not said in a number."""
+    found = next((value for name, value in headers if name == b"content-length"), b"")
+    return int(found) if found.isdigit() and len(found) <= _LENGTH_DIGITS else 0
 
 
 class _Output:
@@ -92,6 +99,10 @@ class Connection(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._unread = bytearray()
         self._feeding = False
+        self._body_left = 0
+        """Of a file that is PUT [bytes]: there are no requests among them."""
+        self._may_persist = False
+        """Whether the client wants to go on with this connection after the present request."""
         self._stall_timer: asyncio.TimerHandle | None = None
 
     # --- headers -----------------------------------------------------------------------------------
@@ -109,6 +120,9 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Requests are taken up a few at a time: 20 bytes of one become some thousand in memory."""
+        if len(data) <= self._body_left and not self._unread and not self._feeding:
+            self._take(data)
+            return
         self._unread += data
         self._feed()
 
@@ -121,8 +135,9 @@ class Connection(HttpToolsProtocol):
                 if len(self.pipeline) >= SHARING.requests_ahead:
                     self.flow.pause_reading()
                     return
-                piece = bytes(self._unread[:_FED_BYTES])
-                del self._unread[:_FED_BYTES]
+                fed = max(_FED_BYTES, self._body_left)
+                piece = bytes(self._unread[:fed])
+                del self._unread[:fed]
                 self._take(piece)
         finally:
             self._feeding = False
@@ -168,17 +183,31 @@ class Connection(HttpToolsProtocol):
             return
         super().on_headers_complete()
         if any(name in _BODY and value != b"0" for name, value in self.headers):
-            self.cycle.keep_alive = False  # a body that nobody wants is not waited for
+            # a body that nobody wants is not waited for; a file that has come ends nothing
+            self._may_persist = self.cycle.keep_alive and self.scope["method"] == "PUT"
+            self.cycle.keep_alive = False
+            if self.scope["method"] == "PUT":
+                self._body_left = _length(self.headers)
 
     def on_body(self, body: bytes) -> None:
         """A file that is PUT; the application takes it or not, and what it does not take is not read on."""
+        self._body_left = max(0, self._body_left - len(body))
         if self.cycle is not None and self.scope["method"] == "PUT":
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The end of a request, unless it was refused."""
+        self._body_left = 0
         if self.cycle is not None:
             super().on_message_complete()
+            if self._may_persist and not self.cycle.response_started:
+                self.cycle.keep_alive = True
+        self._may_persist = False
+
+    def shutdown(self) -> None:
+        """The server ends: this connection does, too, once its request is answered."""
+        self._may_persist = False
+        super().shutdown()
 
     def _refuse_headers(self) -> None:
         self._headers_done()

@@ -11,6 +11,7 @@ from pathlib import Path
 from odfchain.ids.multihash import Multihash
 from odfchain.ids.names import DatasetAlias
 from odfchain.serve.access_tokens import AccessToken
+from odfchain.store.fsio import FileState
 from odfchain.transfer.public_layout import ObjectKey
 
 _MOST = 8
@@ -31,6 +32,8 @@ class PushSession:
     """The objects that are to be uploaded, and their sizes [bytes]."""
     arriving: set[ObjectKey] = field(default_factory=set)
     """Those on their way now."""
+    hashed: dict[ObjectKey, FileState] = field(default_factory=dict)
+    """Those that are here and were found to hash to their names, and what their files were then."""
     folder: Path | None = None
     """Where they go."""
 

@@ -7,6 +7,7 @@ pull of what was sent, and an interrupted push leaves what the next one need not
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from odfchain.codec.blocks import decode_block
 from odfchain.digest.physical import hash_file
@@ -172,27 +173,36 @@ class DatasetTarget:
 
     def _is_here(self, item: DataObject) -> bool:
         assert self.session.folder is not None  # noqa: S101 - objects are named
-        paths = [arriving(self.session.folder, item.key)]
+        uploaded = arriving(self.session.folder, item.key)
+        if (state := _hashed(uploaded, item)) is not None:
+            self.session.hashed[item.key] = state
+            return True
         present = self._present()
-        if present is not None:
-            store = store_of(present, item.key.part)
-            if store.contains(item.key.name):
-                paths.append(store.path(item.key.name))
-        return any(
-            path.is_file() and path.stat().st_size == item.size and hash_file(path)[0] == item.key.name
-            for path in paths
-        )
+        if present is None:
+            return False
+        store = store_of(present, item.key.part)
+        return store.contains(item.key.name) and _hashed(store.path(item.key.name), item) is not None
 
     def commit(self) -> None:
         """As `PushTarget`."""
         assert self._head is not None  # noqa: S101 - blocks were taken
         self._refuse_collision()
-        peer = PushedPeer(self._where, self._head)  # the blocks lie where they were put when they were judged
+        # the blocks lie where they were put when they were judged
+        peer = PushedPeer(self._where, self._head, hashed=self.session.hashed)
         try:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
         except NameCollisionError:
             raise FlowError(Refusal(self._name_taken)) from None
         self.sessions.committed(self.session, outcome.new)
+
+
+def _hashed(path: Path, item: DataObject) -> fsio.FileState | None:
+    """What a file was when it was hashed; None where it is none, or another one."""
+    if not path.is_file():
+        return None
+    found = path.stat()
+    is_it = found.st_size == item.size and hash_file(path)[0] == item.key.name
+    return fsio.file_state(found) if is_it else None
 
 
 def _refused(phase: Phase, message: str) -> FlowError:

@@ -219,10 +219,12 @@ async def _receive(
     try:
         with Incoming(name, size, target, name=str(name), progress=SILENT) as incoming:
             incoming.restart()
-            async for piece in _pieces(receive):
+            async for pieces in _pieces(receive):
                 session.touched = writing.sessions.now()
-                await asyncio.to_thread(_append, incoming, piece)
-            if await asyncio.to_thread(incoming.complete):
+                await asyncio.to_thread(_append, incoming, pieces)
+            if incoming.complete():
+                # now, while others arrive: the commit waits for the disk otherwise
+                session.hashed[name] = await asyncio.to_thread(incoming.sync)
                 return 201, "stored"
             raise incoming.refuse("it is shorter than was said")
     except StorageFullError:
@@ -232,16 +234,11 @@ async def _receive(
         return 400, "the content is not what the name says"
 
 
-def _append(incoming: Incoming, piece: bytes) -> None:
-    rest = memoryview(piece)
-    while rest:
-        room = incoming.room
-        count = min(len(room), len(rest))
-        if not count:
+def _append(incoming: Incoming, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        if incoming.received + len(piece) > incoming.size:
             raise incoming.refuse("it is longer than was said")
-        room[:count] = rest[:count]
-        incoming.append(count)
-        rest = rest[count:]
+        incoming.add(memoryview(piece))
 
 
 def _remove(path: Path) -> None:
@@ -249,18 +246,19 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+async def _pieces(receive: Receive) -> AsyncIterator[list[bytes]]:
     """The body of a request, about a megabyte at a time; it ends early where the client goes away."""
-    held = bytearray()
-    more = True
+    held: list[bytes] = []
+    size, more = 0, True
     while more:
         async with asyncio.timeout(_SILENT_SECONDS):
             message = await receive()
         more = message["type"] == "http.request" and message.get("more_body", False)
-        held += message.get("body", b"")
-        if len(held) >= _PIECE_BYTES or not more:
-            yield bytes(held)
-            held.clear()
+        held.append(message.get("body", b""))
+        size += len(held[-1])
+        if size >= _PIECE_BYTES or not more:
+            yield held
+            held, size = [], 0
 
 
 async def _take_signature(
@@ -272,7 +270,7 @@ async def _take_signature(
     if length > SignedFile.HEAD.limit:
         return 400, "this is no signature"
     try:
-        data = b"".join([piece async for piece in _pieces(receive)])
+        data = b"".join([each async for pieces in _pieces(receive) for each in pieces])
     except TimeoutError:
         return 400, "this is no signature"
     peer = PushedPeer(f"what is pushed to {alias}: ", head, signature=data)

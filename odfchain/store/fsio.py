@@ -50,6 +50,18 @@ def storage_errors(path: Path | str) -> Iterator[None]:
         raise storage_error(error, path) from error
 
 
+FileState = tuple[int, int, int, int]
+"""What changes when a file does."""
+
+
+def file_state(found: os.stat_result) -> FileState:
+    """The state of a file: its inode and size, and its times of change.
+
+    Who edits a file can set its modification time back, the other one he cannot.
+    """
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def read_start(path: Path, limit: int) -> bytes | None:
     """At most `limit` bytes of a file from its start, None when it is not there.
 

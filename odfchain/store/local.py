@@ -96,8 +96,7 @@ class LocalObjectStore:
         path = self._path(name)
         try:
             found = _ordinary(path)
-            # whoever edits a file can set its modification time back, the other one he cannot
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            stamp = fsio.file_state(found)
             if self._verified.get(name) == stamp:
                 return path
             actual, _ = hash_file(path)

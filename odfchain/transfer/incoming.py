@@ -17,7 +17,7 @@ from odfchain.digest.sha3 import Hasher, sha3_256
 from odfchain.errors import CorruptedPeerError, StoreError
 from odfchain.ids.multihash import Multihash
 from odfchain.progress import Progress
-from odfchain.store.fsio import remove_quietly, storage_errors
+from odfchain.store.fsio import FileState, file_state, remove_quietly, storage_errors
 from odfchain.transfer.public_layout import ObjectKey
 
 BUFFER_BYTES = 1 << 20
@@ -101,7 +101,14 @@ class Incoming:
         Raises:
             StorageFullError, StoreError: they cannot be written.
         """
-        data = self._buffer[:count]
+        self.add(self._buffer[:count])
+
+    def add(self, data: memoryview) -> None:
+        """Take over bytes, no more of them than there is room for in the object.
+
+        Raises:
+            StorageFullError, StoreError: they cannot be written.
+        """
         with storage_errors(self._target):
             rest = data
             while rest:
@@ -143,6 +150,16 @@ class Incoming:
             self.restart()
             return False
         raise self.refuse(f"the content hashes to {actual}, not to its name")
+
+    def sync(self) -> FileState:
+        """Make what has arrived durable; the state of the file that has it.
+
+        Raises:
+            StoreError: the operating system reports a failure.
+        """
+        with storage_errors(self._target):
+            os.fsync(self._fd)
+            return file_state(os.fstat(self._fd))
 
     def refuse(self, what: str) -> CorruptedPeerError:
         """The error for an object that is not what it should be; its file is removed."""

@@ -33,6 +33,7 @@ from odfchain.net.retry import (
 from odfchain.net.wire import Body
 from odfchain.progress import Progress
 from odfchain.smart.block_batch import RawBlock
+from odfchain.store.fsio import FileState
 from odfchain.store.interfaces import HEAD, parse_ref
 from odfchain.text import one_line
 from odfchain.transfer.hint_file import MOST_NAMES_BYTES, hint_bytes, parse_hint, parse_names
@@ -147,6 +148,10 @@ class Peer(ABC):
         Each hashes to its name. Whether any of them is wanted shows when the chain is walked.
         """
         return iter(())
+
+    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:  # noqa: ARG002 - for what is pushed
+        """Whether a file of this state is known to hash to the object's name: it was hashed as it came."""
+        return False
 
     def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:  # noqa: B027 - for nodes
         """These objects, with their sizes [bytes], are going to be fetched."""

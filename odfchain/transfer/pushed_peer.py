@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.net.retry import Deadline
 from odfchain.net.wire import Body
 from odfchain.smart.block_batch import RawBlock
+from odfchain.store.fsio import FileState
 from odfchain.transfer.peer import AbsentError, Opened, Peer
 from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, Part
 from odfchain.trust.parties import SignedFile
@@ -30,9 +31,16 @@ class PushedPeer(Peer):
     """Blocks that were received, hash to their names, and end in the head; objects wait where pulls look."""
 
     def __init__(
-        self, where: str, head: Multihash, blocks: Sequence[RawBlock] = (), signature: bytes | None = None
+        self,
+        where: str,
+        head: Multihash,
+        blocks: Sequence[RawBlock] = (),
+        signature: bytes | None = None,
+        hashed: Mapping[ObjectKey, FileState] | None = None,
     ) -> None:
+        """What was pushed; `hashed` are the states of files of objects when these were hashed."""
         super().__init__(where)
+        self._hashed = hashed or {}
         self._blocks = blocks
         self._files = {str(ObjectKey(Part.BLOCK, block.hash)): block.data for block in blocks}
         self._files[HEAD_KEY] = str(head).encode()
@@ -50,6 +58,10 @@ class PushedPeer(Peer):
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Peer`
         """All of them."""
         return iter(self._blocks)
+
+    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
+        """As `Peer`."""
+        return self._hashed.get(key) == state
 
     def close(self) -> None:
         """Nothing is held."""

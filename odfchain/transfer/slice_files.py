@@ -221,8 +221,8 @@ def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> Non
 def _receive(peer: Peer, item: DataObject, target: Path, progress: Progress) -> None:
     progress.advance(0)
     with fsio.storage_errors(target):
-        if target.exists() and target.stat().st_size >= item.size:
-            if hash_file(target)[0] == item.key.name:
+        if target.exists() and (found := target.stat()).st_size >= item.size:
+            if peer.has_hashed(item.key, fsio.file_state(found)) or hash_file(target)[0] == item.key.name:
                 progress.advance(item.size)
                 return
             target.unlink()
