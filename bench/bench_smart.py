@@ -322,7 +322,17 @@ def bench_memory_of_sessions() -> Iterator[Figure]:
         yield from _peaks(f"push of {SLICES * BIG_SLICE_BYTES >> 20:,} MiB", root / "large", "large", root)
         filled = f"a message of {message / (1 << 20):.1f} MiB"
         yield from _peaks(f"pull of {filled}", full_root, "described", root, pushes=False)
-        yield from _peaks(f"push of {filled}", full_root, "described", root)
+        node = root / "node"
+        WorkspaceFiles.init(node)
+        with served(node) as server:
+            found = client("frame", f"{server.url}described/", token(node), server=server)
+        yield Figure(
+            f"a message of {SMART.message_bytes >> 20} MiB without blocks: server",
+            found.server_peak,
+            "MiB",
+            MEMORY_TARGET,
+            remark=f"{found.seconds:.1f} s",
+        )
 
 
 def _peaks(what: str, source: Path, name: str, root: Path, *, pushes: bool = True) -> Iterator[Figure]:

@@ -5,6 +5,7 @@ python smart_sides.py delay PORT SECONDS     a way to a port of this machine tha
 python smart_sides.py take                   a server whose PUTs go through SHA3-256 and nowhere else
 python smart_sides.py pull URL FOLDER        pulls into a new workspace
 python smart_sides.py push FOLDER NAME URL TOKEN
+python smart_sides.py frame URL TOKEN        pushes a message as large as one may be, and no block in it
 
 Those that serve print where they are. The others print what they needed (`Spent`), without the time that
 Python takes to start.
@@ -157,12 +158,38 @@ def push(folder: str, name: str, url: str, token: str) -> None:
         push_dataset(dataset, peer)
 
 
+def frame(url: str, token: str) -> None:
+    """What a node does with the largest message is its own matter; here it is only sent."""
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - as above
+    from websockets.sync.client import connect  # noqa: PLC0415
+
+    from odfchain.limits import SMART  # noqa: PLC0415
+
+    counts = ("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects")
+    first = {
+        "current_head": None,
+        "transfer_plan": {"num_blocks": 1, **dict.fromkeys(counts, 0)},
+        "force_update_if_diverged": False,
+        "visibility_for_created_dataset": "Private",
+    }
+    batch = '{"new_blocks":{"num_blocks":1,"media_type":"application/tar+gzip","encoding":"raw","payload":['
+    numbers = "7," * ((SMART.message_bytes - len(batch) - 4) // 2) + "7"
+    headers = {"x-odf-smtp-version": "1", "Authorization": f"Bearer {token}"}
+    with _spent(), connect(f"ws{url.removeprefix('http')}push", additional_headers=headers) as node:
+        node.send(json.dumps(first))
+        assert json.loads(node.recv()) == {"Ok": {}}
+        node.send(f"{batch}{numbers}]}}}}")
+        with contextlib.suppress(ConnectionClosed):
+            node.recv()
+
+
 _PARTS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "delay": delay,
     "take": take,
     "pull": pull,
     "push": push,
+    "frame": frame,
 }
 
 if __name__ == "__main__":

@@ -23,8 +23,10 @@ from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.serve.readers import Reader
 from odfchain.smart.block_batch import RawBlock, packed
 from odfchain.smart.client_flow import FAILED
-from odfchain.smart.server_flow import Closing, PullServing
+from odfchain.smart.message_text import fits_message
+from odfchain.smart.server_flow import Closing, FlowError, PullServing
 from odfchain.smart.smart_messages import (
+    TOO_MANY_BLOCKS,
     VERSION,
     BlocksBatch,
     Internal,
@@ -96,7 +98,7 @@ class DatasetSource:
             self._names.append(name)
             block_bytes += len(data)
             if len(self._names) > SMART.blocks or block_bytes > _BLOCK_BYTES:
-                return _too_much("Too many blocks.")
+                return _too_much(TOO_MANY_BLOCKS)
             if block_bytes <= _KEPT_BYTES:
                 self._read[name] = data
             for item in objects_of(decode_block(data)) if header.event_kind in BRING_OBJECTS else ():
@@ -119,7 +121,10 @@ class DatasetSource:
         with self.lock:
             chain, names = self.dataset.chain, self._names
             read, self._read = self._read, {}
-            return packed(RawBlock(name, read.pop(name, b"") or chain.get_bytes(name)) for name in names)
+            batch = packed(RawBlock(name, read.pop(name, b"") or chain.get_bytes(name)) for name in names)
+        if not fits_message(batch, SMART.message_bytes):
+            raise FlowError(_too_much(TOO_MANY_BLOCKS, Phase.METADATA_REQUEST))
+        return batch
 
     def strategies(self, files: tuple[ObjectFile, ...]) -> PullStrategies:
         """As `PullSource`."""
@@ -135,8 +140,8 @@ class DatasetSource:
         )
 
 
-def _too_much(message: str) -> Refusal:
-    return Refusal(Internal(side="Pull", phase=Phase.INITIAL_REQUEST, error_message=message))
+def _too_much(message: str, phase: Phase = Phase.INITIAL_REQUEST) -> Refusal:
+    return Refusal(Internal(side="Pull", phase=phase, error_message=message))
 
 
 def fields_of(scope: Message) -> dict[str, str]:

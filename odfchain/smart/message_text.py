@@ -21,10 +21,20 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import SMART
 from odfchain.model.timestamp import Timestamp
 from odfchain.smart.number_lists import parsed, without_payload, written
-from odfchain.smart.smart_messages import Internal, Message, Phase, Reason, Refusal, UploadProgress
+from odfchain.smart.smart_messages import (
+    BlocksBatch,
+    Internal,
+    Message,
+    Phase,
+    Reason,
+    Refusal,
+    UploadProgress,
+)
 from odfchain.text import one_line
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_AROUND_CHARACTERS = 512
+"""What a message has beside the numbers of its batch, and more."""
 _REASONS: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Reason)}
 
 
@@ -41,6 +51,12 @@ def text_of(message: Message) -> str:
         return text
     before, name, after = text.rpartition('"payload":[')
     return "".join((before, name, *written(aside[0]), after))
+
+
+def fits_message(batch: BlocksBatch, message_bytes: int) -> bool:
+    """Whether a message of this size has room for a batch; each byte takes two to four characters."""
+    room = message_bytes - _AROUND_CHARACTERS
+    return 4 * len(batch.payload) <= room or sum(map(len, written(batch.payload))) <= room
 
 
 def document_of(message: Message, numbers: Callable[[bytes], list[int]] = list) -> dict[str, Any]:

@@ -281,6 +281,9 @@ class Internal:
     error_message: str
 
 
+TOO_MANY_BLOCKS = "Too many blocks."
+"""What an internal error says where blocks do not fit into one message; the simple protocol has them."""
+
 Reason = (
     InvalidInterval | InvalidHead | SeedBlockOverwriteRestricted | RefCollision | NameCollision | Internal
 )

@@ -24,7 +24,9 @@ from odfchain.net.retry import Deadline, with_retries
 from odfchain.progress import Progress
 from odfchain.smart.block_batch import RawBlock, packed
 from odfchain.smart.client_flow import NORMAL, PUSHED, PushFlow, RefusedError
+from odfchain.smart.message_text import fits_message
 from odfchain.smart.smart_messages import (
+    BlocksBatch,
     InvalidHead,
     NameCollision,
     PushMethod,
@@ -53,6 +55,12 @@ _PING_SECONDS = 0.2
 """How often it is looked whether the node asks how far it is [s]; it does so every 10 s."""
 
 
+_MESSAGE_BYTES = 16 << 20
+"""The largest message that the reference node takes [bytes]."""
+_BLOCK_BYTES = 64 << 20
+"""The blocks of one push, which lie in memory several times on both sides [bytes]."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
     """What is to be at the node: the blocks above its head, oldest first, and the objects they name."""
@@ -68,6 +76,14 @@ class Shipment:
     visibility: Visibility = Visibility.PRIVATE
 
 
+@dataclass(frozen=True, slots=True)
+class _Cargo:
+    """Blocks in one piece, and what they come to [bytes]."""
+
+    batch: BlocksBatch
+    block_bytes: int
+
+
 class SmartDestination(SmartPeer, WritablePeer):
     """A dataset at a node that may be written to, as a whole and not file by file."""
 
@@ -77,7 +93,7 @@ class SmartDestination(SmartPeer, WritablePeer):
     def send(self, shipment: Shipment, progress: Progress) -> None:
         """The node's head is the new one, and all that it refers to is there; or it is what it was.
 
-        Long chains are pushed in several pieces, each of which is a chain in itself.
+        Long or large chains are pushed in several pieces, each of which is a chain in itself.
 
         Raises:
             RefConflictError: its head is not the expected one, or moved meanwhile.
@@ -87,22 +103,32 @@ class SmartDestination(SmartPeer, WritablePeer):
         expected = shipment.expected
         waiting = sorted(shipment.objects, key=lambda item: item.sequence_number)
         first = _first_number(shipment)
-        for start in range(0, len(shipment.blocks), SMART.blocks):
-            names = shipment.blocks[start : start + SMART.blocks]
+        start, most = 0, SMART.blocks
+        while start < len(shipment.blocks):
+            names = shipment.blocks[start : start + most]
+            cargo = _loaded(shipment, names)
+            if cargo is None:
+                if len(names) == 1:
+                    raise TransferError(f"{self.where}: block {names[0]} does not fit into a message")
+                most = (len(names) + 1) // 2
+                continue
             last = first + start + len(names) - 1
+            start += len(names)
             part = [item for item in waiting if item.sequence_number <= last]
             waiting = waiting[len(part) :]
-            if len(shipment.blocks) > SMART.blocks:
+            if len(shipment.blocks) > len(names):
                 progress.note(f"blocks up to {last:,} are pushed on their own")
             self._send(
-                replace(shipment, expected=expected, new=names[-1], blocks=names, objects=part), progress
+                replace(shipment, expected=expected, new=names[-1], blocks=names, objects=part),
+                cargo,
+                progress,
             )
             expected = names[-1]
 
-    def _send(self, shipment: Shipment, progress: Progress) -> None:
+    def _send(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
         for attempt in (1, 2):
             try:
-                self._converse(shipment, progress)
+                self._converse(shipment, cargo, progress)
             except RefusedError as refused:
                 raise self._meant(refused, shipment) from None
             except TransferError as error:
@@ -133,21 +159,20 @@ class SmartDestination(SmartPeer, WritablePeer):
                 return NameCollisionError(f"{self.where}: another dataset has that name: {one_line(other)}")
         return refused
 
-    def _converse(self, shipment: Shipment, progress: Progress) -> None:
+    def _converse(self, shipment: Shipment, cargo: _Cargo, progress: Progress) -> None:
         channel = self.connected("push")
         flow = PushFlow(channel, SHARING.request_seconds)
         ended = ""
         try:
-            blocks = [RawBlock(name, shipment.read(name)) for name in shipment.blocks]
             flow.begin(
                 PushRequest(
                     current_head=shipment.expected,
-                    transfer_plan=_plan(blocks, shipment.objects),
+                    transfer_plan=_plan(cargo, shipment.objects),
                     force_update_if_diverged=shipment.force,
                     visibility_for_created_dataset=shipment.visibility,
                 )
             )
-            flow.send_blocks(packed(blocks))
+            flow.send_blocks(cargo.batch)
             progress.advance(len(shipment.blocks))
             for page, more in _pages(shipment.objects):
                 self._upload(flow, channel, shipment, page, more=more, progress=progress)
@@ -291,13 +316,25 @@ def _first_number(shipment: Shipment) -> int:
     return decode_header(shipment.read(shipment.blocks[0])).sequence_number
 
 
-def _plan(blocks: Sequence[RawBlock], objects: Sequence[DataObject]) -> TransferPlan:
+def _loaded(shipment: Shipment, names: Sequence[Multihash]) -> _Cargo | None:
+    """These blocks of a shipment in one piece; None where a node, or a message, has no room for them."""
+    blocks, size = [], 0
+    for name in names:
+        blocks.append(RawBlock(name, shipment.read(name)))
+        size += len(blocks[-1].data)
+        if size > _BLOCK_BYTES:
+            return None
+    batch = packed(blocks)
+    return _Cargo(batch, size) if fits_message(batch, _MESSAGE_BYTES) else None
+
+
+def _plan(cargo: _Cargo, objects: Sequence[DataObject]) -> TransferPlan:
     offsets = [item.offsets for item in objects if item.offsets is not None]
     return TransferPlan(
-        num_blocks=len(blocks),
+        num_blocks=cargo.batch.num_blocks,
         num_objects=len(objects),
         num_records=sum(each.end - each.start + 1 for each in offsets),
-        bytes_in_raw_blocks=sum(len(block.data) for block in blocks),
+        bytes_in_raw_blocks=cargo.block_bytes,
         bytes_in_raw_objects=sum(item.size for item in objects),
     )
 

@@ -24,8 +24,11 @@ from odfchain.net.retry import Deadline, Timing, TransientError
 from odfchain.smart.block_batch import RawBlock, readable
 from odfchain.smart.client_flow import NORMAL, PULLED, PullFlow, RefusedError
 from odfchain.smart.smart_messages import (
+    TOO_MANY_BLOCKS,
+    Internal,
     InvalidInterval,
     PullRequest,
+    Reason,
     TransferUrl,
 )
 from odfchain.store.interfaces import HEAD
@@ -91,15 +94,15 @@ class SmartPeer(HttpPeer):
             flow = self._pulling()
             try:
                 plan = flow.plan(PullRequest(begin_after=after))
+                if not plan.num_blocks:
+                    self._end()
+                    return
+                blocks = flow.blocks()
             except RefusedError as refused:
                 self._end()
-                if isinstance(refused.reason, InvalidInterval):
-                    return  # we are ahead, or went apart: the walk says which
+                if _is_walked(refused.reason):
+                    return
                 raise
-            if not plan.num_blocks:
-                self._end()
-                return
-            blocks = flow.blocks()
         with contextlib.suppress(CorruptedPeerError):  # what it lacks is asked for alone
             yield from readable(blocks)
 
@@ -221,6 +224,16 @@ class SmartPeer(HttpPeer):
         """As `HttpPeer`; says first that all has come."""
         self._end()
         super().close()
+
+
+def _is_walked(reason: Reason) -> bool:
+    """Whether a refusal says that blocks are to be had one by one."""
+    match reason:
+        case InvalidInterval():
+            return True  # we are ahead, or went apart: the walk says which
+        case Internal(error_message=message):
+            return message == TOO_MANY_BLOCKS
+    return False
 
 
 def given_headers(given: TransferUrl, name: str) -> tuple[tuple[str, str], ...]:

@@ -123,6 +123,21 @@ def test_a_chain_that_is_overwritten_comes_in_one_piece_as_well(
         assert pull(ours, f"odf+{server.url}cities", force=True).status is SyncStatus.OVERWRITTEN
 
 
+@pytest.mark.parametrize(
+    ("where", "bound"), [("_BLOCK_BYTES", 1_000), ("SMART", replace(SMART, message_bytes=2_000))]
+)
+def test_blocks_that_do_not_fit_into_a_message_are_walked(
+    where: str, bound: object, theirs: WorkspaceFiles, ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"odfchain.serve.smart_pulls.{where}", bound)
+    chain = chain_of(["seed", "schema", "d1", "d2", "d3"])
+    install(theirs, "cities", chain)
+    asked: list[str] = []
+    with RepositoryServer(theirs, on_request=asked.append) as server:
+        assert pull(ours, f"odf+{server.url}cities").new == chain.head
+    assert sum("/blocks/" in line for line in asked) == len(chain.hashes)
+
+
 # --- nodes that lie ----------------------------------------------------------------------------------
 
 CHAIN = chain_of(["seed", "schema", "d1", "x", "d2", "y"])

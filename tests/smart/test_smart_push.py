@@ -23,8 +23,8 @@ from odfchain.ids.names import DatasetAlias
 from odfchain.limits import SMART
 from odfchain.repo.dataset_files import DatasetFiles
 from odfchain.repo.workspace_files import WorkspaceFiles
-from odfchain.smart.block_batch import unpacked
-from odfchain.smart.message_text import message_of
+from odfchain.smart.block_batch import RawBlock, packed, unpacked
+from odfchain.smart.message_text import message_of, text_of
 from odfchain.smart.smart_messages import PushedBlocks
 from odfchain.store.interfaces import HEAD
 from odfchain.transfer.open import PeerOptions, open_writable
@@ -282,6 +282,27 @@ def test_long_chains_go_in_several_pushes_and_many_objects_in_pages(
     heads = [said["current_head"] for said in found.said if "current_head" in said]
     assert heads == [None, str(dataset.chain.hashes(dataset.chain.head())[2])]  # type: ignore[arg-type]
     assert [said["is_truncated"] for said in found.said if "is_truncated" in said] == [True, False] * 2
+    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+
+
+@pytest.mark.parametrize("bound", ["_MESSAGE_BYTES", "_BLOCK_BYTES"])
+def test_large_blocks_go_in_several_pushes(
+    bound: str, dataset: DatasetFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = [RawBlock(name, dataset.chain.get_bytes(name)) for name, _ in dataset.chain.walk()]
+    whole = {
+        "_BLOCK_BYTES": sum(len(block.data) for block in blocks),
+        "_MESSAGE_BYTES": len(text_of(PushedBlocks(new_blocks=packed(blocks)))) + 300,
+    }
+    monkeypatch.setattr(f"odfchain.transfer.smart_destination.{bound}", whole[bound] - 1)
+    target = Target()
+    found, _ = push(dataset, target, *target.answers())
+    counts = [said["transfer_plan"]["num_blocks"] for said in found.said if "transfer_plan" in said]
+    assert sum(counts) == len(LABELS)
+    assert len(counts) > 1
+    heads = [said["current_head"] for said in found.said if "current_head" in said]
+    hashes = dataset.chain.hashes(dataset.chain.head())  # type: ignore[arg-type]
+    assert heads == [None, *(str(hashes[sum(counts[:n]) - 1]) for n in range(1, len(counts)))]
     assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
 
 

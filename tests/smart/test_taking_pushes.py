@@ -19,6 +19,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from odfchain.digest.physical import hash_file
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
@@ -362,6 +363,64 @@ def test_a_large_file_comes_in_pieces(site: Site) -> None:
     chain.add_data("d1", size=5 << 20)
     install(site.ours, "cities", chain)
     site.push("cities", site.token())
+    assert site.head() == chain.head
+
+
+def test_files_come_over_one_connection_until_one_is_refused(site: Site) -> None:
+    chain, token = chain_of(LABELS), site.token()
+    link = http.client.HTTPConnection(site.url.removeprefix("http://").rstrip("/"), timeout=20)
+
+    def put(key: ObjectKey, body: bytes) -> tuple[int, bool]:
+        """The status, and whether the connection is still open."""
+        link.request("PUT", f"/cities/{key}", body, {"Authorization": f"Bearer {token}"})
+        answer = link.getresponse()
+        answer.read()
+        return answer.status, link.sock is not None
+
+    with site.socket(token) as socket, contextlib.closing(link):
+        asked_for_objects(socket, chain)
+        assert [put(key, chain.objects[key]) for key in chain.files[:3]] == [(201, True)] * 3
+        here = link.sock.getsockname()
+        key = chain.files[3]
+        assert put(key, chain.objects[key][::-1]) == (400, True), "it has come, and is not waited for"
+        assert link.sock.getsockname() == here
+        link.putrequest("PUT", f"/cities/{key}")
+        link.putheader("Authorization", f"Bearer {token}")
+        link.putheader("Content-Length", str(1 << 20))
+        link.endheaders()
+        answer = link.getresponse()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+
+
+def test_what_was_hashed_when_it_came_is_hashed_again_if_it_changed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain, token = chain_of(LABELS), site.token()
+    hashed: list[str] = []
+    monkeypatch.setattr(
+        "odfchain.transfer.slice_files.hash_file", lambda path: hashed.append(path.name) or hash_file(path)
+    )
+    for bent in (True, False):
+        hashed.clear()
+        with site.socket(token) as socket:
+            strategies = asked_for_objects(socket, chain)
+            for key in chain.files:
+                if any(each["object_file"]["physical_hash"] == str(key.name) for each in strategies):
+                    assert site.put(str(key), chain.objects[key], token) in (201, 404)
+            key = chain.files[0]
+            if bent:
+                (found,) = (site.node.root / "incoming").rglob(f"*{key.name}")
+                found.write_bytes(chain.objects[key][::-1])
+            socket.send(json.dumps({"details": "Complete"}))
+            socket.send("{}")
+            if bent:
+                assert closed(socket)[0] == 1011
+                assert len(hashed) == 1
+                assert not list((site.node.root / "datasets").iterdir())
+            else:
+                assert json.loads(socket.recv(20)) == {}
+                assert not hashed
+        assert site.idle.wait(20)
     assert site.head() == chain.head
 
 

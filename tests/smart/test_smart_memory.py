@@ -1,0 +1,147 @@
+"""What both sides of a transfer need of memory, in processes of their own: the sides that `make bench` has."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from odfchain.chain.chain import link_blocks
+from odfchain.codec.raw_arrow import encode_raw_arrow
+from odfchain.digest.physical import hash_bytes
+from odfchain.ids.names import DatasetAlias
+from odfchain.limits import SMART
+from odfchain.model import events as ev
+from odfchain.model.data_schema import DataField, DataSchema, DataTypeInt64
+from odfchain.model.enums import DatasetKind
+from odfchain.model.metadata_block import DatasetSnapshot
+from odfchain.model.timestamp import Timestamp
+from odfchain.repo.dataset_files import DatasetFiles
+from odfchain.repo.workspace_files import WorkspaceFiles
+from odfchain.serve.token_file import TokenFile
+
+MOST_MIB = 200
+SIDES = Path(__file__).parent.parent.parent / "bench" / "smart_sides.py"
+LETTERS = 60
+"""Of each description: 15,000 of them fill a message as far as pushes do."""
+OBJECT_BYTES = 256 << 20
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc"),
+]
+
+
+def peak_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s*([0-9]+)", status)
+    assert found is not None
+    return int(found[1]) >> 10
+
+
+@contextlib.contextmanager
+def served(root: Path) -> Iterator[tuple[str, int]]:
+    command = [sys.executable, str(SIDES), "serve", str(root), str(root / "requests")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process.pid
+        finally:
+            process.terminate()
+
+
+def client(*words: str | Path) -> int:
+    """The most that a client had resident [MiB]."""
+    command = [sys.executable, str(SIDES), *map(str, words)]
+    done = subprocess.run(command, check=True, capture_output=True)
+    return int(json.loads(done.stdout)["peak_mib"])
+
+
+def made(root: Path, events: Sequence[ev.MetadataEvent], content: bytes | None = None) -> DatasetFiles:
+    name = DatasetAlias.parse("sent")
+    dataset = WorkspaceFiles.init(root).create(DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=()))
+    head = dataset.chain.head()
+    assert head is not None
+    if content is not None:
+        assert dataset.data.put(content) == events[-1].new_data.physical_hash  # type: ignore[union-attr]
+    time = dataset.chain.get(head).system_time
+    dataset.chain.publish(
+        link_blocks(events, prev=head, next_sequence_number=1, system_time=time), expected_head=head
+    )
+    return dataset
+
+
+def said(socket: ClientConnection, message: str) -> str | bytes:
+    socket.send(message)
+    return socket.recv(60)
+
+
+def token(root: Path) -> str:
+    return TokenFile(WorkspaceFiles.init(root).root).create("test", ["push:%"], Timestamp.now()).text
+
+
+def test_a_push_and_a_pull_of_many_blocks(tmp_path: Path) -> None:
+    noise = random.Random(1)
+    texts = (base64.b64encode(noise.randbytes(LETTERS * 3 // 4)).decode() for _ in range(SMART.blocks - 1))
+    made(tmp_path / "ours", [ev.SetInfo(description=text) for text in texts])
+    shown = token(tmp_path / "node")
+    with served(tmp_path / "node") as (url, pid):
+        pushes = client("push", tmp_path / "ours", "sent", f"odf+{url}sent", shown)
+        after_push = peak_mib(pid)
+    with served(tmp_path / "node") as (url, pid):
+        pulls = client("pull", f"odf+{url}sent/", tmp_path / "copy")
+        after_pull = peak_mib(pid)
+    found = {"push": pushes, "node": after_push, "pull": pulls, "server": after_pull}
+    assert max(found.values()) <= MOST_MIB, found
+
+
+def test_a_push_of_a_large_object(tmp_path: Path) -> None:
+    content = random.Random(2).randbytes(OBJECT_BYTES)
+    name = hash_bytes(content)
+    schema = DataSchema(fields=(DataField(name="x", type=DataTypeInt64()),))
+    interval = ev.OffsetInterval(start=0, end=0)
+    new = ev.DataSlice(logical_hash=name, physical_hash=name, offset_interval=interval, size=OBJECT_BYTES)
+    events = [ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(schema)), ev.AddData(new_data=new)]
+    made(tmp_path / "ours", events, content)
+    shown = token(tmp_path / "node")
+    with served(tmp_path / "node") as (url, pid):
+        pushes = client("push", tmp_path / "ours", "sent", f"odf+{url}sent", shown)
+        after = peak_mib(pid)
+    assert max(pushes, after) <= MOST_MIB, (pushes, after)
+
+
+@pytest.mark.parametrize("size", [SMART.message_bytes, SMART.message_bytes + (1 << 20)])
+def test_a_message_of_numbers_that_are_no_blocks(size: int, tmp_path: Path) -> None:
+    shown = token(tmp_path / "node")
+    headers = {"x-odf-smtp-version": "1", "Authorization": f"Bearer {shown}"}
+    counts = ("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects")
+    first = {"current_head": None, "transfer_plan": {"num_blocks": 1, **dict.fromkeys(counts, 0)}}
+    options = {"force_update_if_diverged": False, "visibility_for_created_dataset": "Private"}
+    before, after = (
+        '{"new_blocks":{"num_blocks":1,"media_type":"application/tar+gzip","encoding":"raw",',
+        "]}}",
+    )
+    opened = '"payload":['
+    numbers = "7," * ((size - len(before) - len(opened) - len(after) - 1) // 2) + "7"
+    with served(tmp_path / "node") as (url, pid):
+        for blank in ("", " "):  # as everybody writes it, and so that the JSON library has to read it
+            with connect(
+                f"ws{url.removeprefix('http')}sent/push", additional_headers=headers, compression=None
+            ) as socket:
+                socket.send(json.dumps(first | options))
+                assert json.loads(socket.recv(60)) == {"Ok": {}}
+                message = before + opened + blank + numbers[len(blank) :] + after
+                with pytest.raises(ConnectionClosed):  # while it is sent, where it is too long
+                    said(socket, message)
+        peak = peak_mib(pid)
+    assert peak <= MOST_MIB, peak
