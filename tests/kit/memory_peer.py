@@ -12,6 +12,7 @@ from odfchain.ids.multihash import Multihash
 from odfchain.limits import LIMITS
 from odfchain.progress import Progress
 from odfchain.smart.block_batch import RawBlock
+from odfchain.store.fsio import FileState
 from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Part
 from odfchain.trust.parties import SignedFile
 from tests.kit.scenario import Chain
@@ -65,6 +66,9 @@ class MemoryPeer:
 
     def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         pass
+
+    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
+        return False
 
     def _body(self, key: ObjectKey) -> bytes:
         assert self.chain is not None

@@ -71,15 +71,15 @@ def test_a_node_that_is_full(
 
             full.setattr(smart_pushes.shutil, "disk_usage", usage)
         else:
-            append = Incoming.append
+            add = Incoming.add
 
-            def appended(incoming: Incoming, count: int) -> None:
+            def added(incoming: Incoming, data: memoryview) -> None:
                 if incoming.received > 1 << 20:
                     fired.append("wrote")
                     raise StorageFullError("no space left on device")
-                append(incoming, count)
+                add(incoming, data)
 
-            full.setattr(Incoming, "append", appended)
+            full.setattr(Incoming, "add", added)
         with pytest.raises(TransferError, match=f"HTTP status {case['status']}") as refused:
             site.push("cities", token)
         assert site.idle.wait(20)

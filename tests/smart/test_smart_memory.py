@@ -106,7 +106,7 @@ def test_a_push_and_a_pull_of_many_blocks(tmp_path: Path) -> None:
 
 
 def test_a_push_of_a_large_object(tmp_path: Path) -> None:
-    content = random.Random(2).randbytes(OBJECT_BYTES)
+    content = bytes(OBJECT_BYTES)
     name = hash_bytes(content)
     schema = DataSchema(fields=(DataField(name="x", type=DataTypeInt64()),))
     interval = ev.OffsetInterval(start=0, end=0)
