@@ -17,6 +17,7 @@ from websockets.uri import parse_uri
 
 from odfchain.errors import AccessError, CorruptedPeerError, TransferError, UnsupportedPeerError
 from odfchain.limits import SHARING, SMART
+from odfchain.net.headers import parse_http_date
 from odfchain.net.pool import HttpPool
 from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, Timing, TransientError
@@ -43,6 +44,9 @@ class WebSocketChannel:
         self.where = where
         self.address = address
         """The IP address of the node."""
+        dates = connection.response.headers.get_all("Date") if connection.response is not None else []
+        self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
+        """What time it was there when it took the connection, where it said so."""
 
     @classmethod
     def open(

@@ -252,7 +252,8 @@ class SmartDestination(SmartPeer, WritablePeer):
                         raise passing
                     what = f"{name}: {answer.what}, for {size:,} bytes"
                     if answer.status in (401, 403):
-                        raise (AccessError if given.expires_at is None else _ExpiredError)(what)
+                        hint = self.clock.refusal_hint(answer.headers.date("date"), self._timing.clock())
+                        raise (AccessError if given.expires_at is None else _ExpiredError)(what, hint=hint)
                     if not 200 <= answer.status <= 299:
                         raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 

@@ -21,6 +21,7 @@ from odfchain.net.address import proxy_for
 from odfchain.net.pool import request_headers
 from odfchain.net.redirects import Route
 from odfchain.net.retry import Deadline, Timing, TransientError
+from odfchain.net.wire import Response
 from odfchain.smart.block_batch import RawBlock, readable
 from odfchain.smart.client_flow import NORMAL, PULLED, PullFlow, RefusedError
 from odfchain.smart.smart_messages import (
@@ -34,6 +35,7 @@ from odfchain.smart.smart_messages import (
 from odfchain.store.interfaces import HEAD
 from odfchain.text import one_line
 from odfchain.transfer.http_peer import HttpPeer, Request
+from odfchain.transfer.node_clock import NodeClock
 from odfchain.transfer.peer import PEER_LIMITS, Opened, as_transfer_errors
 from odfchain.transfer.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.smart_channel import WebSocketChannel
@@ -78,6 +80,9 @@ class SmartPeer(HttpPeer):
         self._node_address: str | None = None
         self._sizes: dict[str, tuple[ObjectKey, int]] = {}
         self._addresses: dict[str, _Address] = {}
+        self._refused: set[str] = set()
+        self.clock = NodeClock()
+        """The node's, since a connection was made."""
 
     # --- blocks --------------------------------------------------------------------------------------
 
@@ -127,9 +132,11 @@ class SmartPeer(HttpPeer):
         route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
         with as_transfer_errors():
             try:
-                return WebSocketChannel.open(self._pool, route, self._given, name)
+                made = WebSocketChannel.open(self._pool, route, self._given, name)
             except TransientError as error:
                 raise FetchError(f"{name}: {error.reason}") from error
+        self.clock = NodeClock(made.date, self._timing.clock())
+        return made
 
     def _end(self) -> None:
         channel, self._channel, self._flow = self._channel, None, None
@@ -180,22 +187,32 @@ class SmartPeer(HttpPeer):
 
     @contextlib.contextmanager
     def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
-        """As `Peer`; an address that is not valid any more is asked for again, once.
+        """As `Peer`; an address that has expired by the node's clock, or is refused once, is asked for again.
 
         Raises:
             AbsentError, TransientError, FetchError, AccessError, TransferError: as there.
         """
         given = self._addresses.get(key)
-        if given is not None and given.expires_at is not None and given.expires_at <= Timestamp.now():
+        if given is not None and self.clock.has_passed(given.expires_at, self._timing.clock()):
             self._renew(key, given)
+            given = self._addresses.get(key)
         try:
             with super().open(key, start, _cap, deadline) as opened:
                 yield opened
         except AccessError:
-            if given is None or self._addresses.get(key) is not given:
+            if given is None or key in self._refused:
                 raise
+            self._refused.add(key)
             self._renew(key, given)
             raise TransientError("the address that the node had given was refused") from None
+
+    def _problem(self, response: Response, key: str, where: str) -> Exception | None:
+        """As `HttpPeer`; clocks that differ explain why an address that the node gave is refused."""
+        problem = super()._problem(response, key, where)
+        if not isinstance(problem, AccessError) or key not in self._addresses:
+            return problem
+        hint = self.clock.refusal_hint(response.headers.date("date"), self._timing.clock())
+        return AccessError(problem.message, hint=hint or problem.hint)
 
     def _renew(self, key: str, old: _Address) -> None:
         """Ask once more where an object is; without an answer the node itself is asked for it."""

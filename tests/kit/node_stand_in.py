@@ -35,6 +35,10 @@ class Node:
     """What is said with it."""
     forbidden: str = "/forbidden/"
     """What is below it is answered with 403."""
+    date: str | None = None
+    """What it says of the time when it takes a connection; the time here, if nothing else."""
+    storage_date: str | None = None
+    """What it says of the time with a 403."""
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
@@ -52,7 +56,15 @@ class Node:
         content = None if refused else self.files.get(request.path)
         status = http.HTTPStatus(refused or (404 if content is None else 200))
         body = json.dumps({"message": self.message}).encode() if content is None else content
-        return Response(status.value, status.phrase, Headers({"Content-Length": str(len(body))}), body)
+        headers = Headers({"Content-Length": str(len(body))})
+        if refused == 403 and self.storage_date is not None:
+            headers["Date"] = self.storage_date
+        return Response(status.value, status.phrase, headers, body)
+
+    def dated(self, connection: ServerConnection, request: Request, response: Response) -> None:
+        if self.date is not None and response.status_code == 101:
+            del response.headers["Date"]
+            response.headers["Date"] = self.date
 
     def talk(self, connection: ServerConnection) -> None:
         try:
@@ -75,8 +87,10 @@ class Node:
 
 
 @contextmanager
-def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) -> Iterator[str]:
-    """The URL of a server that takes what is PUT there."""
+def uploads(
+    files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]], date: str | None = None
+) -> Iterator[str]:
+    """The URL of a server that takes what is PUT there; it says that date, or what time it is."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -90,6 +104,9 @@ def uploads(files: dict[str, bytes], asked: list[tuple[str, dict[str, str]]]) ->
                 self.send_response(201)
             self.send_header("Content-Length", "0")
             self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return date or super().date_time_string(timestamp)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -111,7 +128,9 @@ def node(
 ) -> Iterator[Node]:
     """A node while it is needed."""
     made = Node(files, list(answers), status, message)
-    with serve(made.talk, "127.0.0.1", 0, process_request=made.request, compression=None) as server:
+    with serve(
+        made.talk, "127.0.0.1", 0, process_request=made.request, process_response=made.dated, compression=None
+    ) as server:
         made.url = f"http://127.0.0.1:{_port(server)}/"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -330,6 +330,51 @@ def test_addresses_that_are_valid_for_a_time(
     assert len(n.said) - 2 == case["asked"]
 
 
+@pytest.mark.parametrize(
+    ("date", "expires", "again"),
+    [
+        ("Wed, 21 Oct 2015 07:28:00 GMT", "2015-10-21T08:28:00Z", False),  # the node is years behind
+        ("Wed, 21 Oct 2015 07:28:00 GMT", "2015-10-21T07:27:00Z", True),
+        ("Tue, 21 Oct 2064 07:28:00 GMT", "2064-10-21T08:28:00Z", False),  # and years ahead
+        ("Tue, 21 Oct 2064 07:28:00 GMT", "2064-10-21T07:27:00Z", True),
+        ("nonsense", "2015-10-21T08:28:00Z", True),  # the clock of this machine
+        ("nonsense", "2064-10-21T08:28:00Z", False),
+    ],
+)
+def test_addresses_expire_by_the_clock_of_the_node(
+    date: str, expires: str, again: bool, ours: WorkspaceFiles
+) -> None:
+    made: list[Node] = []
+    first, renewed = addresses(honest, made, expires_at=expires), addresses(honest, made)
+    with node(files_of(CHAIN), plan, batch(raw(CHAIN)), first, *[renewed] * 4) as n:
+        n.date = date
+        made.append(n)
+        pull(ours, f"odf+{n.url}cities")
+        assert n.done.wait(20)
+    assert sum("object_files" in said for said in n.said) == (5 if again else 1)
+
+
+@pytest.mark.parametrize(
+    ("storage", "hint"),
+    [
+        ("Wed, 21 Oct 2015 08:28:30 GMT", "the clocks of the node and of the storage are 60 minutes apart"),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "check the token"),
+    ],
+)
+def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
+    storage: str, hint: str, ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odfchain.transfer.smart_peer.SmartPeer._pause", lambda *_: None)
+    made: list[Node] = []
+    bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at="2015-10-21T08:28:00Z")
+    with node(files_of(CHAIN), plan, batch(raw(CHAIN)), *[bad] * 9) as n:
+        n.date, n.storage_date = "Wed, 21 Oct 2015 07:28:00 GMT", storage
+        made.append(n)
+        with pytest.raises(AccessError, match="HTTP status 403") as refused:
+            pull(ours, f"odf+{n.url}cities")
+    assert (refused.value.hint or "").startswith(hint)
+
+
 def test_a_long_chain_is_walked(ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.transfer.smart_peer.SMART", replace(SMART, blocks=3))
     with node(files_of(CHAIN)) as n:

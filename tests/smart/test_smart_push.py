@@ -56,6 +56,8 @@ class Target:
         self.skipped: set[str] = set()
         self.commits = True
         self.turn = 0
+        self.date: str | None = None
+        self.storage_date: str | None = None
 
     def begin(self, asked: Any) -> Any:
         return OK
@@ -95,8 +97,9 @@ def push(
 ) -> tuple[Node, PushOutcome]:
     with (
         node(target.files, *(answers or target.answers())) as found,
-        uploads(target.files, found.asked) as at,
+        uploads(target.files, found.asked, target.storage_date) as at,
     ):
+        found.date = target.date
         target.node, target.uploads = found, at
         url = PeerUrl.parse(f"odf+{found.url}cities")
         chosen = PeerOptions(token=bearer, allow_private_redirects=True)
@@ -261,6 +264,34 @@ def test_an_address_that_is_refused_is_asked_for_again_if_it_was_for_a_time(
         with pytest.raises(AccessError, match="403"):
             push(dataset, target, *answers)
     assert target.turn == conversations
+
+
+@pytest.mark.parametrize(
+    ("storage", "hint"),
+    [
+        ("Wed, 21 Oct 2015 08:28:10 GMT", "the clocks of the node and of the storage are 60 minutes apart"),
+        ("Wed, 21 Oct 2015 06:27:50 GMT", "the clocks of the node and of the storage are 60 minutes apart"),
+        ("Wed, 21 Oct 2015 07:28:10 GMT", None),
+    ],
+)
+@pytest.mark.parametrize("expires_at", ["2015-10-21T08:28:00Z", None])
+def test_a_storage_whose_clock_is_another_one_is_named(
+    storage: str, hint: str | None, expires_at: str | None, dataset: DatasetFiles
+) -> None:
+    target = Target()
+    target.date, target.storage_date = "Wed, 21 Oct 2015 07:28:00 GMT", storage
+
+    def refused(asked: Any) -> Any:
+        answer = target.objects(asked)
+        for each in answer["Ok"]["object_transfer_strategies"]:
+            given = each["upload_to"]
+            given |= {"url": given["url"].replace("/cities/", "/forbidden/"), "expires_at": expires_at}
+        return answer
+
+    with pytest.raises(AccessError, match="HTTP status 403") as found:
+        push(dataset, target, target.begin, target.blocks, refused)
+    assert (found.value.hint or "").startswith(hint or "")
+    assert bool(found.value.hint) == bool(hint)
 
 
 def test_objects_go_where_a_redirect_might_lead(dataset: DatasetFiles) -> None:
