@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     type=DurationParam(),
     default="24h",
     show_default=True,
-    help="Keep what was written or used in this time; at least 10m.",
+    help="Keep what was written or used in this time; at least 10m, of datasets in a store 1h.",
 )
 @click.option(
     "--drop-refs",
@@ -36,7 +36,7 @@ def gc_command(datasets: tuple[str, ...], dry_run: bool, grace: float, drop_refs
     """Remove what no reference of a dataset needs any more, and what interrupted commands left.
 
     Nothing that is needed is removed, whoever writes at the same time. Without DATASET all datasets are
-    looked at, and the workspace itself.
+    looked at, and the workspace itself. Of datasets in a store, what nothing needs there goes as well.
     """
     workspace = open_workspace()
     code = 0

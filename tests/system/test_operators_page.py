@@ -57,7 +57,7 @@ def test_the_program_is_submitted(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "verified on local-cluster[2,1,1024]\n" in done.stdout
-    assert "up to date" in done.stdout, "the frame has nothing that the file had not"
+    assert ": nothing new>" in done.stdout, "the frame has nothing that the file had not"
     assert len(list((home / "work").glob("app-*/*"))) == 2, "each executor has a folder of its own"
     refused = subprocess.run(
         [home / "bin" / "spark-submit", "--master", env["MASTER"], "publish.py", tmp_path, "cities", "cities-2.csv"],
